@@ -25,7 +25,11 @@ from penstock.deploy.clients.state_file import ClusterState, ProcessState
 from penstock.deploy.errors import DeployError, UsageError
 from penstock.deploy.local import client_snippets as snippets
 from penstock.deploy.local.contents import FirstContents
-from penstock.deploy.local.directories import controller_directory, security_directory
+from penstock.deploy.local.directories import (
+    close_objects,
+    controller_directory,
+    security_directory,
+)
 from penstock.deploy.local.plan import (
     BROKERS_MAX,
     ClusterOptions,
@@ -34,7 +38,7 @@ from penstock.deploy.local.plan import (
     plan_cluster,
 )
 from penstock.deploy.local.ports import find_ports
-from penstock.deploy.local.security import SecurityFiles, make, names_of_this_machine
+from penstock.deploy.local.security import SecurityFiles, make, names_of_this_machine, new_password
 from penstock.deploy.local.supervisor import Supervisor
 from penstock.deploy.local.web_console import WebConsole
 from penstock.deploy.local.web_console import listen as listen_for_console
@@ -68,10 +72,17 @@ def run_dev(
     ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
     with controller_directory(options.store, os.environ) as directory:
         files = SecurityFiles(security_directory(options.store, directory))
-        plan = plan_cluster(options, ports, directory, files if options.secure else None)
+        plan = plan_cluster(
+            options,
+            ports,
+            directory,
+            files if options.secure else None,
+            store_secret=new_password() if options.secure else "",
+        )
         for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
             process.load(os.environ)
         if options.secure:
+            close_objects(options.store)
             use(make(files.directory, names_of_this_machine(options.host), plan.bootstrap))
         dev = _Dev(
             options,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.deploy.clients.state_file import is_running
+from penstock.deploy.errors import DeployError
 
 TEMPORARY_PREFIX: Final = "penstock-dev-"
 """The owner's pid follows, which tells leftovers from directories in use."""
@@ -44,6 +45,21 @@ def security_directory(store: str, controllers: str) -> Path:
     if store.startswith("file:"):
         return Path(controllers).with_name("security")
     return Path(controllers) / "security"
+
+
+def close_objects(store: str) -> None:
+    """Let only the owner into the directories of a `file:` store, which may have been open to
+    others. Raises DeployError.
+    """
+    if not store.startswith("file:"):
+        return
+    root = Path(store.removeprefix("file:").removeprefix("//"))
+    for directory in (root / "objects", root / "controller"):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o700)
+        except OSError as error:
+            raise DeployError(f"{error.filename or directory}: {error.strerror}") from None
 
 
 def remove_leftovers() -> None:

@@ -6,7 +6,8 @@ here, and so do LISTs, which fail beside a DELETE; bodies are received in parall
 client dies midway stores nothing. Connections stay open between requests. werkzeug's server cannot
 be used: after each answer it reads for 10 ms and drops what arrives, which is the next request.
 Must not import moto's other services: they take 1 s and 50 MB. `GET /-/counts` returns the number
-of requests of each kind and their bytes.
+of requests of each kind and their bytes. Web pages are kept out, and with a secret everyone who
+does not sign requests.
 
 python -m penstock.deploy.local.moto_store --bucket NAME [--fd SOCKET | [--host HOST] --port PORT]
 """
@@ -21,13 +22,16 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
 from penstock.base.extras import install_hint
+from penstock.base.listeners import is_loopback
 from penstock.deploy.errors import DeployError
+from penstock.deploy.local.signatures import SECRET_VARIABLE, is_signed
 from penstock.deploy.node import lifeline
 
 if TYPE_CHECKING:
@@ -112,6 +116,7 @@ def check_installed() -> None:
 
 def make_front(bucket: str) -> Front:
     """Return moto's S3 with one bucket. Takes about 1 s: it imports moto."""
+    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
     os.environ.setdefault("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(_OBJECT_IN_MEMORY_BYTES_MAX))
     from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.test import Client
@@ -122,10 +127,21 @@ def make_front(bucket: str) -> Front:
     return Front(app)
 
 
-def serve(front: Front, listening: socket.socket) -> None:
-    """Serve until the process ends, with one thread for each connection."""
+def serve(front: Front, listening: socket.socket, secret: str = "") -> None:
+    """Serve until the process ends, with one thread for each connection. secret: the key with which
+    clients have to sign; empty: they need not.
+    """
     host, port = listening.getsockname()[:2]
-    handler = type("Handler", (_Handler,), {"front": front, "server_address": (host, port)})
+    handler = type(
+        "Handler",
+        (_Handler,),
+        {
+            "front": front,
+            "server_address": (host, port),
+            "secret": secret,
+            "is_local": is_loopback(host),
+        },
+    )
     server = _Server((host, port), handler, bind_and_activate=False)
     server.socket.close()
     server.socket = listening
@@ -168,6 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     front: Front
     server_address: tuple[str, int]
+    secret: str
+    is_local: bool
 
     def setup(self) -> None:
         super().setup()
@@ -189,6 +207,10 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < size_bytes:  # The client died: like S3, store nothing.
             self.close_connection = True
             return
+        if not self._is_allowed(body):
+            self.send_error(403, "Forbidden")
+            self.close_connection = True
+            return
         status, headers, content = self.front.answer(self.command, self._environ(body), size_bytes)
         lines = [
             f"HTTP/1.1 {status}",
@@ -202,6 +224,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head if self.command == "HEAD" else head + content)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
+
+    def _is_allowed(self, body: bytes) -> bool:
+        """Refuse web pages, by `Origin` and by names that resolve to this machine (DNS rebinding),
+        and requests without a signature.
+        """
+        host = self.headers.get("Host", "")
+        if "Origin" in self.headers or (self.is_local and not _is_local_name(host)):
+            return False
+        if not self.secret or (self.command == "GET" and self.path == COUNTS_PATH):
+            return True
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        return is_signed(self.secret, self.command, self.path, headers, body, now=datetime.now(UTC))
 
     def _environ(self, body: bytes) -> dict[str, Any]:
         path, _, query = self.path.partition("?")
@@ -237,6 +271,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: a line for each request costs time and floods the terminal."""
 
 
+def _is_local_name(host: str) -> bool:
+    """Return whether a `Host` header names this machine. Browsers resolve names below localhost
+    themselves.
+    """
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return is_loopback(name) or name.endswith(".localhost")
+
+
 def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._exit) -> None:
     """Run the process. SIGTERM and SIGINT end it at once: there is nothing to save."""
     lifeline.die_with_parent(os.environ)
@@ -259,7 +301,7 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
     listening = (
         socket.socket(fileno=asked.fd) if asked.fd is not None else listen(asked.port, asked.host)
     )
-    serve(make_front(asked.bucket), listening)
+    serve(make_front(asked.bucket), listening, os.environ.get(SECRET_VARIABLE, ""))
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:

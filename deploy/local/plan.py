@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
+from penstock.deploy.local.signatures import ACCESS_KEY, SECRET_VARIABLE
+
 if TYPE_CHECKING:
     from penstock.deploy.local.security import SecurityFiles
     from penstock.deploy.node.config.definition import Role as NodeRole
@@ -131,12 +133,14 @@ def controller_ports(options: ClusterOptions) -> Sequence[int]:
     ]
 
 
-def store_url(options: ClusterOptions, ports: Ports) -> str:
+def store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
     """Return the store as nodes open it. Objects of a `file:` store are in a directory beside the
-    controller's journal.
+    controller's journal. secret: of moto.
     """
     if options.store == "moto":
-        return f"s3://{BUCKET}?endpoint={quote(f'http://127.0.0.1:{ports.store}', safe=':/')}"
+        url = f"s3://{BUCKET}?endpoint={quote(f'http://127.0.0.1:{ports.store}', safe=':/')}"
+        keys = f"&access_key={ACCESS_KEY}&secret_key={quote(secret, safe='')}"
+        return url + (keys if secret else "")
     if options.store == "memory":
         return "memory:"
     if options.store.startswith("file:"):
@@ -149,16 +153,19 @@ def plan_cluster(
     ports: Ports,
     controller_directory: str,
     security: "SecurityFiles | None" = None,
+    *,
+    store_secret: str = "",
 ) -> ClusterPlan:
     """Plan all processes. controller_directory: for the controllers' journals; it must live as long
-    as the store. security: the files of a secure cluster.
+    as the store. security: the files of a secure cluster. store_secret: the key with which clients
+    of moto have to sign.
     """
     reached = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - a comparison
-    url = store_url(options, ports)
+    url = store_url(options, ports, store_secret)
     addresses = [f"{reached}:{port}" for port in ports.controllers]
     controller = ",".join(addresses)
     log_level = () if "log.level" in options.given else ("--log-level", options.log_level)
-    stores = [_store_process(ports.store)] if options.store == "moto" else []
+    stores = [_store_process(ports.store, store_secret)] if options.store == "moto" else []
     controllers = [
         _node_process(
             "controller",
@@ -193,9 +200,9 @@ def plan_cluster(
     )
 
 
-def _store_process(port: int) -> ProcessPlan:
+def _store_process(port: int, secret: str) -> ProcessPlan:
     command = ("-m", "penstock.deploy.local.moto_store", "--bucket", BUCKET)
-    return ProcessPlan("store", None, "127.0.0.1", port, command)
+    return ProcessPlan("store", None, "127.0.0.1", port, command, {SECRET_VARIABLE: secret})
 
 
 def _node_process(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
     """Run one node until it ends, and return the exit code. Raises DeployError for wrong usage."""
     forgo_core_dumps()
+    os.umask(os.umask(0o077) | 0o007)  # objects and metadata logs are not for all users
     raise_open_files_limit()
     pause_collector()
     lifeline.die_with_parent(environment)

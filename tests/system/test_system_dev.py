@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -429,3 +430,32 @@ def test_a_cluster_in_one_process_is_tuned_like_a_broker(tmp_path: Path) -> None
     command = [sys.executable, "-P", "-c", _LOOK_AT_THE_PROCESS, str(tmp_path / "state.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert "True True True" in done.stderr
+
+
+def test_other_users_cannot_read_the_files_of_a_secure_cluster(tmp_path: Path) -> None:
+    """Also where an insecure cluster made the directories before."""
+    directory = tmp_path / "data"
+    for name in ("objects", "controller"):
+        (directory / name).mkdir(parents=True, mode=0o755)
+    arguments = ["--secure", "--store", f"file:{directory}", "--brokers", "1", "--no-console"]
+    with LocalCluster(arguments):
+        found = [path for path in directory.rglob("*") if path.is_file()]
+        assert {"objects", "controller"} <= {path.relative_to(directory).parts[0] for path in found}
+        for path in directory.iterdir():
+            assert not path.stat().st_mode & 0o007, path
+        for root in ("objects", "controller"):
+            for path in (directory / root).rglob("*"):
+                assert not path.stat().st_mode & 0o007, path
+
+
+def test_the_store_of_a_secure_cluster_serves_only_who_signs() -> None:
+    with LocalCluster(["--secure", "--brokers", "1", "--no-console"]) as cluster:
+        state = cluster.state()
+        config = parse_store_url(state.store_url)
+        assert isinstance(config, S3Config)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"{config.endpoint}/{config.bucket}?list-type=2", timeout=20)
+        assert config.secret_key
+        assert config.secret_key not in cluster.ready_line
+        assert cluster.state_path.stat().st_mode & 0o077 == 0
+        penstock(cluster, "topics", "create", "t")

@@ -7,9 +7,13 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from penstock.deploy.local.moto_store import (
     COUNTS_PATH,
@@ -17,6 +21,9 @@ from penstock.deploy.local.moto_store import (
     make_front,
     serve,
 )
+from penstock.deploy.local.signatures import ACCESS_KEY, is_signed
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.url import open_store, parse_store_url
 
 SIGNED = (
     "AWS4-HMAC-SHA256 Credential=local/20130101/us-east-1/s3/aws4_request, "
@@ -110,3 +117,88 @@ def test_it_counts_what_it_served(port: int) -> None:
     connection.close()
     assert after["PUT"] - before.get("PUT", 0) == 1
     assert after["PUT_bytes"] - before.get("PUT_bytes", 0) == 5
+
+
+SECRET = "secret-of-the-store"
+
+
+@pytest.fixture(scope="module")
+def signed_port() -> Iterator[int]:
+    listening = listen(0)
+    with listening:
+        threading.Thread(
+            target=serve, args=(make_front("bucket"), listening.dup(), SECRET), daemon=True
+        ).start()
+        yield listening.getsockname()[1]
+
+
+def request(port: int, method: str, path: str, **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(method, path, headers={"Host": f"127.0.0.1:{port}", **headers})
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response
+
+
+@pytest.mark.parametrize("path", ["/", "/bucket?list-type=2", "/bucket/key", "/bucket/-/counts"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+def test_a_secret_keeps_out_who_does_not_sign(signed_port: int, method: str, path: str) -> None:
+    assert request(signed_port, method, path).status == 403
+    assert request(signed_port, method, path, Authorization=SIGNED).status == 403
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_web_pages_are_kept_out_without_a_secret_too(port: int, method: str) -> None:
+    length = {"Content-Length": "0"}
+    for headers in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+    ):
+        assert request(port, method, "/bucket?list-type=2", **length, **headers).status == 403
+    assert request(port, "OPTIONS", "/bucket", Origin="http://evil.example").status == 501
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "bucket.localhost"):
+        response = request(port, "GET", "/bucket?list-type=2", Host=host, Authorization=SIGNED)
+        assert not [name for name in response.headers if name.lower().startswith("access-control")]
+
+
+async def test_stores_sign_every_kind_of_request(signed_port: int) -> None:
+    endpoint = f"s3://bucket?endpoint=http://127.0.0.1:{signed_port}"
+    key = "a b/ü+=&~"
+    store = open_store(
+        parse_store_url(
+            f"{endpoint}&access_key={ACCESS_KEY}&secret_key={SECRET}".replace(" ", "%20")
+        )
+    )
+    try:
+        await store.put(key, b"body")
+        assert bytes(await store.get(key)) == b"body"
+        assert [item.key async for item in store.list("a b")] == [key]
+        await store.delete([key])
+    finally:
+        await store.close()
+    for keys in ("", f"&access_key={ACCESS_KEY}&secret_key=wrong"):
+        store = open_store(parse_store_url(endpoint + keys))
+        with pytest.raises(ObjectStoreError):
+            await store.put("key", b"body")
+        await store.close()
+
+
+def test_signatures_cover_time_body_and_path() -> None:
+    signing = AWSRequest("PUT", "http://127.0.0.1:9/bucket/key?b=2&a=1", data=b"body")
+    S3SigV4Auth(Credentials(ACCESS_KEY, SECRET), "s3", "us-east-1").add_auth(signing)
+    now = datetime.strptime(signing.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    headers = {"host": "127.0.0.1:9"} | {
+        name.lower(): value for name, value in signing.headers.items()
+    }
+
+    def check(target: str, body: bytes, at: datetime, secret: str = SECRET) -> bool:
+        return is_signed(secret, "PUT", target, headers, body, now=at)
+
+    target = "/bucket/key?b=2&a=1"
+    assert check(target, b"body", now)
+    assert not check(target, b"other", now)
+    assert not check("/bucket/other?b=2&a=1", b"body", now)
+    assert not check(target, b"body", now + timedelta(minutes=16))
+    assert not check(target, b"body", now, "other")
