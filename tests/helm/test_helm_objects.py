@@ -109,6 +109,7 @@ EVERYTHING: Object = {
     },
 }
 CUSTOM = {"ServiceMonitor", "PrometheusRule", "Certificate"}
+NODE_TLS: Object = {"nodeTls": {"controllerSecret": "controller", "brokerSecret": "broker"}}
 SECURE: Object = {
     "store.bucket": "records",
     "listener.security": "SASL_SSL",
@@ -320,6 +321,15 @@ def test_an_older_version_of_a_platform_is_refused() -> None:
         ({**BUCKET, "security.sasl.scramUsersSecret": "s"}, "needs a listener with SASL"),
         ({**BUCKET, "topics": [{"partitions": 3}]}, "name"),
         ({**BUCKET, "recover.enabled": True, "moto.enabled": True}, "does not go with moto"),
+        ({**SECURE, "moto.enabled": True}, "moto.enabled does not go with authentication"),
+        (
+            {**BUCKET, "moto.enabled": True, "security.acls.enabled": True},
+            "moto.enabled does not go with authentication",
+        ),
+        (
+            {**BUCKET, "moto.enabled": True, **NODE_TLS},
+            "moto.enabled does not go with authentication",
+        ),
         (
             {**BUCKET, "brokers.resources": {"limits": {"memory": "4GB"}}},
             "brokers.resources.limits.memory=4GB",

@@ -13,11 +13,10 @@ from confluent_kafka.admin import AdminClient
 from penstock.deploy.local.certificates import Authority
 from tests.support.chart import render
 from tests.support.chart_cluster import ChartCluster
+from tests.support.s3_servers import s3_server
 
 HOSTS = ("127.0.0.1", "localhost")
 VALUES = {
-    "store.bucket": "records",
-    "moto.enabled": True,
     "brokers.replicas": 2,
     "controllers.replicas": 1,
     "config.broker": {
@@ -85,9 +84,18 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def cluster(
     secrets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ChartCluster]:
-    with ChartCluster(render(VALUES), tmp_path_factory.mktemp("chart"), secrets) as running:
-        running.wait_ready()
-        yield running
+    with s3_server("moto", tmp_path_factory.mktemp("store")) as server:
+        bucket = server.new_bucket()
+        store = {
+            "store.bucket": bucket.bucket,
+            "store.endpoint": bucket.endpoint,
+            "store.credentials.accessKeyId": bucket.access_key,
+            "store.credentials.secretAccessKey": bucket.secret_key,
+        }
+        chart = render(VALUES | store)
+        with ChartCluster(chart, tmp_path_factory.mktemp("chart"), secrets) as running:
+            running.wait_ready()
+            yield running
 
 
 def as_user(cluster: ChartCluster, secrets: dict[str, Path], name: str, password: str) -> Any:

@@ -90,6 +90,12 @@
 
 {{- /* Refuse what nodes would refuse at their start: listeners that let everyone in. */ -}}
 {{- define "penstock.checkSecurity" -}}
+{{- if .Values.moto.enabled -}}
+{{- $protocols := values (fromJson (include "penstock.protocols" .)) | uniq | join "," -}}
+{{- if or (ne $protocols "PLAINTEXT") .Values.security.acls.enabled (include "penstock.nodeTlsSecret" (dict "root" . "role" "controller")) -}}
+{{- fail "moto.enabled does not go with authentication, ACLs or TLS: its S3 server lets everyone who reaches it read and write all records. Set moto.enabled=false and name a store in store.bucket and store.endpoint" -}}
+{{- end -}}
+{{- end -}}
 {{- if not .Values.security.allowInsecure -}}
 {{- $accept := "or security.allowInsecure=true to let everyone in who reaches the pods (docs/how-to/kubernetes.md)" -}}
 {{- range $name, $protocol := fromJson (include "penstock.protocols" .) -}}
