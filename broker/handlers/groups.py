@@ -390,7 +390,8 @@ async def _fetch_group(
     if topics is None:
         by_name: dict[str, list[int]] = {}
         for (topic, partition), committed in offsets.committed.items():
-            if committed.topic_id == _id_of(node, topic):
+            topic_id = _id_of(node, topic)  # None if the topic is gone
+            if topic_id is not None and committed.topic_id == topic_id:
                 by_name.setdefault(topic, []).append(partition)
         wanted = [(_id_of(node, topic), topic, indexes) for topic, indexes in by_name.items()]
         hidden = await find_denied_topics(node, ctx, Operation.DESCRIBE, by_name, logs=False)

@@ -243,7 +243,8 @@ class Scan:
         Nothing of a topic without transactions, log compaction and bounds of time is read: the
         manifest has the count. Otherwise the indexes of objects have most counts, and blocks are
         read where they do not: in partitions with transactions, and where bounds of time cut a
-        block. A lost or damaged object that does not have to be read is not noticed.
+        block. A lost or damaged object that does not have to be read is not noticed, and
+        unreadable records count where their block is not read.
 
         Raises:
             OffsetsLost, TopicReplaced, UnknownPartition, OffsetsMissing, ObjectStaysGone,

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from penstock import scan
 from penstock.broker.wire.apis import CREATE_TOPICS
@@ -30,7 +37,12 @@ SETTINGS = {
     "upload.block.max.age.ms": "1h",
 }
 OTHERS = {f"other{number}": bytes(900_000) for number in range(10)}
-COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    # Until `clean` changes it: the cleaner requests uploads, too.
+    "min.compaction.lag.ms": "3600000",
+}
 
 
 def write(bootstrap: str, **records: bytes) -> None:
@@ -39,6 +51,16 @@ def write(bootstrap: str, **records: bytes) -> None:
     for key, value in records.items():
         producer.produce("t0", value, key.encode(), partition=0)
     assert producer.flush(30) == 0
+
+
+def clean(admin: AdminClient, topic: str) -> None:
+    """Let the cleaner have all records of the topic."""
+    now = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
+    changes = admin.incremental_alter_configs(
+        [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[now])]
+    )
+    for future in changes.values():
+        future.result(30)
 
 
 def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | None]]:
@@ -126,6 +148,8 @@ async def test_a_key_that_was_acknowledged_is_in_a_snapshot_that_a_hung_leader_d
 
             await until(has_fork_point)
             await asyncio.to_thread(write, f"127.0.0.1:{living.port}", k=b"new")
+            living_admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{living.port}"})
+            await asyncio.to_thread(clean, living_admin, "t0")
             uploaded = await asyncio.to_thread(create, living.port, copy=source)
             assert uploaded["copy"][0] == 0, uploaded
             await until(lambda: asyncio.to_thread(lambda: values(store, "t0") == [b"new"]))
