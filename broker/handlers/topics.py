@@ -275,7 +275,7 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
             for name, topic_id in counts
         )
         return encode_response(ctx, delete_topics.DeleteTopicsResponse(responses=results))
-    results = []
+    results = list[delete_topics.DeletableTopicResult]()
     async for (name, topic_id), count in sliced(counts.items()):
         result = _find(node, name, topic_id, count)
         refuse_undeletable(node, ctx, result, is_named=name is not None)

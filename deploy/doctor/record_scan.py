@@ -4,6 +4,7 @@ Limits: the caller bounds the offsets of a partition; memory is that of one scan
 `reader`. The functions block and may run in a thread.
 """
 
+from importlib import import_module
 from typing import NamedTuple
 
 from penstock.deploy.doctor.facts import RecordFacts
@@ -21,7 +22,7 @@ class RecordsRead(NamedTuple):
 def missing_package() -> str:
     """Return the package that reading records needs and this installation lacks, or empty."""
     try:
-        import penstock.lake.arrow.topic_scan  # noqa: F401
+        import_module("penstock.lake.arrow.topic_scan")
     except ImportError as error:
         return error.name or "pyarrow"
     return ""

@@ -284,7 +284,7 @@ class _Reading:
             self.expected[partition] = offset + 1
         _kind, timestamp_ms = message.timestamp()
         try:
-            headers = _HEADERS_OF(message) or []
+            headers = cast("list[tuple[str, bytes | None]]", _HEADERS_OF(message) or [])
         except (SystemError, UnicodeDecodeError):
             headers = self._headers_at(partition, offset)
         place = (message.topic() or "", partition, offset)
