@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import penstock.broker.groups.streams.group as group_module
@@ -59,23 +58,11 @@ def _silent_streams_members_stay() -> list[Patch]:
     return [(StreamsGroup, "next_deadline_ms", lambda _: None)]
 
 
-def _changed_tasks_sent_once() -> list[Patch]:
-    real = StreamsGroup._result
-
-    def result(self: StreamsGroup, request: Any, *args: Any, **options: Any) -> Any:
-        if not request.is_joining:
-            request = replace(request, active=None)
-        return real(self, request, *args, **options)
-
-    return [(StreamsGroup, "_result", result)]
-
-
 STREAMS_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "active_tasks_given_away": _active_tasks_given_away,
     "given_up_tasks_not_awaited": _given_up_tasks_not_awaited,
     "streams_epochs_unchecked": _streams_epochs_unchecked,
     "streams_answers_before_durable": _streams_answers_before_durable,
     "tasks_not_restored": _tasks_not_restored,
-    "changed_tasks_sent_once": _changed_tasks_sent_once,
     "silent_streams_members_stay": _silent_streams_members_stay,
 }

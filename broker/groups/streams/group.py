@@ -218,12 +218,9 @@ class StreamsGroup:
         statuses: tuple[tuple[Status, str], ...],
     ) -> StreamsHeartbeatResult:
         member = self.members[before.member_id]
-        tasks = member.current.assigned.without_epochs()
-        is_changed = request.is_joining or member.current.assigned != before.current.assigned
-        # The response with an earlier change may have been lost. Kafka sends the tasks only once.
-        is_sent = is_changed or request.owned not in (None, tasks)
+        is_told = request.is_joining or member.current.assigned != before.current.assigned
         endpoint_epoch = self.endpoint_epoch
-        if is_changed and member.metadata.endpoint is not None:
+        if is_told and member.metadata.endpoint is not None:
             endpoint_epoch += 1
         if not is_new:  # Kafka forgets the epoch of the first heartbeat of a group
             self.endpoint_epoch = endpoint_epoch
@@ -235,7 +232,7 @@ class StreamsGroup:
             member_epoch=member.current.epoch,
             heartbeat_interval_ms=self.limits.heartbeat_interval_ms,
             statuses=statuses,
-            tasks=tasks if is_sent else None,
+            tasks=member.current.assigned.without_epochs() if is_told else None,
             endpoint_epoch=self.endpoint_epoch,
             endpoints=endpoints,
             missing_topics=configured.missing,

@@ -206,38 +206,6 @@ async def test_a_member_that_keeps_its_tasks_too_long_is_removed() -> None:
     coordinator.close()
 
 
-async def test_tasks_are_sent_again_if_the_response_was_lost() -> None:
-    coordinator = coordinator_on(MemoryLog())
-    await join(coordinator, "a")
-    await join(coordinator, "b")
-    # A smaller assignment.
-    lost = await own(coordinator, "a", 2, Tasks(ALL))
-    again = await own(coordinator, "a", 2, Tasks(ALL))
-    assert lost.tasks == again.tasks is not None
-    kept = again.tasks
-    assert (await own(coordinator, "a", 2, kept)).member_epoch == 3
-    # More tasks in the same epoch.
-    lost = await own(coordinator, "b", 3, Tasks())
-    again = await own(coordinator, "b", 3, Tasks())
-    assert lost.tasks == again.tasks is not None
-    assert (await own(coordinator, "b", 3, again.tasks)).tasks is None
-    # More tasks in a new epoch.
-    await send(coordinator, "b", -1)
-    lost = await own(coordinator, "a", 3, kept)
-    again = await own(coordinator, "a", 3, kept)
-    assert (lost.member_epoch, lost.tasks) == (again.member_epoch, again.tasks) == (4, Tasks(ALL))
-    coordinator.close()
-
-
-async def test_the_first_assignment_is_sent_again_if_the_response_was_lost() -> None:
-    coordinator = coordinator_on(MemoryLog(), initial_rebalance_delay_ms=50)
-    await join(coordinator, "a")
-    await until(lambda: bool(streams_of(coordinator).targets))
-    assert (await send(coordinator, "a", 1)).tasks == Tasks(ALL)
-    assert (await own(coordinator, "a", 1, Tasks())).tasks == Tasks(ALL)
-    coordinator.close()
-
-
 async def test_a_step_that_is_not_durable_is_not_answered() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
