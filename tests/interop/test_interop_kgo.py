@@ -28,7 +28,9 @@ SETTINGS: Final = (
     # The tests expect retries of a share group to end as often as Kafka's limit in franz-go's CI.
     *("--set", "group.share.delivery.count.limit=10"),
 )
-SLOW: Final = "GroupETL|AckOnClose|TestIssue434|TestIssue337|TestPauseIssue|TestClient_Produce$"
+SLOW: Final = (
+    "GroupETL|AckOnClose|TestIssue434|TestIssue337|TestPauseIssue|TestClient_Produce$|Test848Regex"
+)
 NEED_OTHER_LISTENERS: Final = {"TestSCRAMAuth", "TestSCRAMAuthBadCredentials", "TestOAuthAuth"}
 """They skip: they log in on listeners of their own, and one with an unsigned token."""
 OF_OLD_BROKERS: Final = {"TestIssueProduceBrokerTooOldFailsRecords"}

@@ -106,6 +106,21 @@ SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SCENARIO |= dict.fromkeys(ACL_MUTANTS, "acls")
 
+UNSEEDED: Final = frozenset(
+    {
+        "cleaned_past_the_last_stable_offset",
+        "end_repeated_is_refused",
+        "late_offsets_are_carried_out",
+        "recovery_stops_early",
+        "sequences_judged_without_a_lease",
+        "stale_coordinator_answers",
+    }
+)
+"""Planted bugs that the first 60 seeds of their scenarios do not find since requests for offsets
+wait for the controller, recovery ends its reads, and the cleaner requests uploads. Tests try them
+again when a seed is recorded, or a script in directed.py finds them.
+"""
+
 SEEDS_TRIED: Final = 3
 """From the recorded seed on. A longer search would cost CI minutes, and nothing would say so."""
 _FIRST_SEEDS_MAX: Final = 4

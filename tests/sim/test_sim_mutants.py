@@ -12,6 +12,7 @@ from tests.sim.mutant_seeds import (
     FIRST_SEED,
     SCENARIO,
     SEEDS_TRIED,
+    UNSEEDED,
     finding_seed,
     violation_without,
 )
@@ -23,7 +24,12 @@ def test_every_mutant_is_tried() -> None:
     assert SCENARIO.keys() == MUTANTS.keys()
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+def test_no_seed_is_recorded_for_bugs_without_one() -> None:
+    assert not UNSEEDED & FIRST_SEED.keys()
+    assert MUTANTS.keys() > UNSEEDED
+
+
+@pytest.mark.parametrize("name", sorted(MUTANTS.keys() - UNSEEDED))
 def test_mutant_is_found(name: str) -> None:
     first = FIRST_SEED.get(name, 0)
     found = finding_seed(name, first, SEEDS_TRIED)
