@@ -191,7 +191,6 @@ monitoring: venv ## alerts and dashboards in Prometheus, and by Grafana's schema
 
 .PHONY: kernels
 kernels: venv ## compile stream/batch/native/walk.c for every platform, after it was changed
-	$(BIN)/pip install -q ziglang==0.17.0
 	sh stream/batch/native/build.sh $(BIN)/python
 
 .PHONY: unit
