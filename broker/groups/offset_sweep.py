@@ -25,7 +25,7 @@ from penstock.broker.wire.error_codes import ErrorCode
 log = structlog.get_logger(__name__)
 
 SWEEP_DELAY_S: Final = 1.0
-"""Pause before a sweep, in which further changes are collected."""
+"""The delay before a sweep, so that one sweep covers several changes."""
 SWEEP_AGAIN_S: Final = 10.0
 """Pause before the next sweep, if one left offsets out."""
 APPENDS_MAX: Final = 100

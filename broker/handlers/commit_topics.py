@@ -1,4 +1,4 @@
-"""Find the topics of committed offsets, which belong to topic ids, not to names.
+"""Resolve the topic ids of committed offsets: offsets belong to a topic id, not to a name.
 
 Ids come from the request, else from the assignment of the member, else from this broker's image.
 The image may be behind: a topic may have been deleted and created again. So a request that depends

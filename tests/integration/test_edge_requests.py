@@ -34,7 +34,7 @@ from tests.support.waiting import wait_until
 TOPIC = "odd"
 NOW = 1_700_000_000_000
 Check = tuple[str, object, object]
-"""What was asked, the answer, and that of Kafka."""
+"""The request, the response of Penstock, and the response of Kafka."""
 
 
 def _fetch(talk: EdgeClient, **options: int) -> Any:

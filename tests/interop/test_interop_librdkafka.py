@@ -61,7 +61,7 @@ NOT_RUN: Final = {
     "0086_purge_remote": "needs the leader on its last connection: fails with Kafka 4.2, too",
     "0092_mixed_msgver": "sets message.format.version, which Kafka 4 does not have",
 }
-"""Tests of the suite, and why they cannot pass on three brokers of Kafka 4.2."""
+"""Tests that also fail on a three-broker Kafka 4.2 cluster, with the reason."""
 NOT_RUN_BY_PROFILE: Final = {
     "consumer": {
         "0109_auto_create_topics": "expects an assignment beside a topic to which it has no right;"
