@@ -17,9 +17,7 @@ from penstock.stream.batch.control import decode_marker
 from penstock.stream.cleaning.cleaner import LogCleaner, _Rewriter
 from penstock.stream.cleaning.key_map import KeyMap
 from penstock.stream.cleaning.transactions import CleanedTransactions
-from tests.sim import compacted, compacted_transactions
-from tests.sim.compacted_transactions import KeyedInstance
-from tests.sim.ledger import Entry
+from tests.sim import compacted
 
 Patch = tuple[Any, str, Any]
 
@@ -86,26 +84,13 @@ def _aborted_records_mapped() -> list[Patch]:
 
 
 def _cleaned_past_the_last_stable_offset() -> list[Patch]:
-    """Records of open transactions replace committed ones, which may be the newest after all.
-
-    Planted with clients that have one key and transactions that are long or aborted: with the usual
-    ones, 400 seeds did not show it.
-    """
+    """Records of open transactions replace committed ones, which may be the newest after all."""
     real = CleanerDuty._pass
-
-    def commits(self: KeyedInstance, entry: Entry) -> bool:
-        del entry
-        return self._rng.random() < 0.5
 
     async def clean(self: CleanerDuty, partition: Partition, policy: Any) -> Any:
         return await real(self, _WithoutTransactions(partition), policy)
 
-    return [
-        (CleanerDuty, "_pass", clean),
-        (compacted_transactions, "_KEYS", 1),
-        (KeyedInstance, "pauses_s", (1.0, 6.0)),
-        (KeyedInstance, "_commits", commits),
-    ]
+    return [(CleanerDuty, "_pass", clean)]
 
 
 class _WithoutTransactions:

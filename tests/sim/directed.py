@@ -6,28 +6,29 @@ repeated until they succeed. Nothing is lost or slow, unless the script pauses a
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from penstock.base.ids import NodeId
 from penstock.broker.partition.partition import Partition
 from penstock.broker.wire import apis
 from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import create_topics, delete_topics
+from penstock.broker.wire.gen import create_topics, delete_topics, find_coordinator
 from penstock.broker.wire.gen import fetch as wire_fetch
 from penstock.broker.wire.gen import produce as wire_produce
 from penstock.controller.api.messages import NewTopic
 from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.topic_configs import FORK_SOURCE
-from penstock.stream.batch.header import iter_headers
 from penstock.stream.batch.records import Record, decode_records, encode_batch
 from penstock.stream.cleaning.cleaner import CleanerConfig
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
 from tests.sim.checkers import Part
+from tests.sim.committed import answered_batches
 from tests.sim.connections import Unanswered
 from tests.sim.limits import LATE_PUT_GRACE_MS, Limits, draw
 from tests.sim.nodes import FETCH_VERSION, PRODUCE_VERSION, SimBroker
@@ -36,11 +37,25 @@ from tests.sim.world import World
 _TIMEOUT_S: Final = 30.0
 """Of each request, and of all its repetitions, in virtual time."""
 _RETRY_INTERVAL_S: Final = 0.05
+GROUP, TRANSACTIONAL_ID = 0, 1
+"""Kinds of keys that have a coordinator."""
 _CREATE_VERSION: Final = 7
 _DELETE_VERSION: Final = 6
+_FIND_VERSION: Final = 4
+_CONTROLLER: Final = "c0"
+"""The link of the only controller."""
 
 
-def violation_of(script: "Callable[[Script], Awaitable[None]]") -> str | None:
+ScriptFunction: TypeAlias = "Callable[[Script], Awaitable[None]]"
+
+
+@cache
+def violation_of(script: ScriptFunction) -> str | None:
+    """Return what the script finds without a planted bug."""
+    return violation_now(script)
+
+
+def violation_now(script: ScriptFunction) -> str | None:
     """Run a cluster of one controller and two brokers until the script ends. Return what it, or a
     checker of the simulator, found wrong.
     """
@@ -98,6 +113,21 @@ def _limits() -> Limits:
     )
 
 
+class Held:
+    """Requests to the store that wait until they are released, and those that come later pass."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._released = asyncio.Event()
+
+    async def pass_through(self) -> None:
+        self.count += 1
+        await self._released.wait()
+
+    def release(self) -> None:
+        self._released.set()
+
+
 class Script:
     """What a script does to the cluster. Every method returns when it is done."""
 
@@ -121,13 +151,66 @@ class Script:
         finally:
             process.resume(self.world.loop)
 
+    @contextmanager
+    def isolated(self, node_id: int) -> Iterator[None]:
+        """Cut the links between a broker and the controller. Clients and the store reach it."""
+        links, link = self.world.network.links, self.broker(node_id).process.link
+        links.cut(link, _CONTROLLER)
+        links.cut(_CONTROLLER, link)
+        try:
+            yield
+        finally:
+            links.mend(link, _CONTROLLER)
+            links.mend(_CONTROLLER, link)
+
     async def restart(self, node_id: int) -> None:
         """Kill the process of a broker, and wait until its next one serves."""
-        world = self.world
-        world.kill(self.broker(node_id), resets=True)
-        broker = world.start_broker(node_id)
-        while not broker.serving:  # noqa: ASYNC110 - virtual time is free
+        self.kill(node_id)
+        broker = self.world.start_broker(node_id)
+        await self.until(lambda: broker.serving)
+
+    def kill(self, node_id: int) -> None:
+        self.world.kill(self.broker(node_id), resets=True)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until the condition holds."""
+        end_s = self.world.loop.time() + _TIMEOUT_S
+        while not condition():
+            if self.world.loop.time() > end_s:
+                raise AssertionError(f"a condition of the script does not hold in {_TIMEOUT_S} s")
             await asyncio.sleep(_RETRY_INTERVAL_S)
+
+    async def until_led(self, part: Part, node_id: int) -> None:
+        """Wait until this broker leads the partition and has opened it."""
+        await self.until(
+            lambda: (
+                self.leader(part) is self.broker(node_id)
+                and isinstance(self.broker(node_id).partitions.get(*part), Partition)
+            )
+        )
+
+    async def move(self, part: Part, node_id: int) -> None:
+        """Let another broker lead a partition."""
+        self.world.admin.move(part, NodeId(node_id))
+        await self.until_led(part, node_id)
+
+    def hold(self, node_id: int, operation: str) -> "Held":
+        """Hold back the requests of a broker to the store, such as "put_if_absent"."""
+        held = Held()
+        self.broker(node_id).raw_store.gates[operation] = held
+        return held
+
+    @contextmanager
+    def refused(self, node_id: int) -> Iterator[None]:
+        """Put a firewall between a broker and the controller. It refuses connections, as the
+        address of a dead controller does.
+        """
+        link = self.broker(node_id).process.link
+        self.world.network.reject(link, _CONTROLLER)
+        try:
+            yield
+        finally:
+            self.world.network.links.admit(link, _CONTROLLER)
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -147,7 +230,7 @@ class Script:
         configs = [create_topics.CreatableTopicConfig(FORK_SOURCE, source)]
         topic = create_topics.CreatableTopic(name, -1, -1, [], configs)
         request = create_topics.CreateTopicsRequest([topic], 10_000, validate_only=False)
-        await self._repeat(
+        await self.repeat(
             lambda: self.broker(by),
             (apis.CREATE_TOPICS, _CREATE_VERSION, request),
             lambda response: response.topics[0],
@@ -158,7 +241,7 @@ class Script:
         request = delete_topics.DeleteTopicsRequest(
             topics=[delete_topics.DeleteTopicState(name)], timeout_ms=10_000
         )
-        await self._repeat(
+        await self.repeat(
             lambda: self.broker(1),
             (apis.DELETE_TOPICS, _DELETE_VERSION, request),
             lambda response: response.responses[0],
@@ -168,32 +251,56 @@ class Script:
     # --- records ----------------------------------------------------------------------------------
 
     async def write(
-        self, part: Part, *pairs: tuple[bytes, bytes], producer_id: int = -1, sequence: int = -1
+        self,
+        part: Part,
+        *pairs: tuple[bytes, bytes | None],
+        producer_id: int = -1,
+        sequence: int = -1,
     ) -> int:
         """Append one batch of keys and values. Return its base offset. sequence: of an idempotent
         producer.
         """
-        records = [
-            Record(at, self.world.now_ms(), key, value, ()) for at, (key, value) in enumerate(pairs)
-        ]
-        data = encode_batch(
-            records,
-            producer_id=producer_id,
-            producer_epoch=-1 if producer_id < 0 else 0,
-            base_sequence=sequence,
+        epoch = -1 if producer_id < 0 else 0
+        request = produce_request_of(
+            part, self.batch(*pairs, producer_id=producer_id, epoch=epoch, sequence=sequence)
         )
-        item = wire_produce.PartitionProduceData(part[1], bytes(data))
-        topics = [wire_produce.TopicProduceData(name=part[0], partition_data=[item])]
-        request = wire_produce.ProduceRequest(None, -1, 10_000, topics)
-        response = await self._repeat(
+        response = await self.repeat(
             lambda: self.leader(part),
             (apis.PRODUCE, PRODUCE_VERSION, request),
             lambda response: response.responses[0].partition_responses[0],
         )
         return int(response.base_offset)
 
-    async def read(self, part: Part) -> list[Record]:
-        """Return the records of the log."""
+    async def produce(self, broker: SimBroker, part: Part, batch: bytes) -> Any:
+        """Send a batch once to this broker, and return the response for the partition."""
+        request = produce_request_of(part, batch)
+        response = await self.ask(broker, apis.PRODUCE, PRODUCE_VERSION, request)
+        return response.responses[0].partition_responses[0]
+
+    def batch(
+        self,
+        *pairs: tuple[bytes, bytes | None],
+        producer_id: int = -1,
+        epoch: int = -1,
+        sequence: int = -1,
+        attributes: int = 0,
+    ) -> bytes:
+        now_ms = self.world.now_ms()
+        records = [Record(at, now_ms, key, value, ()) for at, (key, value) in enumerate(pairs)]
+        return bytes(
+            encode_batch(
+                records,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                attributes=attributes,
+            )
+        )
+
+    async def read(self, part: Part, *, committed: bool = False) -> list[Record]:
+        """Return the records of the log. committed: up to the last stable offset, without those of
+        aborted transactions.
+        """
         records, offset = list[Record](), 0
         while True:
             wanted = wire_fetch.FetchPartition(
@@ -203,20 +310,25 @@ class Script:
                 max_wait_ms=0,
                 min_bytes=0,
                 max_bytes=1 << 20,
+                isolation_level=int(committed),
                 topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
             )
-            found = await self._repeat(
+            found = await self.repeat(
                 lambda: self.leader(part),
                 (apis.FETCH, FETCH_VERSION, request),
                 lambda response: response.responses[0].partitions[0],
             )
-            data = memoryview(bytes(found.records or b""))
-            if not data:
+            if not bytes(found.records or b""):
                 return records
-            for at, header in iter_headers(data):
-                if not header.is_control:
-                    records += decode_records(data[at:])
+            for data, header, is_kept in answered_batches(found):
+                if is_kept:
+                    records += [item for item in decode_records(data) if item.offset >= offset]
                 offset = header.next_offset
+
+    async def values(self, part: Part, *, committed: bool = False) -> dict[bytes, bytes | None]:
+        """Return the last value of each key."""
+        records = await self.read(part, committed=committed)
+        return {record.key or b"": record.value for record in records}
 
     async def upload(self, node_id: int) -> None:
         """Upload what only the WAL of this broker has."""
@@ -243,26 +355,59 @@ class Script:
     async def _within(self, broker: SimBroker, work: Callable[[], Any]) -> None:
         await self.world.loop.create_task(work(), context=broker.process.context())
 
-    async def _repeat(
+    async def ask(self, broker: SimBroker, api: Any, version: int, request: Any) -> Any:
+        """Send a request once, on a connection of its own. Raises Unanswered."""
+        return await self.world.connect(broker).ask(api, version, request, _TIMEOUT_S)
+
+    async def coordinator(self, key: str, kind: int = GROUP) -> SimBroker:
+        """Return the coordinator of a group or a transactional id, as any broker names it."""
+        request = find_coordinator.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+        found = await self.repeat(
+            lambda: next(filter(self._is_reliable, self.world.brokers.values()), None),
+            (apis.FIND_COORDINATOR, _FIND_VERSION, request),
+            lambda response: response.coordinators[0],
+        )
+        return self.broker(found.node_id)
+
+    def _is_reliable(self, broker: SimBroker) -> bool:
+        links = self.world.network.links
+        return (
+            broker.serving
+            and broker.process.held is None
+            and not links.blocked(broker.process.link, _CONTROLLER)
+            and not links.rejects(broker.process.link, _CONTROLLER)
+        )
+
+    async def repeat(
         self,
-        find: Callable[[], SimBroker | None],
+        find: Callable[[], SimBroker | Awaitable[SimBroker] | None],
         request: tuple[Any, int, Any],
         item_of: Callable[[Any], Any],
         done: Sequence[ErrorCode] = (ErrorCode.NONE,),
+        field: str = "error_code",
     ) -> Any:
-        """Send a request until its item has a code that says that it is done. Return the item."""
+        """Send a request until its item has a code that says that it is done. Return the item.
+
+        field: of the item, with the code.
+        """
         code, end_s = None, self.world.loop.time() + _TIMEOUT_S
         while self.world.loop.time() < end_s:
             broker = find()
+            if isinstance(broker, Awaitable):
+                broker = await broker
             if broker is not None:
-                try:
-                    response = await self.world.connect(broker).ask(*request, _TIMEOUT_S)
-                except Unanswered:
-                    response = None
-                if response is not None:
-                    item = item_of(response)
-                    code = ErrorCode(item.error_code)
+                with suppress(Unanswered):
+                    item = item_of(await self.ask(broker, *request))
+                    code = ErrorCode(getattr(item, field))
                     if code in done:
                         return item
             await asyncio.sleep(_RETRY_INTERVAL_S)
         raise AssertionError(f"{request[0].name}: {code!r} after {_TIMEOUT_S} s")
+
+
+def produce_request_of(
+    part: Part, batch: bytes, transactional_id: str | None = None
+) -> wire_produce.ProduceRequest:
+    item = wire_produce.PartitionProduceData(part[1], batch)
+    topics = [wire_produce.TopicProduceData(name=part[0], partition_data=[item])]
+    return wire_produce.ProduceRequest(transactional_id, -1, 10_000, topics)

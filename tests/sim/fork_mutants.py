@@ -2,9 +2,7 @@
 
 Not planted: a fork that keeps the sequences of its source's producers. They are known only if a
 transaction was open at the fork, and the same producer has to write to it.
-tests/unit/broker/test_forks.py finds it. Nor log compaction that goes past a fork before the fork
-is created: the keys of the simulator are seldom written in that window.
-tests/system/test_system_forks.py and tests/unit/controller/test_controller_forks.py find it.
+tests/unit/broker/test_forks.py finds it.
 """
 
 from collections.abc import Callable
@@ -15,6 +13,7 @@ import msgspec
 from penstock.broker.handlers import forks, snapshot_groups
 from penstock.broker.partition import fork_point, opener
 from penstock.controller.api.messages import ForkedPartition, TopicFork
+from penstock.controller.managers import forks as fork_manager
 from penstock.controller.metadata import invariants, snapshot
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectsImage
@@ -142,6 +141,11 @@ def _left_at_the_committed_end(node: Any, request: Any) -> Any:
     return TopicFork(source_topic_id=topic.topic_id, partitions=points)
 
 
+def _forks_below_cleaned_ranges() -> list[Patch]:
+    """The controller creates a fork below the end of a cleaner pass."""
+    return [(fork_manager, "is_cleaned_beyond", lambda stream, offset: False)]
+
+
 FORK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "snapshots_do_not_hold_their_objects": _snapshots_do_not_hold_their_objects,
     "snapshots_without_group_offsets": _snapshots_without_group_offsets,
@@ -151,5 +155,6 @@ FORK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "snapshots_forget_the_stored_stream": _snapshots_forget_the_stored_stream,
     "batches_cut_at_the_fork": _batches_cut_at_the_fork,
     "snapshots_forget_open_transactions": _snapshots_forget_open_transactions,
+    "forks_below_cleaned_ranges": _forks_below_cleaned_ranges,
     "snapshots_of_the_committed_metadata": _snapshots_of_the_committed_metadata,
 }

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""Where each planted bug shows: its scenario, and the first seed to try.
+"""Where the planted bugs without a script show: their scenario, and the first seed to try.
 
 Changes of the simulator and of the product move these seeds. `make sim-seeds` or
 `python -m tests.sim.mutant_seeds [--jobs 2] [NAME ...]` checks them, looks for others where they no
@@ -32,11 +32,12 @@ from tests.sim.leak_mutants import LEAK_MUTANTS
 from tests.sim.load_mutants import LOAD_MUTANTS
 from tests.sim.log_start_mutants import LOG_START_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
-from tests.sim.mutants import MUTANTS, planted
+from tests.sim.mutants import planted
 from tests.sim.offset_mutants import OFFSET_MUTANTS
 from tests.sim.rack_mutants import RACK_MUTANTS
 from tests.sim.read_ahead_mutants import READ_AHEAD_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
+from tests.sim.scripts.table import FOUND_BY
 from tests.sim.share_consumer_mutants import SHARE_CONSUMER_MUTANTS
 from tests.sim.share_mutants import SHARE_GROUP_MUTANTS, SHARE_MUTANTS
 from tests.sim.streams_mutants import STREAMS_MUTANTS
@@ -106,20 +107,8 @@ SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SCENARIO |= dict.fromkeys(ACL_MUTANTS, "acls")
 
-UNSEEDED: Final = frozenset(
-    {
-        "cleaned_past_the_last_stable_offset",
-        "end_repeated_is_refused",
-        "late_offsets_are_carried_out",
-        "recovery_stops_early",
-        "sequences_judged_without_a_lease",
-        "stale_coordinator_answers",
-    }
-)
-"""Planted bugs that the first 60 seeds of their scenarios do not find since requests for offsets
-wait for the controller, recovery ends its reads, and the cleaner requests uploads. Tests try them
-again when a seed is recorded, or a script in directed.py finds them.
-"""
+SCENARIO = {name: scenario for name, scenario in SCENARIO.items() if name not in FOUND_BY}
+"""Of the bugs that no script finds."""
 
 SEEDS_TRIED: Final = 3
 """From the recorded seed on. A longer search would cost CI minutes, and nothing would say so."""
@@ -213,12 +202,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes that run seeds")
     parser.add_argument("--again", action="store_true", help="choose also where seeds are good")
     args = parser.parse_args()
-    unknown = sorted(set(args.names) - MUTANTS.keys())
+    unknown = sorted(set(args.names) - SCENARIO.keys())
     if unknown:
-        parser.error(
-            f"no planted bug is called {', '.join(unknown)}; tests/sim/*mutants.py has them"
-        )
-    names = args.names or list(MUTANTS)
+        parser.error(f"no planted bug that seeds find is called {', '.join(unknown)}")
+    names = args.names or list(SCENARIO)
     seeds, missing, count = dict(FIRST_SEED), list[str](), 0
     for name, seed in _chosen(names, args.jobs, again=args.again):
         known, count = seeds.get(name, 0), count + 1
@@ -236,7 +223,7 @@ def main() -> int:
 
 
 def _write(seeds: dict[str, int]) -> None:
-    kept = {name: seed for name, seed in sorted(seeds.items()) if seed and name in MUTANTS}
+    kept = {name: seed for name, seed in sorted(seeds.items()) if seed and name in SCENARIO}
     _FILE.write_text(json.dumps(kept, indent=2) + "\n")
 
 

@@ -47,6 +47,7 @@ from tests.sim.load_mutants import LOAD_MUTANTS
 from tests.sim.log_start_mutants import LOG_START_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.offset_mutants import OFFSET_MUTANTS
+from tests.sim.producer_mutants import PRODUCER_MUTANTS
 from tests.sim.rack_mutants import RACK_MUTANTS
 from tests.sim.read_ahead_mutants import READ_AHEAD_MUTANTS
 from tests.sim.recovery_mutants import RECOVERY_MUTANTS
@@ -413,6 +414,7 @@ MUTANTS |= (
 )
 MUTANTS |= RACK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
 MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS | ACL_MUTANTS
+MUTANTS |= PRODUCER_MUTANTS
 
 
 def _check_fits(target: Any, attribute: str, patch: Any) -> None:

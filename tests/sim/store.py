@@ -31,6 +31,10 @@ class BucketListener(Protocol):
     def deleting(self, key: str) -> None: ...
 
 
+class Gate(Protocol):
+    async def pass_through(self) -> None: ...
+
+
 class Bucket(MemoryStore):
     """What is durable. It reports every change to its listener at the moment of the change."""
 
@@ -150,6 +154,8 @@ class SimStore:
         """For this client only: its connection to the store is bad."""
         self.put_factor = 1.0
         """The same for conditional PUTs."""
+        self.gates: dict[str, Gate] = {}
+        """What calls of an operation wait for before they leave this process, in a script."""
         self._under_way: dict[int, tuple[str, asyncio.Task[None]]] = {}
         self._serial = 0
 
@@ -239,6 +245,8 @@ class SimStore:
         call: Callable[[], Awaitable[Any]],
         answer: "asyncio.Future[Any]",
     ) -> None:
+        if (gate := self.gates.get(operation)) is not None:
+            await gate.pass_through()
         self._faulty.config = self._weather.config(
             self.slow_factor * (self.put_factor if operation == "put_if_absent" else 1.0)
         )

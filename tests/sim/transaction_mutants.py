@@ -14,7 +14,12 @@ from penstock.broker.handlers.txn_markers import LedMarkers
 from penstock.broker.partition.partition import Partition
 from penstock.broker.transactions.machine import Transaction
 from penstock.broker.transactions.markers import MarkerSender
-from penstock.broker.transactions.model import PREPARED, Persist, TransactionState
+from penstock.broker.transactions.model import (
+    EPOCH_PER_TRANSACTION,
+    PREPARED,
+    Persist,
+    TransactionState,
+)
 from penstock.broker.transactions.states import TransactionStates
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.stream.batch.control import Marker
@@ -221,6 +226,23 @@ def _end_repeated_is_refused() -> list[Patch]:
     return [(Transaction, "_has_ended", lambda _self, _producer: False)]
 
 
+def _fenced_ends_are_repetitions() -> list[Patch]:
+    """The epoch before the current one counts as ended by its producer, although a new instance has
+    taken the next one.
+    """
+    real = Transaction._has_ended
+
+    def has_ended(self: Transaction, producer: Any) -> bool:
+        before = self.current
+        self.current = replace(before, client_version=EPOCH_PER_TRANSACTION)
+        try:
+            return real(self, producer)
+        finally:
+            self.current = before
+
+    return [(Transaction, "_has_ended", has_ended)]
+
+
 def _partitions_elsewhere_get_no_marker() -> list[Patch]:
     """An end in one step takes the partitions that this broker leads for all of them."""
     real = LedMarkers.parts
@@ -252,5 +274,6 @@ TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "appended_before_the_coordinator_knows": _appended_before_the_coordinator_knows,
     "end_repeated_with_another_epoch": _end_repeated_with_another_epoch,
     "end_repeated_is_refused": _end_repeated_is_refused,
+    "fenced_ends_are_repetitions": _fenced_ends_are_repetitions,
     "partitions_elsewhere_get_no_marker": _partitions_elsewhere_get_no_marker,
 }

@@ -1,0 +1,198 @@
+"""Clients of a script: a transactional producer, and a consumer group without members.
+
+Each request is repeated until it succeeds, unless its method says that it is sent once.
+"""
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+    offset_commit,
+    offset_fetch,
+)
+from penstock.broker.wire.gen import txn_offset_commit as txn_commit
+from penstock.stream.batch.header import TRANSACTIONAL_MASK
+from tests.sim.checkers import Part
+from tests.sim.connections import Connection
+from tests.sim.directed import TRANSACTIONAL_ID, Script, produce_request_of
+from tests.sim.nodes import SimBroker
+
+_PRODUCE_VERSION: Final = {1: 11, 2: 12}
+_COMMIT_VERSION: Final = {1: 3, 2: 5}
+_END_VERSION: Final = {1: 3, 2: 5}
+_INIT_VERSION: Final = 4
+_ADD_VERSION: Final = 3
+_GROUP_COMMIT_VERSION: Final = 10
+_GROUP_FETCH_VERSION: Final = 10
+
+
+class Producer:
+    """A transactional producer. version: 2 takes another epoch with the end of each transaction,
+    and adds partitions by writing to them.
+    """
+
+    def __init__(self, script: Script, name: str = "p", version: int = 1) -> None:
+        self.name = name
+        self.producer_id, self.epoch = -1, -1
+        self._script = script
+        self._version = version
+        self._sequences: dict[Part, int] = {}
+
+    def coordinator(self) -> Awaitable[SimBroker]:
+        return self._script.coordinator(self.name, TRANSACTIONAL_ID)
+
+    async def begin(self, timeout_ms: int = 60_000) -> None:
+        """Take an epoch, which fences the producers of the same name."""
+        request = init_producer_id.InitProducerIdRequest(self.name, timeout_ms)
+        given = await self._repeat(apis.INIT_PRODUCER_ID, _INIT_VERSION, request)
+        self._take(given)
+
+    def _take(self, given: Any) -> None:
+        self.producer_id, self.epoch = given.producer_id, given.producer_epoch
+        self._sequences.clear()
+
+    async def add(self, *parts: Part) -> None:
+        """Add partitions of one topic, as version 1 does."""
+        topic = add_partitions_to_txn.AddPartitionsToTxnTopic(
+            parts[0][0], [index for _, index in parts]
+        )
+        request = add_partitions_to_txn.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[topic],
+        )
+
+        def worst(response: Any) -> Any:
+            found = response.results_by_topic_v3_and_below[0].results_by_partition
+            return max(found, key=lambda item: item.partition_error_code)
+
+        await self._script.repeat(
+            self.coordinator,
+            (apis.ADD_PARTITIONS_TO_TXN, _ADD_VERSION, request),
+            worst,
+            field="partition_error_code",
+        )
+
+    async def write(self, part: Part, *pairs: tuple[bytes, bytes | None]) -> int:
+        """Append a batch in the transaction. Return its base offset."""
+        if self._version == 1:
+            await self.add(part)
+        request = self.request(part, *pairs)
+        written = await self._script.repeat(
+            lambda: self._script.leader(part),
+            (apis.PRODUCE, _PRODUCE_VERSION[self._version], request),
+            lambda response: response.responses[0].partition_responses[0],
+        )
+        return int(written.base_offset)
+
+    def request(self, part: Part, *pairs: tuple[bytes, bytes | None]) -> Any:
+        """Return the Produce request for the next batch."""
+        sequence = self._sequences.get(part, 0)
+        self._sequences[part] = sequence + len(pairs)
+        batch = self._script.batch(
+            *pairs,
+            producer_id=self.producer_id,
+            epoch=self.epoch,
+            sequence=sequence,
+            attributes=TRANSACTIONAL_MASK,
+        )
+        return produce_request_of(part, batch, self.name)
+
+    async def stage(self, group: "Group", part: Part, offset: int) -> None:
+        """Commit an offset of the group in the transaction."""
+        if self._version == 1:
+            request = add_offsets_to_txn.AddOffsetsToTxnRequest(
+                self.name, self.producer_id, self.epoch, group.name
+            )
+            await self._repeat(apis.ADD_OFFSETS_TO_TXN, _ADD_VERSION, request)
+        await self._script.repeat(group.coordinator, self.staging(group, part, offset), _first)
+
+    def staging(self, group: "Group", part: Part, offset: int) -> tuple[Any, int, Any]:
+        """Return the request that commits an offset in the transaction."""
+        item = txn_commit.TxnOffsetCommitRequestPartition(part[1], offset, committed_metadata=None)
+        topics = [txn_commit.TxnOffsetCommitRequestTopic(part[0], [item])]
+        request = txn_commit.TxnOffsetCommitRequest(
+            self.name, group.name, self.producer_id, self.epoch, topics=topics
+        )
+        return apis.TXN_OFFSET_COMMIT, _COMMIT_VERSION[self._version], request
+
+    async def end(self, *, commit: bool) -> None:
+        given = await self._repeat(*self.ending(commit=commit))
+        if self._version == 2:
+            self._take(given)
+
+    def ending(self, *, commit: bool, version: int | None = None) -> tuple[Any, int, Any]:
+        """Return the request that ends the transaction."""
+        request = end_txn.EndTxnRequest(self.name, self.producer_id, self.epoch, commit)
+        return apis.END_TXN, _END_VERSION[version or self._version], request
+
+    async def _repeat(self, api: Any, version: int, request: Any) -> Any:
+        return await self._script.repeat(
+            self.coordinator, (api, version, request), lambda response: response
+        )
+
+
+class Group:
+    """A consumer group whose offsets are committed without membership. Requests name topics by id,
+    so that brokers do not have to read the newest metadata first.
+    """
+
+    def __init__(self, script: Script, name: str = "g") -> None:
+        self.name = name
+        self._script = script
+
+    def coordinator(self) -> Awaitable[SimBroker]:
+        return self._script.coordinator(self.name)
+
+    async def connect(self) -> Connection:
+        return self._script.world.connect(await self.coordinator())
+
+    async def commit(self, part: Part, offset: int) -> None:
+        item = offset_commit.OffsetCommitRequestPartition(part[1], offset)
+        topic = offset_commit.OffsetCommitRequestTopic(
+            topic_id=self._topic_id(part), partitions=[item]
+        )
+        request = offset_commit.OffsetCommitRequest(self.name, topics=[topic])
+        asked = apis.OFFSET_COMMIT, _GROUP_COMMIT_VERSION, request
+        await self._script.repeat(self.coordinator, asked, _first)
+
+    async def committed(self, part: Part, at: SimBroker | None = None) -> int | ErrorCode:
+        """Return the committed offset; -1: none. at: sent once to this broker, whose error is
+        returned.
+        """
+        topic = offset_fetch.OffsetFetchRequestTopics(
+            topic_id=self._topic_id(part), partition_indexes=[part[1]]
+        )
+        group = offset_fetch.OffsetFetchRequestGroup(self.name, topics=[topic])
+        asked = (
+            apis.OFFSET_FETCH,
+            _GROUP_FETCH_VERSION,
+            offset_fetch.OffsetFetchRequest(groups=[group], require_stable=True),
+        )
+        if at is None:
+
+            def worst(response: Any) -> Any:
+                found = response.groups[0]
+                return found if found.error_code else found.topics[0].partitions[0]
+
+            return int((await self._script.repeat(self.coordinator, asked, worst)).committed_offset)
+        found = (await self._script.ask(at, *asked)).groups[0]
+        if found.error_code:
+            return ErrorCode(found.error_code)
+        return int(found.topics[0].partitions[0].committed_offset)
+
+    def _topic_id(self, part: Part) -> Any:
+        topic = self._script.world.metadata.image.topics.by_name(part[0])
+        assert topic is not None
+        return topic.topic_id
+
+
+def _first(response: Any) -> Any:
+    return response.topics[0].partitions[0]
