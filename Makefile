@@ -42,15 +42,15 @@ venv: $(STAMP) ## a virtual environment with the pinned versions of constraints.
 
 .PHONY: jre
 jre: ## Java 17 or newer, which Spark alone needs: found, or installed by the package manager
-	@deploy/ensure-java.sh
+	@tools/ensure-java.sh
 
 .PHONY: jdk
 jdk: ## a JDK 17 and Maven, which the tests with Kafka's Java programs need: found, or installed by the package manager
-	@deploy/ensure-java.sh --jdk
+	@tools/ensure-java.sh --jdk
 
 .PHONY: chromium
 chromium: ## Chromium, which the tests of the console need: found, or installed by the package manager
-	@deploy/ensure-chromium.sh
+	@tools/ensure-chromium.sh
 
 .PHONY: demo
 demo: venv $(if $(findstring --spark,$(ARGS)),jre) ## real flights in, every broker killed with SIGKILL, every record read back; ARGS=--spark: by Spark, straight from the bucket, and with --master on a cluster
@@ -92,12 +92,12 @@ docs: venv ## the docs site, into site/; fails on broken links and anchors
 .PHONY: reference
 reference: venv ## rewrite the pages of docs/reference that are generated from the code
 	$(BIN)/penstock config docs > docs/reference/configuration.md
-	$(BIN)/python -m penstock.deploy.node.metrics.docs > docs/reference/metrics.md
-	$(BIN)/python -m penstock.deploy.doctor.docs > docs/reference/doctor.md
-	$(BIN)/python -m penstock.deploy.reference.cli > docs/reference/cli.md
-	$(BIN)/python -m penstock.deploy.reference.errors > docs/reference/errors.md
-	$(BIN)/python -m penstock.deploy.reference.kafka_apis > docs/reference/kafka-apis.md
-	$(BIN)/python -m penstock.deploy.reference.metadata_records > docs/reference/metadata-records.md
+	$(BIN)/python -m tools.reference.metrics > docs/reference/metrics.md
+	$(BIN)/python -m tools.reference.doctor > docs/reference/doctor.md
+	$(BIN)/python -m tools.reference.cli > docs/reference/cli.md
+	$(BIN)/python -m tools.reference.errors > docs/reference/errors.md
+	$(BIN)/python -m tools.reference.kafka_apis > docs/reference/kafka-apis.md
+	$(BIN)/python -m tools.reference.metadata_records > docs/reference/metadata-records.md
 	$(BIN)/python -m tests.interop.commands > docs/reference/kafka-tools.md
 
 # Three targets at a time, long ones first: test-fast computes, and the others use half a core each, because they wait for processes.
@@ -111,12 +111,12 @@ test: venv ## everything that CI runs: about 25 minutes on 2 cores
 
 .PHONY: test-packages
 test-packages: jre
-	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
-	@deploy/ensure-chromium.sh $(IF_POSSIBLE)
+	@tools/ensure-java.sh --jdk $(IF_POSSIBLE)
+	@tools/ensure-chromium.sh $(IF_POSSIBLE)
 
 .PHONY: console
 console: venv ## the web console's tests in a browser
-	@deploy/ensure-chromium.sh $(IF_POSSIBLE)
+	@tools/ensure-chromium.sh $(IF_POSSIBLE)
 	$(BIN)/pytest -q tests/console $(ARGS)
 
 .PHONY: screenshots
@@ -126,9 +126,9 @@ screenshots: venv chromium ## renew the pictures of docs/how-to/console.md
 # Go compiles both, once; that takes minutes.
 .PHONY: helm-program versitygw
 helm-program:
-	@deploy/ensure-helm.sh --if-possible > /dev/null
+	@tools/ensure-helm.sh --if-possible > /dev/null
 versitygw:
-	@deploy/ensure-s3-servers.sh $(IF_POSSIBLE) versitygw > /dev/null
+	@tools/ensure-s3-servers.sh $(IF_POSSIBLE) versitygw > /dev/null
 
 .PHONY: test-fast
 test-fast: venv
@@ -157,9 +157,9 @@ test-stores: venv versitygw
 
 .PHONY: interop
 interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs; the tests of librdkafka and of franz-go; an hour
-	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
-	@deploy/ensure-librdkafka.sh $(IF_POSSIBLE) > /dev/null
-	@deploy/ensure-kgo.sh $(IF_POSSIBLE) > /dev/null
+	@tools/ensure-java.sh --jdk $(IF_POSSIBLE)
+	@tools/ensure-librdkafka.sh $(IF_POSSIBLE) > /dev/null
+	@tools/ensure-kgo.sh $(IF_POSSIBLE) > /dev/null
 	$(BIN)/pytest -q tests/interop $(ARGS)
 
 .PHONY: spark-cluster
@@ -168,7 +168,7 @@ spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Conne
 
 .PHONY: stores
 stores: venv jre ## moto, a directory, and versitygw and MinIO, compiled once if Go is at hand: contract, failover, Spark; 4 minutes
-	@deploy/ensure-s3-servers.sh $(IF_POSSIBLE)
+	@tools/ensure-s3-servers.sh $(IF_POSSIBLE)
 	$(BIN)/pytest -q tests/stores $(ARGS)
 
 .PHONY: helm
@@ -177,18 +177,18 @@ helm: venv helm-program ## the chart, the image's steps and compose; compiles he
 
 .PHONY: image
 image: venv ## build the image with buildah on a base by mmdebstrap, and run penstock dev in it by runc; needs root and Debian; 2 to 5 minutes
-	@deploy/ensure-buildah.sh
+	@tools/ensure-buildah.sh
 	$(BIN)/python -m tests.image $(ARGS)
 
 .PHONY: kubernetes
 kubernetes: venv ## the chart on a real API server with real controllers, and its network policies on packets; compiles them once, half an hour
-	@deploy/ensure-helm.sh > /dev/null
-	servers=$$(deploy/ensure-kubernetes.sh) && PENSTOCK_KUBERNETES=$$servers unshare --map-root-user --net \
+	@tools/ensure-helm.sh > /dev/null
+	servers=$$(tools/ensure-kubernetes.sh) && PENSTOCK_KUBERNETES=$$servers unshare --map-root-user --net \
 		sh -c 'ip link set lo up && exec "$$@"' kubernetes $(BIN)/pytest -q tests/kubernetes $(ARGS)
 
 .PHONY: monitoring
 monitoring: venv ## alerts and dashboards in Prometheus, and by Grafana's schema, compiled once with Go (10 minutes); 5 minutes
-	@deploy/ensure-monitoring.sh > /dev/null
+	@tools/ensure-monitoring.sh > /dev/null
 	$(BIN)/pytest -q tests/monitoring $(ARGS)
 
 .PHONY: kernels
@@ -232,8 +232,8 @@ bench: venv ## measure the figures of docs/performance.md, as ratios within this
 
 .PHONY: bench-kafka
 bench-kafka: venv ## Penstock beside Apache Kafka on this machine, about 40 minutes; ARGS=--quick: 2 minutes; ARGS="small kill": some rows
-	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
-	@deploy/ensure-s3-servers.sh --if-possible versitygw > /dev/null
+	@tools/ensure-java.sh --jdk $(IF_POSSIBLE)
+	@tools/ensure-s3-servers.sh --if-possible versitygw > /dev/null
 	$(BIN)/python -m benchmarks.beside_kafka $(ARGS)
 
 .PHONY: bench-spark

@@ -256,7 +256,7 @@ def _store(name: str, directory: Path) -> Iterator[tuple[str, Mapping[str, str]]
 def _versitygw(directory: Path) -> Iterator[str]:
     if not _VERSITYGW_BINARY.exists():
         raise SystemMissing(
-            "there is no versitygw: `deploy/ensure-s3-servers.sh versitygw` compiles it with Go"
+            "there is no versitygw: `tools/ensure-s3-servers.sh versitygw` compiles it with Go"
         )
     bucket = directory / "versitygw" / _BUCKET
     bucket.mkdir(parents=True)

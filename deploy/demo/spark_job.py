@@ -60,7 +60,7 @@ def check_installed() -> None:
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
         raise DeployError(
-            "Spark needs Java 17 or newer: run deploy/ensure-java.sh (make jre), or set JAVA_HOME"
+            "Spark needs Java 17 or newer: install it (in a checkout: make jre), or set JAVA_HOME"
         )
 
 

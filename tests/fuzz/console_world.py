@@ -16,7 +16,6 @@ from penstock.broker.wire.apis import ApiSpec
 from penstock.broker.wire.codecs import CODECS
 from penstock.broker.wire.framing import SIZE_BYTES, encode_response_frame, parse_header
 from penstock.broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
-from penstock.broker.wire.kio_schema import Field, Kind, Struct
 from penstock.controller.backup.snapshots import SnapshotStore
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.console.formats import shown_bytes
@@ -32,6 +31,7 @@ from penstock.deploy.views import view_cluster
 from penstock.objectstore.directory import DirectoryStore
 from tests.formats import batches
 from tests.fuzz.protocol_messages import built_message
+from tools.protocol.kio_schema import Field, Kind, Struct
 
 TOPIC: Final = "payments"
 """A topic of the stored cluster."""

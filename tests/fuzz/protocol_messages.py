@@ -5,7 +5,7 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.kio_schema import OWN_TAGS_FROM, Field, Kind, Struct, load_message
+from tools.protocol.kio_schema import OWN_TAGS_FROM, Field, Kind, Struct, load_message
 
 ValueOf = Callable[[Struct, Field], Any]
 """Returns the value of a field that holds no struct."""

@@ -17,7 +17,6 @@ from penstock.broker.client_metrics.otlp import resource_of
 from penstock.broker.wire.apis import APIS, ApiSpec
 from penstock.broker.wire.codecs import CODECS
 from penstock.broker.wire.framing import SIZE_BYTES, encode_request_frame, encode_response_frame
-from penstock.broker.wire.kio_schema import Kind
 from penstock.controller.raft.journal import encode_frame
 from penstock.controller.raft.messages import (
     Append,
@@ -39,6 +38,7 @@ from tests.formats.stores import stores
 from tests.fuzz import arrow_batches, consoles, login_seeds, schemas
 from tests.fuzz.protocol_messages import built_message
 from tests.fuzz.targets import HERE, MESSAGES, TARGETS, Target
+from tools.protocol.kio_schema import Kind
 
 Seeds = Iterator[tuple[str, bytes]]
 FORMATS = HERE.parent / "formats"

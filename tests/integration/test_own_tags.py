@@ -14,10 +14,10 @@ from penstock.broker.wire import apis
 from penstock.broker.wire.apis import APIS, ApiSpec
 from penstock.broker.wire.codecs import CODECS
 from penstock.broker.wire.gen import describe_log_dirs, list_offsets, metadata
-from penstock.broker.wire.kio_schema import OWN_TAGS_FROM, load_message
 from penstock.deploy.clients.wire import WireClient
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
+from tools.protocol.kio_schema import OWN_TAGS_FROM, load_message
 
 TOPIC, DELETED = "tagged", "deleted"
 LATEST = -1

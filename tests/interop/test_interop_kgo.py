@@ -42,7 +42,7 @@ _RESULT: Final = re.compile(r"^--- (\w+): (\w+) ", re.MULTILINE)
 def program() -> Path:
     """Return the program of the tests."""
     done = subprocess.run(
-        [ROOT / "deploy/ensure-kgo.sh"],
+        [ROOT / "tools/ensure-kgo.sh"],
         capture_output=True,
         text=True,
         timeout=BUILD_S,

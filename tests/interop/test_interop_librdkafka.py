@@ -92,7 +92,7 @@ _RESULT: Final = re.compile(r"^\|\S* (\d{4}_\w+) +\| +(\w+) \|", re.MULTILINE)
 def tests() -> Path:
     """Return the folder with the program of the tests."""
     done = subprocess.run(
-        [ROOT / "deploy/ensure-librdkafka.sh"],
+        [ROOT / "tools/ensure-librdkafka.sh"],
         capture_output=True,
         text=True,
         timeout=BUILD_S,

@@ -6,9 +6,9 @@ from pathlib import Path
 from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.broker.wire import apis
 from penstock.broker.wire.gen import api_versions
-from penstock.deploy.reference.kafka_4_2 import KAFKA_APIS
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask
+from tools.reference.kafka_4_2 import KAFKA_APIS
 
 Versions = dict[int, tuple[int, int]]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from penstock.broker.wire.apis import APIS, ApiSpec
-from penstock.broker.wire.kio_schema import (
+from tools.protocol.kio_schema import (
     OWN_TAGS_FROM,
     Field,
     Kind,

@@ -1,6 +1,6 @@
 """Drive Debian's Chromium without a screen.
 
-`deploy/ensure-chromium.sh` installs it. Without it the tests of the console skip, or fail in CI.
+`tools/ensure-chromium.sh` installs it. Without it the tests of the console skip, or fail in CI.
 """
 
 import json
@@ -37,7 +37,7 @@ def browser(*, size: tuple[int, int] = DESK, dark: bool = False) -> Iterator[Chr
     """Start a browser with an empty profile, and end it with its processes."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
-        missing("chromium and chromedriver are not installed: run deploy/ensure-chromium.sh")
+        missing("chromium and chromedriver are not installed: run tools/ensure-chromium.sh")
     options = ChromeOptions()
     options.binary_location = chromium
     for flag in _FLAGS:

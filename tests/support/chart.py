@@ -2,7 +2,7 @@
 does.
 
 Tests skip where both Helm and Go are missing, and fail where Go could compile Helm
-(`deploy/ensure-helm.sh`).
+(`tools/ensure-helm.sh`).
 """
 
 import json
@@ -31,14 +31,14 @@ Object = dict[str, Any]
 @cache
 def find_helm() -> str:
     found = subprocess.run(
-        [ROOT / "deploy" / "ensure-helm.sh", "--find"], capture_output=True, text=True, check=False
+        [ROOT / "tools" / "ensure-helm.sh", "--find"], capture_output=True, text=True, check=False
     )
     return found.stdout.strip()
 
 
 def helm(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     if not find_helm() and (shutil.which("go") or Path("/usr/local/go/bin/go").exists()):
-        pytest.fail("helm is missing though Go is at hand: deploy/ensure-helm.sh compiles it, once")
+        pytest.fail("helm is missing though Go is at hand: tools/ensure-helm.sh compiles it, once")
     if not find_helm():
         pytest.skip("helm and Go are missing: the chart was NOT tested")
     done = subprocess.run(

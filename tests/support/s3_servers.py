@@ -1,5 +1,5 @@
 """Run S3 servers on free ports, with their files in a directory of the test: those of
-`deploy/ensure-s3-servers.sh`, and the one of `penstock dev`, moto, which keeps everything in
+`tools/ensure-s3-servers.sh`, and the one of `penstock dev`, moto, which keeps everything in
 memory.
 """
 
@@ -100,7 +100,7 @@ def _command(name: str, port: int, files: Path) -> list[str]:
         return [sys.executable, *module, "--bucket", "first", "--port", str(port)]
     program = SERVERS / name
     if not program.exists():
-        missing(f"{name} is not compiled: deploy/ensure-s3-servers.sh {name}")
+        missing(f"{name} is not compiled: tools/ensure-s3-servers.sh {name}")
     address = f"127.0.0.1:{port}"
     arguments = {
         "versitygw": ("--quiet", "--port", address, "posix", str(files)),

@@ -228,11 +228,16 @@ def test_pytest_finds_the_plugin_by_itself(environment: Path, tmp_path: Path) ->
     )
 
 
-def test_the_wheel_has_two_names(wheel: Path) -> None:
-    names = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
-    assert {name for name in names if not name.endswith(".dist-info")} == {
-        "penstock",
-        "pyspark_penstock",
+def test_the_wheel_has_two_names_and_nothing_of_developers(wheel: Path) -> None:
+    """tests/tidy/test_tidy_packages.py checks that each of its modules is used."""
+    names = [name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    assert {name.split("/")[0] for name in names} == {"penstock", "pyspark_penstock"}
+    data = {name for name in names if not name.endswith((".py", "/py.typed"))}
+    pages = tuple(
+        f"penstock/deploy/{part}/" for part in ("console/static", "console/templates", "demo")
+    )
+    assert {name for name in data if not name.startswith(pages)} == {
+        f"penstock/{path.relative_to(ROOT)}" for path in (ROOT / "stream").rglob("*.so")
     }
 
 

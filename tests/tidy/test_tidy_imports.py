@@ -47,7 +47,7 @@ def short_names(folder: Path) -> frozenset[str]:
     return frozenset(
         found
         - {"__init__", "__main__", "__pycache__"}
-        - set(packages())
+        - {*packages(), "tools"}
         - set(sys.stdlib_module_names)
     )
 

@@ -1,22 +1,33 @@
 """Check the layout of the packages, what the wheel contains, and the pinned versions."""
 
+import ast
 import importlib
 import importlib.metadata
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tidy.repository import ROOT, listed, packages, project
+from tests.tidy.repository import ROOT, listed, packages, project, shown, sources, tree
 
-NOT_IN_THE_WHEEL = {"benchmarks"}
+NOT_IN_THE_WHEEL = {"benchmarks", "tools"}
 """Packages of the repository that users do not need."""
 
 
 TOP_LEVEL = {"penstock", "pyspark_penstock"}
 """Spark finds data sources by the prefix `pyspark_`."""
+
+
+ENTRY_POINTS = {
+    "penstock.__main__",
+    "penstock.deploy.node.kubernetes_zone",
+    "penstock.spark",
+    "penstock.testing.plugin",
+}
+"""What Python, the chart, users and pytest import."""
 
 
 def test_the_wheel_adds_two_names_to_an_environment() -> None:
@@ -30,6 +41,34 @@ def test_every_package_is_in_the_wheel_with_its_types() -> None:
     in_the_tree = {path.parent.name for path in ROOT.glob("*/__init__.py")} - NOT_IN_THE_WHEEL
     assert set(packages()) == in_the_tree
     assert [name for name in packages() if not (ROOT / name / "py.typed").exists()] == []
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """Yield the modules that this one imports or names in a text, as for `python -m`."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value.partition(":")[0]
+
+
+def test_every_module_of_the_wheel_is_used_in_it() -> None:
+    """A generator of docs or code, which only developers run, belongs to `tools/`."""
+    users: dict[str, set[Path]] = {}
+    for path in sources():
+        for name in names_in(path):
+            users.setdefault(name, set()).add(path)
+    offenders = []
+    for path in sources():
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        module = name if path.parts[len(ROOT.parts)] in TOP_LEVEL else f"penstock.{name}"
+        is_used = bool(users.get(module, set()) - {path})
+        if path.name != "__init__.py" and not is_used and module not in ENTRY_POINTS:
+            offenders.append(f"{shown(path)}: no other module of the wheel imports or names it")
+    assert not offenders, listed(offenders)
 
 
 @pytest.mark.parametrize("name", sorted(set(packages()) - TOP_LEVEL))
@@ -64,7 +103,7 @@ def test_the_versions_install_on_the_oldest_python() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [*sorted((ROOT / "deploy").glob("*.sh")), ROOT / "Makefile"],
+    [*sorted((ROOT / "tools").glob("*.sh")), ROOT / "Makefile"],
     ids=lambda path: path.name,
 )
 def test_scripts_install_fixed_versions(path: Path) -> None:

@@ -178,7 +178,6 @@ CORES = (
     "deploy/doctor/inventory.py",
     "deploy/doctor/judge.py",
     "deploy/doctor/report.py",
-    "deploy/doctor/docs.py",
     "deploy/mirror/batches.py",
     "deploy/mirror/plan.py",
     "deploy/mirror/progress.py",

@@ -1,1 +1,1 @@
-"""Generated codecs, one module per Kafka API. Written by `python -m penstock.broker.wire.codegen`; never edited by hand."""
+"""Generated codecs, one module per Kafka API. Written by `python -m tools.protocol.codegen`; never edited by hand."""

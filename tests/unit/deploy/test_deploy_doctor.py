@@ -42,7 +42,6 @@ from penstock.controller.metadata.records import (
     WalRecord,
 )
 from penstock.deploy.doctor import judge
-from penstock.deploy.doctor.docs import as_markdown
 from penstock.deploy.doctor.facts import (
     BackupFacts,
     BrokerFacts,
@@ -83,6 +82,7 @@ from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
 from penstock.stream.format.keys import data_key, wal_key
 from penstock.stream.format.layout import HEADER_BYTES
 from penstock.stream.ports import BrokerIncarnation
+from tools.reference.doctor import as_markdown
 
 NOW_MS = 1_800_000_000_000
 ROOT = Path(__file__).resolve().parents[3]
@@ -404,7 +404,7 @@ def test_objects() -> None:
 
 def test_every_finding_is_in_the_documentation_and_the_file_is_as_generated() -> None:
     assert (ROOT / "docs" / "reference" / "doctor.md").read_text() == as_markdown(), (
-        "python -m penstock.deploy.doctor.docs > docs/reference/doctor.md"
+        "python -m tools.reference.doctor > docs/reference/doctor.md"
     )
     assert all(f"`{code}`" in as_markdown() for code in KINDS)
 

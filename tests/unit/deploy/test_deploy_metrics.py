@@ -26,9 +26,9 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import Move, NodeRecord, PartitionRecord, TopicRecord
 from penstock.deploy.node.metrics import exposition, table
 from penstock.deploy.node.metrics.controller import read_brokers, read_leaders
-from penstock.deploy.node.metrics.docs import markdown
 from penstock.deploy.node.metrics.exposition import Exposition, NodeCollector, Reading
 from tests.support.promql import CHART, TARGET_LABELS, queries, rules
+from tools.reference.metrics import markdown
 
 ROOT = Path(__file__).parents[3]
 ALERTS = (ROOT / "docs" / "how-to" / "alerts.md").read_text()

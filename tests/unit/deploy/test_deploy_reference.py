@@ -14,10 +14,10 @@ from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.broker.wire.apis import APIS
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.deploy.cli.app import app
-from penstock.deploy.reference import cli, errors, kafka_apis, metadata_records
-from penstock.deploy.reference.api_evidence import EVIDENCE
-from penstock.deploy.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
 from tests.interop import commands
+from tools.reference import cli, errors, kafka_apis, metadata_records
+from tools.reference.api_evidence import EVIDENCE
+from tools.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "docs" / "reference"

@@ -1,6 +1,6 @@
 """Generate `docs/reference/metrics.md` from the table.
 
-python -m penstock.deploy.node.metrics.docs > docs/reference/metrics.md
+python -m tools.reference.metrics > docs/reference/metrics.md
 
 Invariant: repeatable; a test compares the file in `docs/` with this output.
 """
@@ -15,7 +15,7 @@ from penstock.deploy.node.metrics.table import METRICS, Metric
 _HEAD: Final = """\
 # Metrics
 
-<!-- Written by `python -m penstock.deploy.node.metrics.docs`; do not edit. -->
+<!-- Written by `python -m tools.reference.metrics`; do not edit. -->
 
 A node with a `health.listener` serves `/metrics` there, in Prometheus' text format; the chart and `deploy/image/compose.yaml` set one.
 Values are read at the moment of a scrape.

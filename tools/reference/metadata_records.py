@@ -1,6 +1,6 @@
 """Write `docs/reference/metadata-records.md`: the records of the metadata log, field by field.
 
-    python -m penstock.deploy.reference.metadata_records > docs/reference/metadata-records.md
+    python -m tools.reference.metadata_records > docs/reference/metadata-records.md
 
 Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
 """
@@ -23,7 +23,7 @@ from penstock.controller.metadata import records
 _HEAD: Final = """\
 # Metadata records
 
-<!-- Written by `python -m penstock.deploy.reference.metadata_records`; do not edit. -->
+<!-- Written by `python -m tools.reference.metadata_records`; do not edit. -->
 
 Snapshots and the metadata log ([Formats](formats.md), sections 6 and 9) hold these records.
 A record is a MessagePack array: its tag, then its fields in this order.

@@ -1,7 +1,7 @@
 """Write `docs/reference/cli.md`: every command with its arguments, options and defaults, as Typer
 documents them.
 
-    python -m penstock.deploy.reference.cli > docs/reference/cli.md
+    python -m tools.reference.cli > docs/reference/cli.md
 
 Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
 """
@@ -16,7 +16,7 @@ from penstock.deploy.node.config.docs import first_sentence
 _HEAD: Final = """\
 # Command line
 
-<!-- Written by `python -m penstock.deploy.reference.cli`; do not edit. -->
+<!-- Written by `python -m tools.reference.cli`; do not edit. -->
 
 `penstock --help` and `penstock COMMAND --help` print the same text.
 An option with an environment variable takes its value from there when the option is absent.

@@ -1,6 +1,7 @@
 """Generate `docs/reference/doctor.md` from the findings. Pure."""
 
 import re
+import sys
 from typing import Final
 
 from penstock.deploy.doctor.findings import CHECKS, Kind
@@ -9,7 +10,7 @@ _FIELD: Final = re.compile(r"\{(\w+)(?::[^{}]*)?\}")
 
 _HEAD: Final = """# Doctor
 
-<!-- Written by `python -m penstock.deploy.doctor.docs`; do not edit. -->
+<!-- Written by `python -m tools.reference.doctor`; do not edit. -->
 
 `penstock doctor` checks a deployment and names each problem with a way to mend it.
 
@@ -72,4 +73,4 @@ def _with_placeholders(template: str) -> str:
 
 
 if __name__ == "__main__":
-    print(as_markdown(), end="")
+    sys.stdout.write(as_markdown())

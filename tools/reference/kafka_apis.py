@@ -1,6 +1,6 @@
 """Write `docs/reference/kafka-apis.md`: the Kafka APIs that brokers serve, with their versions.
 
-    python -m penstock.deploy.reference.kafka_apis > docs/reference/kafka-apis.md
+    python -m tools.reference.kafka_apis > docs/reference/kafka-apis.md
 
 Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
 """
@@ -13,13 +13,13 @@ from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.broker.wire.apis import APIS, ApiSpec
 from penstock.broker.wire.primitives import REQUEST_ELEMENTS_MAX
 from penstock.broker.wire.request_limits import elements_max, things_max
-from penstock.deploy.reference.api_evidence import EVIDENCE
-from penstock.deploy.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
+from tools.reference.api_evidence import EVIDENCE
+from tools.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
 
 _HEAD: Final = """\
 # Kafka APIs
 
-<!-- Written by `python -m penstock.deploy.reference.kafka_apis`; do not edit. -->
+<!-- Written by `python -m tools.reference.kafka_apis`; do not edit. -->
 
 Brokers serve these APIs, and announce them in their answer to ApiVersions.
 They are the APIs of Apache Kafka 4.2, in the versions that are stable there.
@@ -32,7 +32,7 @@ Versions that use compact lengths and tagged fields (KIP-482) are called flexibl
 _TESTED: Final = """
 Java means the clients and tools of Kafka 4.2, librdkafka the client confluent-kafka, kafkajs a client for Node.
 Requests means single requests; those that Kafka has too are compared with its answers.
-`deploy/reference/api_evidence.py` names a test for each.
+`tools/reference/api_evidence.py` names a test for each.
 
 ## Known differences
 

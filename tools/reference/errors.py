@@ -1,7 +1,7 @@
 """Write `docs/reference/errors.md`: the Kafka error codes that brokers send and the error classes,
 with what to do.
 
-    python -m penstock.deploy.reference.errors > docs/reference/errors.md
+    python -m tools.reference.errors > docs/reference/errors.md
 
 Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares). Another
 test compares `ADVICE` with the codes that the sources of the broker name.
@@ -28,7 +28,7 @@ from penstock.stream import errors as stream
 _HEAD: Final = """\
 # Errors
 
-<!-- Written by `python -m penstock.deploy.reference.errors`; do not edit. -->
+<!-- Written by `python -m tools.reference.errors`; do not edit. -->
 
 ## Kafka error codes
 

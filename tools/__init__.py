@@ -1,0 +1,1 @@
+"""Development tools, which the wheel does not contain."""

@@ -1,0 +1,1 @@
+"""Generate the codec of the Kafka protocol."""
