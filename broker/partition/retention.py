@@ -56,7 +56,8 @@ def retained_from(
     """Return the offset from which a log is kept, None to keep all of it.
 
     entries: the stream's ranges in order. committed_ms: when an object was committed; it stands in
-    for the age of records without a timestamp. Takes 0.1 us per range that goes, and 0.06 us per
+    for the age of records without a timestamp, and a range with some of them goes when both they
+    and the newest known timestamp are old. Takes 0.1 us per range that goes, and 0.06 us per
     range if there is a limit of size.
     """
     start: Offset | None = None
@@ -83,7 +84,7 @@ def _is_expired(
         return False
     newest_ms = entry.max_timestamp_ms
     if newest_ms < 0:
-        newest_ms = committed_ms(entry.object_id)
+        newest_ms = max(Millis(~newest_ms), committed_ms(entry.object_id))
     return now_ms - newest_ms > retention.age_ms
 
 

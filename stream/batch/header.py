@@ -8,7 +8,7 @@ lie before it, so the broker may set them without changing the checksum.
 Source: Kafka `DefaultRecordBatch`, KIP-98.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -60,10 +60,27 @@ _unpack_span = _SPAN.unpack_from
 
 
 def may_be_as_young(newest_ms: int, record_count: int, timestamp_ms: int) -> bool:
-    """Return whether records may not be older than a timestamp. A newest timestamp of -1 is not
-    known: see `BatchHeader.newest_timestamp_ms`.
+    """Return whether records may not be older than a timestamp. newest_ms: as in an index. It is
+    negative if it is not known: see `merged_newest`.
     """
     return newest_ms >= timestamp_ms or (newest_ms < 0 and record_count > 0)
+
+
+def merged_newest(parts: Iterable[tuple[int, int]]) -> int:
+    """Return the newest timestamp of several batches or blocks for an index. parts: the newest
+    timestamp and the number of records of each.
+
+    If that of any is not known, the result is `~newest`, where `newest` is the newest timestamp of
+    the others (0 if there are none): readers search all of them, and retention still respects what
+    is known.
+    """
+    newest_ms, is_known = -1, True
+    for part_ms, record_count in parts:
+        known_ms = part_ms
+        if part_ms < 0 and record_count:
+            known_ms, is_known = ~part_ms, False
+        newest_ms = max(newest_ms, known_ms)
+    return newest_ms if is_known else ~max(newest_ms, 0)
 
 
 class BatchHeader(NamedTuple):

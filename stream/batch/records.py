@@ -97,6 +97,28 @@ def first_record_at_or_after(
     return None
 
 
+def newest_timestamp(
+    batch: Buffer,
+    start_offset: int,
+    end_offset: int,
+    *,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    in_thread: bool = False,
+) -> int:
+    """Return the newest timestamp of the records of [start_offset, end_offset), -1 without any.
+    Raises BatchCorrupt, BatchTooLarge. in_thread: as for `first_record_at_or_after`.
+    """
+    inflate = decompress_mapped if in_thread else decompress
+    return max(
+        (
+            record.timestamp_ms
+            for record in iter_records(batch, decompressed_bytes_max, inflate, copies=not in_thread)
+            if start_offset <= record.offset < end_offset
+        ),
+        default=-1,
+    )
+
+
 def iter_records(
     batch: Buffer,
     decompressed_bytes_max: int,

@@ -93,7 +93,7 @@ class CleaningTask:
     """One pass over one log.
 
     start: the log start. dirty_from: below it, no key occurs twice. end: records from here on stay
-    as they are. young_from_ms: the pass ends before a batch with a newer timestamp
+    as they are. young_from_ms: the pass ends before a batch that may have a newer timestamp
     (`min.compaction.lag.ms`); None for no such limit. tombstones_kept_ms: `delete.retention.ms`.
     """
 
@@ -223,7 +223,7 @@ class LogCleaner:
                 for batch, header, source in _batches(await reading):
                     if header.next_offset <= at:
                         continue
-                    if header.next_offset > task.end or _is_young(header, task):
+                    if await self._is_behind(header, source, task):
                         return at
                     if not (
                         header.is_control
@@ -243,6 +243,19 @@ class LogCleaner:
                     at = Offset(header.next_offset)
                     await self._pace.handled(header.size_bytes)
         return at
+
+    async def _is_behind(
+        self, header: BatchHeader, source: ObjectRange, task: CleaningTask
+    ) -> bool:
+        """Return whether the pass ends before a batch. One without a known timestamp is as old as
+        its object, as in Kafka it is as old as its segment.
+        """
+        if task.young_from_ms is None or header.next_offset > task.end:
+            return header.next_offset > task.end
+        newest_ms = header.index_timestamp_ms
+        if newest_ms < 0 and header.record_count:
+            newest_ms = (await self._reader.index(source)).header.created_ms
+        return newest_ms > task.young_from_ms
 
     async def _map_batch(self, batch: memoryview, header: BatchHeader, keys: KeyMap) -> bool:
         """Return False if the map is full. Then it may hold some keys of the batch: records below
@@ -373,10 +386,6 @@ def _unusable(source: ObjectRange, header: BatchHeader, error: BatchCorrupt) -> 
     if isinstance(error, BatchTooLarge):
         return BatchTooLarge(f"the batch at offset {header.base_offset}: {error}")
     return ObjectCorrupt(source.key, 0, str(error))
-
-
-def _is_young(header: BatchHeader, task: CleaningTask) -> bool:
-    return task.young_from_ms is not None and header.max_timestamp_ms > task.young_from_ms
 
 
 class _Rewriter:

@@ -5,12 +5,12 @@ overlap, lie outside the block or cross a border of the range raises ObjectCorru
 checksum matches. Must not do I/O. Costs 1 us per batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Millis, Offset
-from penstock.stream.batch.header import BatchSpan, batch_span, parse_header
+from penstock.stream.batch.header import BatchSpan, batch_span, merged_newest, parse_header
 from penstock.stream.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN
 from penstock.stream.errors import BatchCorrupt, NotContiguous, ObjectCorrupt
 from penstock.stream.format.builder import RunEntry
@@ -131,14 +131,7 @@ def entry_of(piece: Piece, data: Buffer) -> RunEntry:
         min(
             (batch.min_timestamp_ms for batch in batches if batch.record_count), default=Millis(-1)
         ),
-        _newest_ms(batches),
+        Millis(merged_newest((batch.max_timestamp_ms, batch.record_count) for batch in batches)),
         sum(sizes) if all(sizes) else UNCOMPRESSED_UNKNOWN,
         memoryview(data)[begin:stop],
     )
-
-
-def _newest_ms(batches: Sequence[RunEntry]) -> Millis:
-    """Return the newest timestamp, -1 if that of a batch is not known."""
-    timestamps = [batch.max_timestamp_ms for batch in batches if batch.record_count]
-    is_known = min(timestamps, default=-1) >= 0
-    return max(timestamps) if is_known else Millis(-1)

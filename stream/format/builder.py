@@ -20,7 +20,7 @@ from penstock.base.ids import (
     WalSequence,
 )
 from penstock.base.turns import at_once
-from penstock.stream.batch.header import BatchHeader
+from penstock.stream.batch.header import BatchHeader, merged_newest
 from penstock.stream.batch.uncompressed_size import uncompressed_bytes
 from penstock.stream.errors import NotContiguous
 from penstock.stream.format import layout
@@ -135,20 +135,21 @@ class _Builder:
         run_position = self.position
         size_bytes = crc = records = run_records = plain_bytes = 0
         is_plain_known, oldest_ms = True, _NO_RECORD_YET
-        newest_ms = run_timestamp_ms = Millis(-1)
-        is_newest_known = is_run_known = True
+        newest_ms, is_newest_known = Millis(-1), True
+        blocks: list[tuple[int, int]] = []
         for entry in run.entries:
             payload, payload_bytes = entry.payload, len(entry.payload)
             if entry.base_offset != end or entry.end_offset <= end or not payload_bytes:
                 raise NotContiguous(stream_id, end, entry.base_offset)
             if size_bytes and size_bytes + payload_bytes > block_bytes_max:
+                blocks.append((newest_ms if is_newest_known else ~max(newest_ms, 0), records))
                 self._add_block(
                     BlockEntry(
                         stream_id,
                         block_start,
                         end,
                         oldest_ms,
-                        newest_ms if is_newest_known else Millis(-1),
+                        Millis(blocks[-1][0]),
                         plain_bytes if is_plain_known else 0,
                         self.position,
                         size_bytes,
@@ -166,9 +167,9 @@ class _Builder:
             records += entry.record_count
             if entry.max_timestamp_ms > newest_ms:
                 newest_ms = entry.max_timestamp_ms
-                run_timestamp_ms = max(run_timestamp_ms, newest_ms)
             elif entry.max_timestamp_ms < 0 and entry.record_count:
-                is_newest_known = is_run_known = False
+                is_newest_known = False
+                newest_ms = max(newest_ms, Millis(~entry.max_timestamp_ms))
             if entry.min_timestamp_ms < oldest_ms and entry.record_count:
                 oldest_ms = entry.min_timestamp_ms
             plain_bytes += entry.uncompressed_bytes
@@ -181,13 +182,14 @@ class _Builder:
                 self._pause_after_chunks = len(chunks) + STEP_ENTRIES
                 self._pause_after_bytes = self.position + size_bytes + STEP_BYTES
                 yield
+        blocks.append((newest_ms if is_newest_known else ~max(newest_ms, 0), records))
         self._add_block(
             BlockEntry(
                 stream_id,
                 block_start,
                 end,
                 oldest_ms,
-                newest_ms if is_newest_known else Millis(-1),
+                Millis(blocks[-1][0]),
                 plain_bytes if is_plain_known else 0,
                 self.position,
                 size_bytes,
@@ -202,7 +204,7 @@ class _Builder:
                 end,
                 run_records + records,
                 self.position - run_position,
-                run_timestamp_ms if is_run_known else Millis(-1),
+                Millis(merged_newest(blocks)),
             )
         )
 

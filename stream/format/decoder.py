@@ -238,8 +238,8 @@ def _check_entries(
     """
     ranges: list[StreamRange] = []
     next_position = layout.HEADER_BYTES
-    current, first, low, high, records, run_position, newest = -1, 0, 0, 0, 0, next_position, -1
-    ordinal = 0
+    current, first, low, high, records, run_position = -1, 0, 0, 0, 0, next_position
+    newest, is_newest_known, ordinal = -1, True, 0
     for ordinal, (
         stream,
         start,
@@ -271,20 +271,16 @@ def _check_entries(
                         high,
                         records=records,
                         size_bytes=next_position - run_position,
-                        newest=newest,
+                        newest=newest if is_newest_known else ~max(newest, 0),
                     )
                 )
                 spans[StreamId(current)] = (first, ordinal)
-            current, first, low, records, run_position, newest = (
-                stream,
-                ordinal,
-                start,
-                0,
-                next_position,
-                timestamp_ms,
-            )
+            current, first, low, records = stream, ordinal, start, 0
+            run_position, newest, is_newest_known = next_position, -1, True
         high = end
         records += count
+        if timestamp_ms < 0 < count:  # as in `merged_newest`
+            newest, is_newest_known = max(newest, ~timestamp_ms), False
         newest = max(newest, timestamp_ms)
         next_position += size_bytes
     if entries:
@@ -295,7 +291,7 @@ def _check_entries(
                 high,
                 records=records,
                 size_bytes=next_position - run_position,
-                newest=newest,
+                newest=newest if is_newest_known else ~max(newest, 0),
             )
         )
         spans[StreamId(current)] = (first, ordinal + 1)

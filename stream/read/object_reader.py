@@ -274,6 +274,39 @@ class ObjectReader:
                         return found
         return None
 
+    async def newest_timestamp(
+        self,
+        ranges: Sequence[ObjectRange],
+        search: TimestampReader,
+        start_offset: int,
+        end_offset: int,
+    ) -> int:
+        """Return the newest timestamp of the records of [start_offset, end_offset), -1 without any.
+
+        Reads the blocks whose newest timestamp is not known, or that cross an end. Raises as
+        `offset_for_timestamp` does.
+        """
+        newest_ms = -1
+        for source in ranges:
+            for piece in await self.pieces(source, start_offset, end_offset):
+                block = piece.block
+                if (
+                    start_offset <= piece.block.start_offset
+                    and block.end_offset <= end_offset
+                    and piece.start_offset == block.start_offset
+                    and piece.end_offset == block.end_offset
+                    and (block.max_timestamp_ms >= 0 or not block.record_count)
+                ):
+                    newest_ms = max(newest_ms, block.max_timestamp_ms)
+                    continue
+                (data,) = await self._load([piece])
+                if isinstance(data, Exception):
+                    raise data
+                for batch in batches_since(piece, data, newest_ms + 1, start_offset):
+                    found = await search.newest(batch, start_offset, end_offset)
+                    newest_ms = max(newest_ms, found)
+        return newest_ms
+
     async def index(self, source: ObjectRange) -> ObjectIndex:
         """Return the index of an object, from the cache or with one GET (two if it has more than
         962 blocks).

@@ -9,6 +9,7 @@ Source: AutoMQ `S3Storage.read0`.
 """
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -165,39 +166,51 @@ class StreamReader:
     async def newest_timestamp(
         self, stream_id: StreamId, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See Storage.newest_timestamp.
-
-        Only a range that crosses an end can have a timestamp that no record between the two offsets
-        has.
+        """See Storage.newest_timestamp. Reads only what is said of a range in the metadata, unless
+        its newest timestamp is not known, or it crosses an end.
         """
-        for timestamp_ms in sorted(
-            self._newest_timestamps(stream_id, start_offset, end_offset), reverse=True
-        ):
-            found = await self.offset_for_timestamp(
-                stream_id, timestamp_ms, start_offset, end_offset
-            )
-            if found is not None:
-                return found
-        return None
-
-    def _newest_timestamps(
-        self, stream_id: StreamId, offset: Offset, end_offset: Offset
-    ) -> set[Millis]:
-        """Return the newest timestamp of each committed range, and of each entry after them that
-        ends by `end_offset`: other entries may not be durable yet.
-        """
-        found: set[Millis] = set()
+        newest_ms, attempts = -1, _ReadAttempts(self._damage, stream_id)
+        offset = start_offset
         while offset < end_offset and (
             ranges := self._metadata.objects(stream_id, offset, end_offset, self._plan_max)
         ):
-            found.update(source.range.max_timestamp_ms for source in ranges)
-            offset = ranges[-1].range.end_offset
-        found.update(
-            entry.max_timestamp_ms
-            for entry in self._cache.entries_after(stream_id, offset)
-            if entry.end_offset <= end_offset
-        )
-        return found
+            unclear: list[ObjectRange] = []
+            for source in ranges:
+                part = source.range
+                is_inside = start_offset <= part.start_offset and part.end_offset <= end_offset
+                if is_inside and (part.max_timestamp_ms >= 0 or not part.record_count):
+                    newest_ms = max(newest_ms, part.max_timestamp_ms)
+                else:
+                    unclear.append(source)
+            try:
+                found = await self._objects.newest_timestamp(
+                    unclear, self._search, start_offset, end_offset
+                )
+            except (ObjectNotFound, ObjectCorrupt) as error:
+                attempts.failed(error, offset)
+                continue
+            newest_ms = max(newest_ms, found)
+            offset = max(offset, ranges[-1].range.end_offset)
+        newest_ms = max(newest_ms, await self._newest_in_cache(stream_id, offset, end_offset))
+        return await self.offset_for_timestamp(stream_id, newest_ms, start_offset, end_offset)
+
+    async def _newest_in_cache(
+        self, stream_id: StreamId, offset: Offset, end_offset: Offset
+    ) -> int:
+        """Return the newest timestamp of the entries that end by `end_offset`, -1 without any.
+        Others may not be durable yet.
+        """
+        newest_ms = -1
+        for entry in self._cache.entries_after(stream_id, offset):
+            if not offset < entry.end_offset <= end_offset:
+                continue
+            if entry.base_offset >= offset and entry.max_timestamp_ms >= 0:
+                newest_ms = max(newest_ms, entry.max_timestamp_ms)
+                continue
+            for batch in _batches_of(entry.payload):
+                found = await self._search.newest(batch, offset, end_offset)
+                newest_ms = max(newest_ms, found)
+        return newest_ms
 
     async def _timestamp_in_cache(
         self, stream_id: StreamId, timestamp_ms: int, offset: Offset
@@ -210,13 +223,10 @@ class StreamReader:
                 entry.max_timestamp_ms, entry.record_count, timestamp_ms
             ):
                 continue
-            payload, at = memoryview(entry.payload), 0
-            while at < len(payload):
-                end = at + batch_span(payload, at).size_bytes
-                found = await self._search.first_record(payload[at:end], timestamp_ms, offset)
+            for batch in _batches_of(entry.payload):
+                found = await self._search.first_record(batch, timestamp_ms, offset)
                 if found is not None:
                     return found
-                at = end
         return None
 
     def _plan_ahead(self, stream_id: StreamId, offset: int, size_bytes: int) -> list[ObjectRange]:
@@ -236,6 +246,14 @@ class StreamReader:
             )
             raise OffsetOutOfRange(stream_id, offset, known, end_offset)
         return ranges
+
+
+def _batches_of(payload: Buffer) -> Iterator[memoryview]:
+    view, at = memoryview(payload), 0
+    while at < len(view):
+        end = at + batch_span(view, at).size_bytes
+        yield view[at:end]
+        at = end
 
 
 class _ReadAttempts:

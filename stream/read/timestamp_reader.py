@@ -1,4 +1,5 @@
-"""Search batches for the first record at or after a timestamp, long ones in a thread.
+"""Search batches for the first record at or after a timestamp, or the newest one; long batches in a
+thread.
 
 Invariant: the event loop decodes SHORT_RECORDS_MAX records and decompresses SHORT_BYTES_MAX of one
 batch, 1 ms. A producer may put 100,000 records or 64 MiB into a batch of some kilobytes: 0.2 s.
@@ -6,18 +7,25 @@ Must not: read batches from anywhere.
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.base.buffers import Buffer
-from penstock.stream.batch.header import BatchHeader, check_crc, parse_header
-from penstock.stream.batch.records import RECORDS_SEARCHED_MAX, first_record_at_or_after
+from penstock.stream.batch.header import NEWEST_UNKNOWN, BatchHeader, check_crc, parse_header
+from penstock.stream.batch.records import (
+    RECORDS_SEARCHED_MAX,
+    first_record_at_or_after,
+    newest_timestamp,
+)
 from penstock.stream.errors import BatchCorrupt, BatchTooLarge
 
 SHORT_RECORDS_MAX: Final = 500
 SHORT_BYTES_MAX: Final = 64 << 10
+
+_T = TypeVar("_T")
 
 
 class TimestampReader:
@@ -43,34 +51,44 @@ class TimestampReader:
         header = parse_header(batch)
         if header.newest_timestamp_ms < timestamp_ms:
             return None
+        search = partial(first_record_at_or_after, batch, timestamp_ms, from_offset=from_offset)
         try:
-            return await self._searched(batch, header, timestamp_ms, from_offset)
+            return await self._searched(header, search)
         except BatchCorrupt:
             if not check_crc(batch):
                 raise
             return max(header.base_offset, from_offset), header.max_timestamp_ms
 
-    async def _searched(
-        self, batch: Buffer, header: BatchHeader, timestamp_ms: int, from_offset: int
-    ) -> tuple[int, int] | None:
+    async def newest(self, batch: Buffer, start_offset: int, end_offset: int) -> int:
+        """Return the newest timestamp of the records of [start_offset, end_offset), -1 without any.
+        Raises BatchCorrupt.
+
+        For a batch that is not searched, or whose records cannot be read, that is its max
+        timestamp.
+        """
+        header = parse_header(batch)
+        is_inside = start_offset <= header.base_offset and header.next_offset <= end_offset
+        if not header.record_count or (is_inside and header.newest_timestamp_ms != NEWEST_UNKNOWN):
+            return header.max_timestamp_ms if header.record_count else -1
+        try:
+            return await self._searched(
+                header, partial(newest_timestamp, batch, start_offset, end_offset)
+            )
+        except BatchCorrupt:
+            if not check_crc(batch):
+                raise
+            return header.max_timestamp_ms
+
+    async def _searched(self, header: BatchHeader, search: Callable[..., _T]) -> _T:
         """Raises BatchCorrupt, BatchTooLarge."""
-        search = partial(first_record_at_or_after, from_offset=from_offset)
         if header.record_count <= SHORT_RECORDS_MAX and header.size_bytes <= SHORT_BYTES_MAX:
             with suppress(BatchTooLarge):
                 return search(
-                    batch,
-                    timestamp_ms,
-                    decompressed_bytes_max=min(SHORT_BYTES_MAX, self._decompressed_bytes_max),
+                    decompressed_bytes_max=min(SHORT_BYTES_MAX, self._decompressed_bytes_max)
                 )
         if header.record_count > RECORDS_SEARCHED_MAX:
             raise BatchTooLarge(f"{header.record_count} records are too many to be searched")
         return await asyncio.get_running_loop().run_in_executor(
             self._thread,
-            partial(
-                search,
-                batch,
-                timestamp_ms,
-                decompressed_bytes_max=self._decompressed_bytes_max,
-                in_thread=True,
-            ),
+            partial(search, decompressed_bytes_max=self._decompressed_bytes_max, in_thread=True),
         )

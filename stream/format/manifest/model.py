@@ -22,6 +22,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
+from penstock.stream.batch.header import merged_newest
 from penstock.stream.ports import BrokerIncarnation
 
 PARTITIONS_PER_SHARD = 256
@@ -166,11 +167,8 @@ class Entries:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Return the newest timestamp, -1 if that of an entry with records is not known."""
-        known = zip(self.max_timestamps_ms, self.record_counts, strict=True)
-        if any(newest_ms < 0 < count for newest_ms, count in known):
-            return -1
-        return max(self.max_timestamps_ms, default=-1)
+        """Return the newest timestamp, negative if that of an entry is not known."""
+        return merged_newest(zip(self.max_timestamps_ms, self.record_counts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from penstock.broker.handlers.list_offsets import handle_list_offsets
 from penstock.broker.wire import apis
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.broker.wire.gen import list_offsets as wire
+from penstock.stream.batch.header import parse_header, patch_times
+from penstock.stream.batch.records import Record, encode_batch
 from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
 
 
@@ -97,3 +99,84 @@ async def test_committed_reads_find_the_newest_record_that_they_can_read(one):
     committed = await one.list_offsets("t", -3, isolation_level=1)
     assert (committed.offset, committed.timestamp) == (0, NOW - 100)
     assert (await one.list_offsets("t", -1, isolation_level=1)).offset == 1
+
+
+# --- records without timestamps, and headers that contradict themselves ---------------------------
+
+NONE = -1
+LOGS = {
+    "none": [[NONE], [NONE, NONE]],
+    "between": [[10], [NONE, NONE], [30], [NONE], [20, 5]],
+    "within": [[NONE, 20], [NONE], [10, NONE]],
+    "hidden": [[10], [(20, 40)], [30], [NONE], [(7, 35, 3)]],
+    "hidden last": [[10], [NONE], [(5, 90)]],
+}
+"""Milliseconds of the records of each batch. A tuple: the header says -1."""
+
+
+def stored(times):
+    is_hidden = isinstance(times, tuple)
+    at_ms = [time if time == NONE else NOW + time for time in times]
+    data = bytearray(encode_batch([Record(at, ms, None, b"v") for at, ms in enumerate(at_ms)]))
+    if is_hidden:
+        patch_times(data, 0, parse_header(data)._replace(max_timestamp_ms=NONE))
+    return bytes(data)
+
+
+def expected(times, timestamp, start, end):
+    """Return (offset, timestamp) of the first record of [start, end) as new as asked for."""
+    rows = [(offset, time if time == NONE else NOW + time) for offset, time in enumerate(times)][
+        start:end
+    ]
+    wanted = max(time for _, time in rows) if timestamp == -3 else timestamp
+    return next((row for row in rows if row[1] >= wanted), (-1, -1))
+
+
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("start", [0, 1])
+async def test_offsets_by_time_where_timestamps_are_not_known(name, start):
+    """In memory, in WAL slots, in one object, and with the log start inside a batch."""
+    world = PartitionHarness()
+    one, two = await world.broker(1), await world.broker(2)
+    world.topic("t", **{"record.validation": "header"})
+    world.lead("t", one)
+    leader, times = one, []
+    for parts in LOGS[name]:
+        for part in parts if isinstance(parts[0], tuple) else [parts]:
+            assert (await leader.produce("t", stored(part))).error_code == 0
+            times += part
+
+    async def check():
+        for at in (-3, 0, NOW, NOW + 1, NOW + 20, NOW + 31, NOW + 40, NOW + 99):
+            found = await leader.list_offsets("t", at)
+            wanted = expected(times, at, start, None)
+            assert (found.error_code, found.offset, found.timestamp) == (0, *wanted), at
+
+    if start:
+        assert await one.partitions.trim_all([(await one.opened("t"), Offset(start))]) == [None]
+    await check()
+    await leader.storage.upload()
+    await check()
+    leader = two
+    world.lead("t", two)
+    await two.opened("t")
+    await check()
+    await one.close()
+    await two.close()
+
+
+async def test_the_newest_record_of_a_range_that_goes_on_behind_the_stable_end():
+    world = PartitionHarness()
+    one, two = await world.broker(1), await world.broker(2)
+    world.topic("t")
+    world.lead("t", one)
+    await one.produce("t", batch(b"a", b"b", timestamp=NOW + 5))
+    await one.produce("t", transactional(8, 0, b"x"))
+    await one.produce("t", batch(b"c", timestamp=NOW + 9))
+    world.lead("t", two)
+    await two.opened("t")
+    for isolation_level, wanted in ((0, (3, NOW + 9)), (1, (0, NOW + 5))):
+        found = await two.list_offsets("t", -3, isolation_level=isolation_level)
+        assert (found.offset, found.timestamp) == wanted
+    await one.close()
+    await two.close()

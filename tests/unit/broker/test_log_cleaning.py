@@ -405,6 +405,19 @@ async def test_young_records_stay(log, world):
     assert await log.pairs() == [(1, b"a", b"2")]
 
 
+async def test_records_without_timestamps_are_as_young_as_their_object(log, world):
+    world.configure("t", "min.compaction.lag.ms", "1000")
+    await log.produce(keyed((b"a", b"1"), timestamp=-1), keyed((b"a", b"2"), timestamp=-1))
+    await log.commit()
+    partition = await log.leader.opened("t")
+    partition.log.dirty_since_ms = Millis(NOW - 1_000)
+    await cleaner_of(log.leader).check()
+    assert len(await log.pairs()) == 2
+    world.now_ms += 2_000
+    await cleaner_of(log.leader).check()
+    assert await log.pairs() == [(1, b"a", b"2")]
+
+
 def transactional(pid, sequence, *pairs):
     return keyed(
         *pairs, producer_id=pid, producer_epoch=0, base_sequence=sequence, attributes=1 << 4

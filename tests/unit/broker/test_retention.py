@@ -9,6 +9,7 @@ from penstock.broker.partition.retention import Retention, allows_delete_records
 from penstock.broker.retention_duty import RetentionDuty
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.log_entry import LogEntry
+from penstock.stream.batch.header import merged_newest
 from tests.support.partition_harness import NOW, PartitionHarness, batch
 
 DAY_MS = 86_400_000
@@ -52,6 +53,22 @@ def test_records_without_a_timestamp_are_as_old_as_their_object():
     log = entries((1, -1), (1, NOW))
     assert start_of(log, age_ms=100, committed_ms=NOW - 101) == 10
     assert start_of(log, age_ms=100, committed_ms=NOW - 100) is None
+
+
+@pytest.mark.parametrize(
+    ("known_ms", "committed_ms", "expected"),
+    [
+        (NOW + 50, NOW - 500, None),
+        (NOW - 500, NOW - 50, None),
+        (NOW - 500, NOW - 101, 10),
+        (-1, NOW - 101, 10),
+        (-1, NOW - 100, None),
+    ],
+)
+def test_records_with_and_without_timestamps_go_when_both_are_old(known_ms, committed_ms, expected):
+    newest_ms = merged_newest([(known_ms, 1), (-1, 1)])
+    log = entries((1, newest_ms), (1, NOW))
+    assert start_of(log, age_ms=100, committed_ms=committed_ms) == expected
 
 
 @pytest.mark.parametrize(

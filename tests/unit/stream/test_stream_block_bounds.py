@@ -8,13 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
+from penstock.base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    ObjectId,
+    Offset,
+    StreamId,
+    WalSequence,
+)
 from penstock.stream.batch.compression import Compression
 from penstock.stream.batch.header import (
     DELETE_HORIZON_MASK,
     HEADER,
     HEADER_BYTES,
     OLDEST_UNKNOWN,
+    may_be_as_young,
+    merged_newest,
     parse_header,
     patch_log_append_time,
 )
@@ -106,6 +116,32 @@ def test_batches_without_records_change_no_bound() -> None:
     assert bounds_of(gap) == (-1, -1)
     assert bounds_of(batch_of(300), gap) == (300, 300)
     assert bounds_of(batch_of(300), gap, batch_of(200, base_offset=5)) == (200, 300)
+
+
+@pytest.mark.parametrize("block_bytes_max", [1, 1 << 20])
+def test_an_unknown_newest_timestamp_hides_in_no_block_or_range(block_bytes_max: int) -> None:
+    """A WAL slot that is committed in place gets the range that its index tells."""
+    batches = [batch_of(700), batch_of(-1, base_offset=1), batch_of(500, base_offset=2)]
+    index = verify_object(object_of(*batches, block_bytes_max=block_bytes_max))
+    (found,) = index.ranges
+    assert found.max_timestamp_ms == ~700
+    assert may_be_as_young(found.max_timestamp_ms, found.record_count, 10_000)
+    expected = [700, -1, 500] if block_bytes_max == 1 else [~700]
+    assert [block.max_timestamp_ms for block in index.blocks()] == expected
+    source = ObjectRange(ObjectId(1), "key", ObjectRole.STREAM, 1, found)
+    for block in index.blocks():
+        data = object_of(*batches, block_bytes_max=block_bytes_max)
+        data = data[block.position : block.position + block.size_bytes]
+        assert entry_of(Piece(source, block), data).max_timestamp_ms == block.max_timestamp_ms
+
+
+def test_batches_without_records_leave_the_newest_timestamp_known() -> None:
+    (_, gap), *_ = fillers(Offset(1), Offset(5), 0)
+    assert bounds_of(batch_of(300), gap) == (300, 300)
+    assert merged_newest([(-1, 0), (300, 1)]) == 300
+    assert merged_newest([(~900, 2), (300, 1)]) == ~900
+    assert merged_newest([(~100, 2), (300, 1)]) == ~300
+    assert merged_newest([]) == -1
 
 
 def test_each_block_has_bounds_of_its_own() -> None:
