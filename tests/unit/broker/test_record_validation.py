@@ -265,6 +265,51 @@ def test_both_walks_find_the_same_in_damaged_records() -> None:
             assert walker.is_lz4_frame(frame) == is_lz4_frame_in_python(frame)
 
 
+SIZES = (None, 0, 1, 62, 63, 64, 65, 8_190, 8_191, 8_192)
+TIMES_MS = (0, -1, 63, -64, 8_191, -8_192, 2**20 - 1, -(2**20), 2**20, 2**31, 2**62)
+
+
+def test_both_walks_find_the_same_where_numbers_grow() -> None:
+    """The native one has a short way for records whose numbers are short."""
+    rng, walker = random.Random(11), Walker()
+    codes = set[int]()
+
+    def some_field() -> bytes:
+        size = rng.choice(SIZES[: rng.choice((4, 7, 10))])
+        return field(None if size is None else bytes(size))
+
+    def some_record(index: int) -> bytes:
+        header_count = rng.choice((0, 0, 1, 2, 70))
+        names = [field(bytes(rng.choice((0, 1, 64)))) for _ in range(header_count)]
+        headers = b"".join(name + field(rng.choice((None, b"", b"v" * 70))) for name in names)
+        ms = rng.choice(TIMES_MS)
+        return record(
+            index, ms=ms, key=some_field(), value=some_field(), headers=headers,
+            header_count=header_count,
+        )  # fmt: skip
+
+    for number in range(2_000):
+        first = 8_190 if number % 50 == 0 else rng.choice((0, 0, 0, 62))
+        count = first + rng.randrange(1, 5)
+        small = b"".join(record(at, key=field(b""), value=field(b"")) for at in range(first))
+        tail = bytearray(b"".join(some_record(at) for at in range(first, count)))
+        for _ in range(rng.randrange(3)):
+            at = rng.choice((rng.randrange(len(tail)), rng.randrange(min(len(tail), 12))))
+            tail[at] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, tail[at] ^ 1, tail[at] + 2 & 0xFF))
+        if not rng.randrange(4):
+            del tail[rng.randrange(len(tail)) :]
+        base_ms = rng.choice((0, 1_000, NOW, 2**63 - 1, -(2**63), 2**63 - 2**20, -(2**63) + 2**20))
+        low_ms = rng.choice((-(2**63), 0, base_ms - 70, base_ms, 2**63 - 1))
+        high_ms = rng.choice((2**63 - 1, 0, base_ms + 70, base_ms, -(2**63)))
+        limits = Limits(max(low_ms, -(2**63)), min(high_ms, 2**63 - 1), rng.randrange(8))
+        data = bytearray(small + tail)
+        count -= not rng.randrange(9)
+        found = walker.walk(memoryview(data), count, base_ms, limits)
+        assert found == walk_in_python(data, count, base_ms, limits), bytes(tail).hex()
+        codes.add(found.code)
+    assert codes == {walk.DONE, *walk.REASONS}
+
+
 def test_the_native_code_is_that_of_its_source(tmp_path: Path) -> None:
     """The compiler writes the same bytes on every machine."""
     if shutil.which("sh") is None:
