@@ -55,6 +55,8 @@ class Permission(IntEnum):
     ALLOW = 3
 
 
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The only authorizer, as a value of `authorizer.class.name`."""
 WILDCARD: Final = "*"
 """As the name of a literal pattern: every resource. As a host: every host."""
 WILDCARD_PRINCIPAL: Final = "User:*"
@@ -66,3 +68,8 @@ CLUSTER_NAME: Final = "kafka-cluster"
 def is_known(kind: type[IntEnum], code: int) -> bool:
     """Return whether this is one of the codes of its kind, and not UNKNOWN."""
     return code in set(kind) and code != _UNKNOWN
+
+
+def is_authorizer(name: str) -> bool:
+    """Return whether `authorizer.class.name` may have this value. Empty: there is no authorizer."""
+    return name in {"", STANDARD_AUTHORIZER, STANDARD_AUTHORIZER.rpartition(".")[2]}

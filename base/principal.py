@@ -29,5 +29,11 @@ class Principal(NamedTuple):
         return cls(kind, name)
 
 
+def parse_principals(text: str) -> frozenset[str]:
+    """Parse principals separated by semicolons, as in `super.users`. Raises ValueError."""
+    items = (item.strip() for item in text.split(";"))
+    return frozenset(str(Principal.parse(item)) for item in items if item)
+
+
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 """Who did not authenticate."""

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from benchmarks.harness import Measure
-from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission, ResourceType
 from penstock.base.principal import USER, Principal
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authorization import allows_topic
 from penstock.broker.handlers.authorizer import Authorizer
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.records import AclEntry
 
 ACLS: Final = 10_000

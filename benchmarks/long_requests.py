@@ -23,10 +23,11 @@ import structlog
 import uvloop
 
 from benchmarks.harness import Measure
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.collector import tune_collector
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS, ensure_topic
 from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.wire import framing
 from penstock.broker.wire.codecs import CODECS
 from penstock.controller.api.messages import CreateTopics, NewTopic

@@ -11,7 +11,9 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.base.acls import STANDARD_AUTHORIZER, is_authorizer
 from penstock.base.listeners import Listener, parse_listeners
+from penstock.base.principal import parse_principals
 from penstock.base.settings import Kind, Setting, SettingInvalid
 from penstock.base.settings import check as check_settings
 from penstock.controller.api.callers import ID, NameRules
@@ -99,6 +101,21 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         "penstock-admin",
     )
     """Names in the certificates of operators' commands, such as `penstock topics`."""
+
+    authorizer: Annotated[str, Setting("authorizer.class.name", Kind.TEXT)] = ""
+    """Who decides what brokers may request for their clients: StandardAuthorizer, by ACLs, as for
+    brokers. Empty: brokers alone decide. The same for all brokers and controllers of a cluster.
+    """
+
+    super_users: Annotated[str, Setting("super.users", Kind.TEXT)] = ""
+    """Principals for which brokers may request everything, as User:name, separated by semicolons.
+    Those of the brokers, or fewer: the key of a broker is worth what these may do.
+    """
+
+    allow_everyone_if_no_acl_found: Annotated[
+        bool, Setting("allow.everyone.if.no.acl.found", Kind.BOOL)
+    ] = False
+    """Whether everyone may do everything with a resource that has no ACL, as for brokers."""
 
     default_partitions: Annotated[int, Setting("num.partitions", Kind.INT, 1, 10_000)] = 1
     """Partitions of a topic whose creator names no number."""
@@ -347,6 +364,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         self._check_peers()
         self._check_join()
         self._check_names()
+        self._check_authorizer()
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
@@ -387,6 +405,11 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return NameRules(self.broker_names, self.controller_names, self.admin_names)
 
     @property
+    def super_user_names(self) -> frozenset[str]:
+        """The super users as `User:name`. Raises ValueError."""
+        return parse_principals(self.super_users)
+
+    @property
     def host(self) -> str:
         """Where to listen."""
         return self._listener.host
@@ -423,6 +446,15 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             for name in getattr(self, field):
                 if name.count(ID) > 1 or not name.replace(ID, "", 1).strip():
                     raise InvalidConfig(field, name, f"a name with at most one {ID}, and more")
+
+    def _check_authorizer(self) -> None:
+        if not is_authorizer(self.authorizer):
+            raise InvalidConfig("authorizer", self.authorizer, f"{STANDARD_AUTHORIZER}, or empty")
+        try:
+            _ = self.super_user_names
+        except ValueError:
+            allowed = "User:name, separated by semicolons"
+            raise InvalidConfig("super_users", self.super_users, allowed) from None
 
     def _check_peers(self) -> None:
         voters = self.voters

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
-from penstock.broker.handlers.authorization import allows_cluster, note_change
+from penstock.broker.handlers.authorization import allows_cluster, note_change, requester_of
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
@@ -109,7 +109,8 @@ async def _create(
 ) -> Sequence[create_acls.AclCreationResult]:
     known = await listed(acl in node.image.acls for acl in acls)
     try:
-        items = (await node.client.create_acls(CreateAcls(acls=acls), timeout_s=_TIMEOUT_S)).items
+        request = CreateAcls(acls=acls, forwarded_for=requester_of(node, ctx))
+        items = (await node.client.create_acls(request, timeout_s=_TIMEOUT_S)).items
     except (ControllerError, TimeoutError) as error:
         return [create_acls.AclCreationResult(code_of(error), str(error))] * len(acls)
     added = [
@@ -157,7 +158,7 @@ async def _delete(
     node: Node, ctx: RequestContext, filters: list[AclFilter]
 ) -> Sequence[delete_acls.DeleteAclsFilterResult]:
     try:
-        request = DeleteAcls(filters=filters)
+        request = DeleteAcls(filters=filters, forwarded_for=requester_of(node, ctx))
         items = (await node.client.delete_acls(request, timeout_s=_TIMEOUT_S)).items
     except (ControllerError, TimeoutError) as error:
         return [delete_acls.DeleteAclsFilterResult(code_of(error), str(error))] * len(filters)

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
 from penstock.broker.groups.configs import group_problem
-from penstock.broker.handlers.authorization import note_change
+from penstock.broker.handlers.authorization import note_change, requester_of
 from penstock.broker.handlers.broker_configs import (
     BrokerConfigRefused,
     check_altered_name,
@@ -92,7 +92,7 @@ async def handle_incremental_alter_configs(node: Node, ctx: RequestContext) -> R
         outcome = (
             _denial(node, ctx, resource)
             or (_REPEATED if is_repeated else None)
-            or await _alter(node, resource, validate_only=request.validate_only)
+            or await _alter(node, ctx, resource, validate_only=request.validate_only)
         )
         responses.append(
             wire.AlterConfigsResourceResponse(
@@ -128,7 +128,7 @@ def _note(
 
 
 async def _alter(
-    node: Node, resource: wire.AlterConfigsResource, *, validate_only: bool
+    node: Node, ctx: RequestContext, resource: wire.AlterConfigsResource, *, validate_only: bool
 ) -> _Outcome:
     named = resource.resource_type, resource.resource_name
     if resource.resource_type == BROKER_LOGGER_RESOURCE:
@@ -141,7 +141,11 @@ async def _alter(
         return refused.outcome
     if not values:
         return _DONE
-    request = AlterConfigs(changes=_changes(named, values), validate_only=validate_only)
+    request = AlterConfigs(
+        changes=_changes(named, values),
+        validate_only=validate_only,
+        forwarded_for=requester_of(node, ctx),
+    )
     try:
         answer = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
     except (ControllerError, TimeoutError) as error:
@@ -288,7 +292,7 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
         else:
             outcomes.append(None)
             asked[resource] = values
-    results = await _replace(node, asked, validate_only=request.validate_only) if asked else {}
+    results = await _replace(node, ctx, asked, validate_only=request.validate_only) if asked else {}
     responses = await listed(
         replacing.AlterConfigsResourceResponse(
             *(outcome or results[item.resource_type, item.resource_name]),
@@ -319,6 +323,7 @@ async def _replacement(
 
 async def _replace(
     node: Node,
+    ctx: RequestContext,
     wanted: Mapping[_Resource, Sequence[tuple[str, str | None]]],
     *,
     validate_only: bool,
@@ -336,6 +341,7 @@ async def _replace(
         replaced=[
             ConfiguredResource(resource_type=kind, resource_name=name) for kind, name in others
         ],
+        forwarded_for=requester_of(node, ctx),
     )
     resources = [*((TOPIC_RESOURCE, name) for name in topics), *others]
     try:

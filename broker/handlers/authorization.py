@@ -9,14 +9,16 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from penstock.base.acls import CLUSTER_NAME, Operation, ResourceType
+from penstock.base.ids import NodeId
 from penstock.base.principal import ANONYMOUS
 from penstock.broker.errors import ErrorCode, kafka_error
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import sliced
 from penstock.broker.network.request import RequestContext
-from penstock.broker.security.acls import ALL_OPERATIONS
 from penstock.broker.wire import apis
-from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR
+from penstock.controller.api.messages import Requester
+from penstock.controller.metadata.acl_index import ALL_OPERATIONS
+from penstock.controller.metadata.topic_sources import of_log
 
 NOT_REQUESTED: Final = -(2**31)
 """Stands for authorized operations that the client did not ask for."""
@@ -39,13 +41,6 @@ def allows(
 ) -> bool:
     authorizer = node.authorizer
     return authorizer is None or authorizer.allows(ctx, operation, resource_type, name, logs=logs)
-
-
-def of_log(name: str) -> str:
-    """Return the topic whose ACLs count for a topic. Frozen topics have those of the topic whose
-    log they have: `orders` for its snapshot `orders@before`.
-    """
-    return name.partition(SNAPSHOT_SEPARATOR)[0]
 
 
 def allows_topic(
@@ -170,6 +165,16 @@ async def undescribed_topics(
     if node.authorizer is None or is_broker(node, ctx):
         return _NONE
     return await find_denied_topics(node, ctx, Operation.DESCRIBE, names)
+
+
+def requester_of(node: Node, ctx: RequestContext) -> Requester:
+    """Return the client as the controller authorizes it once more."""
+    connection = ctx.connection
+    return Requester(
+        principal=str(connection.principal),
+        host=connection.peer_host,
+        broker_id=NodeId(node.node_id),
+    )
 
 
 def note_change(node: Node, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:

@@ -10,9 +10,9 @@ from penstock.base.acls import Operation, ResourceType
 from penstock.broker.handlers.api_rights import API_RIGHTS
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.network.request import RequestContext
-from penstock.broker.security.acls import AclIndex
 from penstock.broker.security.config import SecurityConfig
 from penstock.broker.wire import apis
+from penstock.controller.metadata.acl_index import AclIndex
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
-from penstock.broker.handlers.authorization import check_cluster, note_change
+from penstock.broker.handlers.authorization import check_cluster, note_change, requester_of
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
@@ -151,7 +151,7 @@ async def handle_alter_client_quotas(node: Node, ctx: RequestContext) -> Respons
     alterations = await listed(_alteration(entry) for entry in request.entries)
     try:
         check_cluster(node, ctx, Operation.ALTER_CONFIGS)
-        results = await _altered(node, alterations, validate_only=request.validate_only)
+        results = await _altered(node, ctx, alterations, validate_only=request.validate_only)
     except (ControllerError, KafkaError, TimeoutError) as error:
         code, detail = code_of(error), str(error)
         results = {item.entity: (code, detail) for item in alterations}
@@ -182,7 +182,11 @@ def _alteration(entry: altering.EntryData) -> QuotaAlteration:
 
 
 async def _altered(
-    node: Node, alterations: Sequence[QuotaAlteration], *, validate_only: bool
+    node: Node,
+    ctx: RequestContext,
+    alterations: Sequence[QuotaAlteration],
+    *,
+    validate_only: bool,
 ) -> dict[Entity, tuple[ErrorCode, str]]:
     """Return code and message by entity. Raises ControllerError, TimeoutError."""
     unknown = await _unknown_hosts(alterations)
@@ -193,6 +197,7 @@ async def _altered(
     asked = AlterQuotas(
         alterations=[item for item in alterations if item.entity not in unknown],
         validate_only=validate_only,
+        forwarded_for=requester_of(node, ctx),
     )
     if asked.alterations:
         altered = await node.client.alter_quotas(asked, timeout_s=_TIMEOUT_S)

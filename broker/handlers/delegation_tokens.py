@@ -15,7 +15,7 @@ from penstock.base.acls import Operation, ResourceType
 from penstock.base.listeners import SecurityProtocol
 from penstock.base.principal import ANONYMOUS, USER, Principal
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, kafka_error
-from penstock.broker.handlers.authorization import allows, note_change
+from penstock.broker.handlers.authorization import allows, note_change, requester_of
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
@@ -66,7 +66,7 @@ async def handle_create_delegation_token(node: Node, ctx: RequestContext) -> Res
             raise kafka_error(ErrorCode.INVALID_PRINCIPAL_TYPE)
         _check_on(node)
         renewers = [f"{USER}:{item.principal_name}" for item in request.renewers]
-        token = await _create(node, owner, requester, renewers, request.max_lifetime_ms)
+        token = await _create(node, ctx, owner, renewers, request.max_lifetime_ms)
     except (ControllerError, KafkaError, TimeoutError) as error:
         code = response.error_code = code_of(error)
         response.issue_timestamp_ms = response.expiry_timestamp_ms = _time_with(code)
@@ -83,8 +83,8 @@ async def handle_create_delegation_token(node: Node, ctx: RequestContext) -> Res
 
 async def _create(
     node: Node,
+    ctx: RequestContext,
     owner: Principal,
-    requester: Principal,
     renewers: list[str],
     lifetime_ms: int,
 ) -> DelegationTokenRecord:
@@ -93,10 +93,11 @@ async def _create(
     request = CreateDelegationToken(
         token_id=str(uuid4()),
         owner=str(owner),
-        requester=str(requester),
+        requester=str(ctx.connection.principal),
         renewers=tuple(renewers),
         lifetime_ms=min(lifetime_ms, longest_ms) if lifetime_ms > 0 else longest_ms,
         period_ms=config.delegation_token_expiry_time_ms,
+        forwarded_for=requester_of(node, ctx),
     )
     return (await node.client.create_delegation_token(request, timeout_s=_TIMEOUT_S)).token
 
@@ -112,6 +113,7 @@ async def handle_renew_delegation_token(node: Node, ctx: RequestContext) -> Resp
             token_id=token_id,
             principal=str(ctx.connection.principal),
             period_ms=min(period_ms, longest_ms) if period_ms > 0 else longest_ms,
+            forwarded_for=requester_of(node, ctx),
         )
         token = (await node.client.renew_delegation_token(asked, timeout_s=_TIMEOUT_S)).token
     except (ControllerError, KafkaError, TimeoutError) as error:
@@ -132,6 +134,7 @@ async def handle_expire_delegation_token(node: Node, ctx: RequestContext) -> Res
             token_id=token_id,
             principal=str(ctx.connection.principal),
             period_ms=request.expiry_time_period_ms,
+            forwarded_for=requester_of(node, ctx),
         )
         token = (await node.client.expire_delegation_token(asked, timeout_s=_TIMEOUT_S)).token
     except (ControllerError, KafkaError, TimeoutError) as error:

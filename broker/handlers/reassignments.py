@@ -17,7 +17,12 @@ from typing import Final, TypeVar
 from penstock.base.acls import Operation
 from penstock.base.ids import NodeId
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
-from penstock.broker.handlers.authorization import allows_cluster, check_cluster, note_change
+from penstock.broker.handlers.authorization import (
+    allows_cluster,
+    check_cluster,
+    note_change,
+    requester_of,
+)
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
@@ -115,7 +120,9 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
     def send(chunk: list[PartitionTarget], timeout_s: float) -> Awaitable[ItemResults]:
         return node.client.alter_reassignments(
             AlterReassignments(
-                partitions=chunk, may_resize=request.allow_replication_factor_change
+                partitions=chunk,
+                may_resize=request.allow_replication_factor_change,
+                forwarded_for=requester_of(node, ctx),
             ),
             timeout_s=timeout_s,
         )
@@ -233,7 +240,7 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
     if ctx.api_version > 0 and request.election_type != _PREFERRED:
         problems = [_NO_UNCLEAN_ELECTION] * len(names)
     else:
-        problems = await _elect_preferred(node, names, _deadline(request.timeout_ms))
+        problems = await _elect_preferred(node, ctx, names, _deadline(request.timeout_ms))
     wants_all = request.topic_partitions is None
     elected: list[str] = []
     results: dict[str, list[elect.PartitionResult]] = {}
@@ -282,12 +289,13 @@ def _partitions_to_elect(node: Node, request: elect.ElectLeadersRequest) -> list
 
 
 async def _elect_preferred(
-    node: Node, names: list[PartitionName], deadline: float
+    node: Node, ctx: RequestContext, names: list[PartitionName], deadline: float
 ) -> list[Problem]:
     """Ask the controller for the elections and wait for their end until `deadline`."""
 
     def send(chunk: list[PartitionName], timeout_s: float) -> Awaitable[ItemResults]:
-        return node.client.elect_preferred(ElectPreferred(partitions=chunk), timeout_s=timeout_s)
+        request = ElectPreferred(partitions=chunk, forwarded_for=requester_of(node, ctx))
+        return node.client.elect_preferred(request, timeout_s=timeout_s)
 
     problems = await _send_in_chunks(names, deadline, send)
     begun = [

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.base.acls import Operation
 from penstock.base.scram import ScramMechanism, credential_of
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
-from penstock.broker.handlers.authorization import check_cluster, note_change
+from penstock.broker.handlers.authorization import check_cluster, note_change, requester_of
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
@@ -76,6 +76,7 @@ async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -
             ScramDeletion(user=item.name, mechanism=item.mechanism) for item in request.deletions
         ),
         upsertions=await listed(_upsertion(item) for item in request.upsertions),
+        forwarded_for=requester_of(node, ctx),
     )
     try:
         check_cluster(node, ctx, Operation.ALTER)

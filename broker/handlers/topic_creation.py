@@ -11,17 +11,18 @@ from typing import Final
 
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
 from penstock.broker.handlers import configs
-from penstock.broker.handlers.authorization import note_change
+from penstock.broker.handlers.authorization import note_change, requester_of
 from penstock.broker.handlers.mutation_quota import note_throttle, quota_client
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.partition_turns import chunks
 from penstock.broker.handlers.slices import listed, sliced
-from penstock.broker.handlers.topic_rights import denied_creations, sources_of
+from penstock.broker.handlers.topic_rights import denied_creations
 from penstock.broker.network.request import RequestContext
 from penstock.broker.wire.gen.create_topics import CreatableTopicConfigs, CreatableTopicResult
 from penstock.controller.api import messages
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.metadata.topic_configs import UNDELETE, canonical
+from penstock.controller.metadata.topic_sources import sources_of
 from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 DENIED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
@@ -71,7 +72,7 @@ async def create_topics(
 
 def _sources_text(node: Node, topic: messages.NewTopic) -> str:
     """Return the topic with its sources, as the audit log names it; empty if it has none."""
-    sources = ", ".join(map(str, sources_of(node, topic)))
+    sources = ", ".join(map(str, sources_of(node.image, topic.name, topic.configs)))
     return f"{topic.name} ({sources})" if sources else ""
 
 
@@ -95,7 +96,10 @@ async def _create_in_chunks(
             results |= {topic.name: _too_many(topic) for topic in chunk}
             continue
         request = messages.CreateTopics(
-            topics=chunk, validate_only=validate_only, client=quota_client(ctx)
+            topics=chunk,
+            validate_only=validate_only,
+            client=quota_client(ctx),
+            forwarded_for=requester_of(node, ctx),
         )
         try:
             async with node.partition_turns.turn(chunk_count, deadline) as left_s:

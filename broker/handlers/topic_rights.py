@@ -1,16 +1,13 @@
 """Decide which topics a client may create and delete, and what the answers show.
 
-A topic needs Create on the cluster or on its name. Forks, snapshots and mirrors also need Read on
-their source. Restoring a deleted topic needs Delete or Alter on the old name, and Read if it comes
-back under another one. Frozen topics have the ACLs of the topic whose log they have.
+A topic needs Create on the cluster or on its name, and the rights on its sources
+(`controller.metadata.topic_sources`). Frozen topics have the ACLs of the topic whose log they have.
 Source: Kafka `ControllerApis.createTopics`, `ControllerApis.deleteTopics`; KIP-525.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
@@ -18,33 +15,16 @@ from penstock.broker.handlers.authorization import (
     allows_cluster,
     allows_topic,
     find_denied_topics,
-    of_log,
 )
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import sliced
 from penstock.broker.network.request import RequestContext
 from penstock.broker.wire.gen import create_topics, delete_topics
 from penstock.controller.api import messages
-from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_SOURCE, UNDELETE
+from penstock.controller.metadata.topic_sources import TopicSource, sources_of
 
 _UNKNOWN: Final = -1
 _INVALID: Final = int(ErrorCode.INVALID_REQUEST)
-_READ: Final = ((Operation.READ,),)
-_RESTORE: Final = ((Operation.DELETE, Operation.ALTER),)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSource:
-    """A topic whose records another one has. name: of a topic as in its ACLs. rights: each of these
-    is needed, in one of its alternatives.
-    """
-
-    kind: str
-    name: str
-    rights: tuple[tuple[Operation, ...], ...] = _READ
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
 
 
 async def denied_creations(
@@ -59,7 +39,8 @@ async def denied_creations(
         denied |= await find_denied_topics(node, ctx, Operation.CREATE, names)
     async for topic in sliced(topics):
         if topic.name not in denied and not all(
-            _allows_source(node, ctx, source) for source in sources_of(node, topic)
+            _allows_source(node, ctx, source)
+            for source in sources_of(node.image, topic.name, topic.configs)
         ):
             denied.add(topic.name)
     return denied
@@ -71,51 +52,6 @@ def _allows_source(node: Node, ctx: RequestContext, source: TopicSource) -> bool
         or allows_topic(node, ctx, first, source.name)
         for first, *others in source.rights
     )
-
-
-def sources_of(node: Node, topic: messages.NewTopic) -> Iterator[TopicSource]:
-    """Yield the topics whose records the new topic has, or is to get."""
-    options = topic.configs
-    if not options:
-        return
-    if forked := options.get(FORK_SOURCE):
-        yield TopicSource("fork of", forked)
-    if deleted := options.get(UNDELETE):
-        name = _deleted_name(node, deleted)
-        # Under another name, its records have other ACLs.
-        needed = _RESTORE if of_log(name) == topic.name else _RESTORE + _READ
-        yield TopicSource("undeleted", name, needed)
-    mirrored = _mirrored_name(node, options.get(MIRROR_SOURCE) or "")
-    if mirrored is not None:
-        yield TopicSource("mirror of", mirrored)
-
-
-def _deleted_name(node: Node, wanted: str) -> str:
-    """Return the full name of a deleted topic. wanted: its id, or the name that it had."""
-    topic_id = _id_of(wanted)
-    if topic_id is None:
-        return wanted
-    found = node.image.frozen_topics.deleted_by_id(topic_id)
-    if found is not None:
-        return found.full_name
-    # This broker may not have applied its deletion yet.
-    live = node.image.topics.by_id(topic_id)
-    return wanted if live is None else live.name
-
-
-def _mirrored_name(node: Node, source: str) -> str | None:
-    """Return the name of the source of a mirror, CLUSTER_ID/TOPIC_ID, if it is in this cluster."""
-    cluster_id, _, text = source.strip().partition("/")
-    topic_id = _id_of(text) if cluster_id == node.cluster_id else None
-    found = None if topic_id is None else node.image.topics.by_id(topic_id)
-    return None if found is None else found.name
-
-
-def _id_of(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 async def hide_configs(

@@ -19,7 +19,7 @@ from penstock.base.acls import Operation
 from penstock.base.ids import NodeId
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from penstock.broker.handlers import forks, snapshot_groups, topic_creation
-from penstock.broker.handlers.authorization import find_denied_topics, note_change
+from penstock.broker.handlers.authorization import find_denied_topics, note_change, requester_of
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.mutation_quota import note_throttle, quota_client
@@ -352,7 +352,10 @@ async def _delete(
     async for ids in sliced(chunks(found, lambda topic_id: _known_count(node, topic_id))):
         purged_ids = [topic_id for topic_id in ids if is_frozen(found[topic_id].name or "")]
         request = messages.DeleteTopics(
-            topic_ids=ids, purged_ids=purged_ids, client=quota_client(ctx)
+            topic_ids=ids,
+            purged_ids=purged_ids,
+            client=quota_client(ctx),
+            forwarded_for=requester_of(node, ctx),
         )
         count = sum(_known_count(node, topic_id) for topic_id in ids)
         try:
@@ -434,7 +437,10 @@ async def _grow(
             results |= {topic.name: _too_many_added(topic) for topic in chunk}
             continue
         change = messages.CreatePartitions(
-            topics=chunk, validate_only=request.validate_only, client=quota_client(ctx)
+            topics=chunk,
+            validate_only=request.validate_only,
+            client=quota_client(ctx),
+            forwarded_for=requester_of(node, ctx),
         )
         names = [topic.name for topic in chunk]
         try:

@@ -13,7 +13,7 @@ from typing import Final
 from penstock.base.acls import Operation
 from penstock.base.ids import NodeId
 from penstock.broker.errors import code_of
-from penstock.broker.handlers.authorization import check_cluster, note_change
+from penstock.broker.handlers.authorization import check_cluster, note_change, requester_of
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
@@ -31,7 +31,8 @@ async def handle_unregister_broker(node: Node, ctx: RequestContext) -> Response:
     response = UnregisterBrokerResponse(error_message="")
     try:
         await node.client.remove_broker(
-            RemoveBroker(node_id=NodeId(request.broker_id)), timeout_s=_TIMEOUT_S
+            RemoveBroker(node_id=NodeId(request.broker_id), forwarded_for=requester_of(node, ctx)),
+            timeout_s=_TIMEOUT_S,
         )
     except (ControllerError, TimeoutError) as error:
         response.error_code = code_of(error)

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, code_of
-from penstock.broker.handlers.authorization import check_cluster, note_change
+from penstock.broker.handlers.authorization import check_cluster, note_change, requester_of
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
@@ -34,7 +34,7 @@ async def handle_update_features(node: Node, ctx: RequestContext) -> Response:
     check_cluster(node, ctx, Operation.ALTER)
     response = UpdateFeaturesResponse(error_message=None)
     try:
-        await node.client.update_features(_updates(request), timeout_s=_TIMEOUT_S)
+        await node.client.update_features(_updates(node, ctx, request), timeout_s=_TIMEOUT_S)
     except (ControllerError, TimeoutError) as error:
         response.error_code, response.error_message = code_of(error), _reason(error)
     else:
@@ -51,7 +51,7 @@ async def handle_update_features(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, response)
 
 
-def _updates(request: UpdateFeaturesRequest) -> UpdateFeatures:
+def _updates(node: Node, ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeatures:
     return UpdateFeatures(
         updates=[
             FeatureUpdate(
@@ -60,6 +60,7 @@ def _updates(request: UpdateFeaturesRequest) -> UpdateFeatures:
             for update in request.feature_updates
         ],
         validate_only=request.validate_only,
+        forwarded_for=requester_of(node, ctx),
     )
 
 

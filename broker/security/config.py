@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
+from penstock.base.acls import STANDARD_AUTHORIZER, is_authorizer
 from penstock.base.listeners import (
     ListenerKey,
     SecurityProtocol,
@@ -19,13 +20,11 @@ from penstock.base.listeners import (
     own_values,
     split_key,
 )
-from penstock.base.principal import Principal
+from penstock.base.principal import parse_principals
 from penstock.base.scram import SCRAM_BY_NAME
 from penstock.base.settings import HIDDEN, Kind, Setting, SettingInvalid, check, fields_of
 from penstock.broker.security.principal_rules import PrincipalRules
 
-STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-_PRINCIPAL_SEPARATOR: Final = ";"
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
@@ -262,7 +261,8 @@ class SecurityConfig:
 
     authorizer: Annotated[str, Setting("authorizer.class.name", Kind.TEXT)] = ""
     """Who decides what clients may do: StandardAuthorizer, by ACLs (also with Kafka's package name
-    before it). Empty: every client may do everything. The same for all brokers of a cluster.
+    before it). Empty: every client may do everything. The same for all brokers and controllers of a
+    cluster.
     """
 
     super_users: Annotated[str, Setting("super.users", Kind.TEXT)] = ""
@@ -441,14 +441,10 @@ class SecurityConfig:
 
     def super_user_names(self) -> frozenset[str]:
         """Return the super users as `User:name`. Raises ValueError."""
-        texts = (text.strip() for text in self.super_users.split(_PRINCIPAL_SEPARATOR))
-        return frozenset(str(Principal.parse(text)) for text in texts if text)
+        return parse_principals(self.super_users)
 
     def _check_authorizer(self) -> None:
-        if self.authorizer.removeprefix("org.apache.kafka.metadata.authorizer.") not in {
-            "",
-            "StandardAuthorizer",
-        }:
+        if not is_authorizer(self.authorizer):
             raise SettingInvalid("authorizer", self.authorizer, f"{STANDARD_AUTHORIZER}, or empty")
         try:
             self.super_user_names()

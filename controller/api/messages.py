@@ -88,10 +88,31 @@ class Status(IntEnum):
     TOKEN_EXPIRED = 116
     THROTTLING_QUOTA_EXCEEDED = 120
     PARTITION_LIMIT_REACHED = 121
+    NOT_AUTHORIZED = 130
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of all messages. Decoders skip unknown fields of newer peers."""
+
+
+class Requester(Message, frozen=True, kw_only=True):
+    """The client whose request a broker forwards, as this broker has authenticated it.
+
+    principal: as `User:alice`.
+    """
+
+    principal: str
+    host: str
+    broker_id: NodeId
+
+
+class ForwardedMessage(Message, frozen=True, kw_only=True):
+    """Base of the requests that brokers forward for clients. The controller authorizes this client
+    itself (`controller.leader.forwarding`).
+    """
+
+    forwarded_for: Requester | None = None
+    """None: from an operator's command, or from a broker for its own needs."""
 
 
 T = TypeVar("T")
@@ -159,7 +180,7 @@ class UnregisterBroker(Message, frozen=True, kw_only=True):
     wal_end: WalSequence
 
 
-class RemoveBroker(Message, frozen=True, kw_only=True):
+class RemoveBroker(ForwardedMessage, frozen=True, kw_only=True):
     """Remove the registration of a broker that is dead and does not come back. -> no value."""
 
     node_id: NodeId
@@ -392,7 +413,7 @@ class QuotaClient(Message, frozen=True, kw_only=True):
     is_strict: bool
 
 
-class CreateTopics(Message, frozen=True, kw_only=True):
+class CreateTopics(ForwardedMessage, frozen=True, kw_only=True):
     """Create topics, with at most `PARTITIONS_PER_REQUEST_MAX` partitions. All topics of snapshots
     are created or none. validate_only: uses the quota of the client too, as in Kafka.
     """
@@ -418,7 +439,7 @@ class TopicsCreated(Message, frozen=True, kw_only=True):
     """How long the client has to wait."""
 
 
-class DeleteTopics(Message, frozen=True, kw_only=True):
+class DeleteTopics(ForwardedMessage, frozen=True, kw_only=True):
     """Delete topics. purged_ids: those of `topic_ids` that are deleted already and are to be
     removed for good. A request that is repeated does not do that by itself.
     """
@@ -443,7 +464,7 @@ class NewPartitions(Message, frozen=True, kw_only=True):
     assignment: list[list[NodeId]] | None = None
 
 
-class CreatePartitions(Message, frozen=True, kw_only=True):
+class CreatePartitions(ForwardedMessage, frozen=True, kw_only=True):
     topics: list[NewPartitions]
     validate_only: bool = False
     client: QuotaClient | None = None
@@ -460,7 +481,7 @@ class PartitionTarget(Message, frozen=True, kw_only=True):
     replicas: list[NodeId] | None = None
 
 
-class AlterReassignments(Message, frozen=True, kw_only=True):
+class AlterReassignments(ForwardedMessage, frozen=True, kw_only=True):
     """Reassign at most 2,000 partitions. The answer has one ItemResult each, as soon as the moves
     have begun. may_resize: a partition may get more or fewer candidates (KIP-860).
     """
@@ -474,7 +495,7 @@ class PartitionName(Message, frozen=True, kw_only=True):
     partition: int
 
 
-class ElectPreferred(Message, frozen=True, kw_only=True):
+class ElectPreferred(ForwardedMessage, frozen=True, kw_only=True):
     """Move each of at most 2,000 partitions to its first candidate. The answer has one ItemResult
     each.
     """
@@ -551,7 +572,7 @@ class ConfiguredResource(Message, frozen=True, kw_only=True):
     resource_name: str
 
 
-class AlterConfigs(Message, frozen=True, kw_only=True):
+class AlterConfigs(ForwardedMessage, frozen=True, kw_only=True):
     """Change configs. Of each resource, either all changes are made or none.
 
     replaced_topics: topics whose other configs get their defaults. replaced: other resources to
@@ -572,20 +593,20 @@ class FeatureUpdate(Message, frozen=True, kw_only=True):
     type: int
 
 
-class UpdateFeatures(Message, frozen=True, kw_only=True):
+class UpdateFeatures(ForwardedMessage, frozen=True, kw_only=True):
     """Set levels of features; all or none. At most 1,000. -> no value."""
 
     updates: list[FeatureUpdate]
     validate_only: bool = False
 
 
-class CreateAcls(Message, frozen=True, kw_only=True):
+class CreateAcls(ForwardedMessage, frozen=True, kw_only=True):
     """Add ACLs. At most 10,000. -> ItemResults, one per ACL."""
 
     acls: list[AclEntry]
 
 
-class DeleteAcls(Message, frozen=True, kw_only=True):
+class DeleteAcls(ForwardedMessage, frozen=True, kw_only=True):
     """Remove the ACLs that match the filters. At most 1,000 filters, and 10,000 ACLs that they
     remove. -> AclsDeleted.
     """

@@ -4,7 +4,7 @@ Limits: a request names at most `ALTERATIONS_MAX` entities and `CHANGES_MAX` quo
 with INVALID_REQUEST.
 """
 
-from penstock.controller.api.messages import Message, Status
+from penstock.controller.api.messages import ForwardedMessage, Message, Status
 from penstock.controller.metadata.records import QuotaTarget
 
 ALTERATIONS_MAX = 1_000
@@ -26,7 +26,7 @@ class QuotaAlteration(Message, frozen=True, kw_only=True):
     changes: list[QuotaChange]
 
 
-class AlterQuotas(Message, frozen=True, kw_only=True):
+class AlterQuotas(ForwardedMessage, frozen=True, kw_only=True):
     """Change quotas. -> QuotasAltered."""
 
     alterations: list[QuotaAlteration]

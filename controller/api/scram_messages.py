@@ -4,7 +4,7 @@ Limits: a request names at most `ALTERATIONS_MAX` credentials. More is refused w
 """
 
 from penstock.base.scram import ScramCredential
-from penstock.controller.api.messages import Message, Status
+from penstock.controller.api.messages import ForwardedMessage, Message, Status
 
 ALTERATIONS_MAX = 1_000
 
@@ -33,7 +33,7 @@ class ScramUpsertion(Message, frozen=True, kw_only=True):
         return f"ScramUpsertion(user={self.user!r}, mechanism={self.mechanism}, [hidden])"
 
 
-class AlterScramCredentials(Message, frozen=True, kw_only=True):
+class AlterScramCredentials(ForwardedMessage, frozen=True, kw_only=True):
     """Set and delete credentials of users; each user can be named once. -> ScramAltered."""
 
     deletions: list[ScramDeletion] = []  # noqa: RUF012  # msgspec copies it

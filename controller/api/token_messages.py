@@ -6,14 +6,14 @@ controller.
 
 from typing import Final
 
-from penstock.controller.api.messages import Message
+from penstock.controller.api.messages import ForwardedMessage, Message
 from penstock.controller.metadata.records import DelegationTokenRecord
 
 RENEWERS_MAX: Final = 100
 """Renewers of one token."""
 
 
-class CreateDelegationToken(Message, frozen=True, kw_only=True):
+class CreateDelegationToken(ForwardedMessage, frozen=True, kw_only=True):
     """Create a token. token_id: drawn by the broker. owner, requester, renewers: principals such as
     `User:alice`. lifetime_ms: how long it can be renewed. period_ms: until it has to be renewed.
     -> DelegationTokenReply.
@@ -27,7 +27,7 @@ class CreateDelegationToken(Message, frozen=True, kw_only=True):
     period_ms: int
 
 
-class RenewDelegationToken(Message, frozen=True, kw_only=True):
+class RenewDelegationToken(ForwardedMessage, frozen=True, kw_only=True):
     """Let a token end `period_ms` from now, but not after its lifetime. principal: who asks.
     -> DelegationTokenReply.
     """
@@ -37,7 +37,7 @@ class RenewDelegationToken(Message, frozen=True, kw_only=True):
     period_ms: int
 
 
-class ExpireDelegationToken(Message, frozen=True, kw_only=True):
+class ExpireDelegationToken(ForwardedMessage, frozen=True, kw_only=True):
     """Let a token end `period_ms` from now, but not after its lifetime; negative: remove it. The
     reply has the token as it was then, with the time of its end. -> DelegationTokenReply.
     """

@@ -24,6 +24,7 @@ from penstock.controller.backup.snapshots import SnapshotStore, Snapshotter
 from penstock.controller.backup.writer import Backup
 from penstock.controller.config import ControllerConfig
 from penstock.controller.leader.dispatch import Dispatch
+from penstock.controller.leader.forwarding import RequestAuthorizer
 from penstock.controller.leader.janitor import Janitor
 from penstock.controller.leader.leases import LeaseBook
 from penstock.controller.leader.move_traces import MoveListener
@@ -100,6 +101,8 @@ class ActiveController:
         self._now_ms = now_ms
         self.runtime = Runtime(quorum, image, config, now_ms)
         self.runtime.failed.add_done_callback(self._runtime_over)
+        self._forwarding = RequestAuthorizer(config, image)
+        self.runtime.observe(self._forwarding.note)
         log = BackupLog(store, config.cluster_id)
         self.backup = Backup(config, quorum, log, self.epoch, now_ms)
         self._dispatch = Dispatch(
@@ -175,6 +178,7 @@ class ActiveController:
                 self.runtime,
                 self.sessions,
                 self._dispatch.methods(),
+                self._forwarding,
                 lambda: self._deletable_offset,
             )
         )

@@ -1,21 +1,23 @@
-"""Log what operators change by asking a controller directly, in the audit log.
+"""Log what operators, and brokers for their clients, change at a controller, in the audit log.
 
-A broker logs what its clients change, so requests with the certificate of a broker alone are not
-logged again. Without TLS, callers have no names, and nothing is logged.
-Invariant: each request that an admin may send and a change of metadata or of the quorum follows
-from has an entry in `CHANGES`; rewrites of objects do not change what readers see, and have none.
+A line of a forwarded request has the client as principal, and the broker. Brokers log the same, but
+not one whose key is stolen. Without TLS, callers have no names, and nothing is logged.
+Invariant: each request that an admin or a client may send and a change of metadata or of the quorum
+follows from has an entry in `CHANGES`; rewrites of objects change nothing for readers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from penstock.base.audit import ChangeLog
+from penstock.base.audit import ChangeLog, log, shown
 from penstock.base.clock import MonotonicClock
+from penstock.base.log_limit import LogLimit
 from penstock.controller.api import load_messages as lm
 from penstock.controller.api import messages as m
 from penstock.controller.api import quota_messages as qm
 from penstock.controller.api import scram_messages as sm
-from penstock.controller.api.callers import CallerRole
+from penstock.controller.api import token_messages as tm
+from penstock.controller.api.callers import Caller, CallerRole
 from penstock.controller.api.gate import Gate
 from penstock.controller.api.transport import CallContext, host_of
 from penstock.controller.metadata.acls import acl_text
@@ -25,31 +27,62 @@ from penstock.controller.metadata.quotas import entity_text
 _Asked = TypeVar("_Asked")
 
 
-class OperatorLog:
+class AdminLog:
     """gate: knows the names of callers. now: in seconds."""
 
     def __init__(self, gate: Gate, now: MonotonicClock) -> None:
         self._gate = gate
+        self._now = now
         self._changes = ChangeLog(now)
+        self._refusals = LogLimit()
 
     def answered(self, request: m.Message, reply: m.Reply[Any], context: CallContext) -> None:
-        """Log what the request has changed, if an operator sent it."""
+        """Log what the request has changed."""
         kind = type(request)
         if reply.status is not m.Status.OK or kind not in CHANGES:
             return
         caller = self._gate.caller(context)
-        if caller is None or CallerRole.ADMIN not in caller.roles:
+        if caller is None or getattr(request, "validate_only", False):
             return
-        if getattr(request, "validate_only", False):
+        client = _client(request)
+        if client is None and CallerRole.ADMIN not in caller.roles:
             return
         change, resources = CHANGES[kind]
         self._changes.write(
             change,
             resources(request, reply.value),
-            principal=str(caller),
-            host=host_of(context),
+            principal=str(caller) if client is None else client.principal,
+            host=host_of(context) if client is None else client.host,
             api=kind.__name__,
+            **_forwarded_by(client, caller),
         )
+
+    def refused(self, request: m.Message, reason: str, context: CallContext) -> None:
+        """Log that a broker may not send the request, or not for this client."""
+        suppressed_count = self._refusals.take(self._now())
+        if suppressed_count is None:
+            return
+        client, caller = _client(request), self._gate.caller(context)
+        log.warning(
+            "forwarded_request_refused",
+            principal=shown("" if client is None else client.principal),
+            host=shown(host_of(context) if client is None else client.host),
+            api=type(request).__name__,
+            reason=shown(reason),
+            suppressed_count=suppressed_count,
+            **_forwarded_by(client, caller),
+        )
+
+
+def _client(request: m.Message) -> m.Requester | None:
+    return request.forwarded_for if isinstance(request, m.ForwardedMessage) else None
+
+
+def _forwarded_by(client: m.Requester | None, caller: Caller | None) -> dict[str, str]:
+    """Return the fields of a line about the broker: its id, and the names in its certificate."""
+    if client is None:
+        return {}
+    return {"broker_id": str(client.broker_id), "certificate": shown(str(caller or ""))}
 
 
 def _done(
@@ -114,6 +147,10 @@ def _users_altered(_: sm.AlterScramCredentials, value: sm.ScramAltered) -> list[
     return [item.user for item in value.results if item.status is m.Status.OK]
 
 
+def _token(_: object, value: tm.DelegationTokenReply) -> list[str]:
+    return [f"{value.token.token_id} of {value.token.owner}"]
+
+
 def _named(*fields: str) -> Callable[[Any, object], list[str]]:
     """Return a function of a request that returns the values of these fields of it."""
     return lambda request, _: [str(getattr(request, field)) for field in fields]
@@ -145,6 +182,9 @@ CHANGES: Final[Mapping[type[m.Message], tuple[str, _Resources]]] = {
     m.DeleteAcls: ("acls_removed", _acls_removed),
     sm.AlterScramCredentials: ("users_altered", _users_altered),
     qm.AlterQuotas: ("quotas_altered", _quotas_altered),
+    tm.CreateDelegationToken: ("delegation_token_created", _token),
+    tm.RenewDelegationToken: ("delegation_token_renewed", _token),
+    tm.ExpireDelegationToken: ("delegation_token_expired", _token),
     m.RemoveBroker: ("broker_unregistered", _named("node_id")),
     m.DrainBroker: ("broker_drained", _named("node_id")),
     m.PutKeyValue: ("key_put", _named("key")),

@@ -48,7 +48,8 @@ from penstock.controller.api.transport import (
 from penstock.controller.api.version import product_version
 from penstock.controller.backup.snapshots import copy_image, encode_copy
 from penstock.controller.config import ControllerConfig
-from penstock.controller.leader.audit import OperatorLog
+from penstock.controller.leader.audit import AdminLog
+from penstock.controller.leader.forwarding import RequestAuthorizer
 from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
 from penstock.controller.metadata.snapshot import ImageCopy
 from penstock.controller.raft.replicated_log import Quorum
@@ -76,13 +77,15 @@ CopyStandby = Callable[[], tuple[ImageCopy, MetadataOffset] | None]
 class Lead:
     """Answer requests and keep sessions while this controller leads.
 
-    methods: handlers by the name of the request class. backup_offset: everything below it is in the
+    methods: handlers by the name of the request class. forwarding: authorizes what brokers request
+    for their clients. backup_offset: everything below it is in the
     store, for a recovery and for readers.
     """
 
     runtime: Runtime
     sessions: Sessions
     methods: Mapping[str, Handle]
+    forwarding: RequestAuthorizer
     backup_offset: Callable[[], MetadataOffset]
 
 
@@ -131,7 +134,7 @@ class ControllerService:
         callers; None: all may call everything.
         """
         self._gate = gate = gate or Gate()
-        self._audit = OperatorLog(gate, now)
+        self._audit = AdminLog(gate, now)
         self._config = config
         self._quorum = quorum
         self._standby = standby
@@ -301,6 +304,14 @@ class ControllerService:
                 status=Status.INVALID_REQUEST, detail=f"the request is not a valid {name}: {error}"
             )
         self._gate.check_request(request, context)
+        refusal = lead.forwarding.refusal(request, self._gate.caller(context), lead.runtime.image)
+        if refusal:
+            self._audit.refused(request, refusal, context)
+            return Reply(
+                status=Status.NOT_AUTHORIZED,
+                detail=f"the controller refuses this {name}: {refusal}",
+                controller_epoch=lead.runtime.epoch,
+            )
         request_id = str(metadata.get(REQUEST_ID_KEY, ""))[:64]
         try:
             reply = await lead.methods[name](

@@ -1,7 +1,7 @@
 """Hold the ACLs of the cluster: who may do what.
 
 Invariant: an ACL is there once. Order: as they were added.
-Must not decide what is allowed (`broker.security.acls` does).
+Must not decide what is allowed (`controller.metadata.acl_index` does).
 Source: KRaft `AclsImage`; Kafka `ResourcePatternFilter`, `AccessControlEntryFilter`.
 """
 

@@ -291,10 +291,10 @@ def _security_flags(
     """Return the flags of a node of a secure cluster."""
     if files is None:
         return ()
-    from penstock.deploy.local.security import CLIENT_PROTOCOL
+    from penstock.deploy.local.security import AUTHORIZER_SETTINGS, CLIENT_PROTOCOL
     from penstock.deploy.node.config.definition import flag_of
 
-    given = files.node_settings(role)
+    given = files.node_settings(role) | AUTHORIZER_SETTINGS
     if role == "broker":
         given |= files.broker_settings()
         given["listeners"] = f"{CLIENT_PROTOCOL}://{_bracketed(options.host)}:{port}"

@@ -21,8 +21,8 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Final
 
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.listeners import SecurityProtocol
-from penstock.broker.security.config import STANDARD_AUTHORIZER
 from penstock.broker.security.users_file import parse_users
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.errors import DeployError
@@ -90,9 +90,14 @@ class SecurityFiles:
             "ssl.truststore.location": str(self.truststore),
             "sasl.users.file": str(self.users),
             "sasl.inter.broker.username": BROKER,
-            "authorizer.class.name": STANDARD_AUTHORIZER,
-            "super.users": f"User:{ADMIN};User:{BROKER}",
         }
+
+
+AUTHORIZER_SETTINGS: Final = {
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": f"User:{ADMIN};User:{BROKER}",
+}
+"""Settings of brokers and controllers."""
 
 
 def new_password() -> str:

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.scram import ScramMechanism, salted_password
 from penstock.broker.handlers.loggers import LOGGERS
-from penstock.broker.security.config import STANDARD_AUTHORIZER
 from penstock.broker.security.plain import plain_message
 from penstock.broker.wire import apis
 from penstock.broker.wire.gen import (

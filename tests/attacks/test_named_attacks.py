@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission, ResourceType
 from penstock.base.scram import ScramMechanism
 from penstock.broker.errors import ErrorCode
 from penstock.broker.network.connection import RECEIVE_BYTES
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.plain import plain_message
 from penstock.broker.security.scram import ScramClient
 from penstock.broker.wire import apis

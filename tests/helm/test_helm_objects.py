@@ -544,6 +544,12 @@ def test_each_listener_has_its_protocol_and_nodes_accept_them_all() -> None:
     given = variables_of(objects, "controller", 0) | {"PENSTOCK_CONFIG": ""}
     controller = load("controller", [], given)
     assert not exposures(controller.parts)
+    authorizing = controller.part(ControllerConfig)
+    assert authorizing.super_user_names == security.super_user_names()
+    assert (authorizing.authorizer, authorizing.allow_everyone_if_no_acl_found) == (
+        security.authorizer,
+        security.allow_everyone_if_no_acl_found,
+    )
     mounts = {
         "/etc/penstock-listener-tls": "penstock-listener-tls",
         "/etc/penstock-users": "first-users",

@@ -23,10 +23,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from penstock.base.acls import Operation, PatternType, Permission
+from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission
 from penstock.base.acls import ResourceType as Resource
 from penstock.broker.errors import ErrorCode
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.wire import apis
 from penstock.broker.wire.error_codes import known_code
 from penstock.broker.wire.gen import (

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.broker.errors import ErrorCode
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.wire import apis
 from penstock.broker.wire.gen import alter_share_group_offsets as altering
 from penstock.broker.wire.gen import delete_share_group_offsets as deleting

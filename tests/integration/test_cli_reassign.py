@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.ids import NodeId
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
 from tests.support.cli import Cli

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
 from penstock.deploy.clients.security import parse

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.kafka import kafka
-from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission, ResourceType
 from penstock.base.scram import ScramMechanism
-from penstock.broker.security.config import STANDARD_AUTHORIZER
 from penstock.broker.security.plain import plain_message
 from penstock.broker.security.scram import ScramClient
 from penstock.broker.wire import apis

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.base.acls import STANDARD_AUTHORIZER
 from tests.support.cluster import Cluster
 from tests.support.kafkajs import install_kafkajs, run_kafkajs
 from tests.support.secure_cluster import SecureFiles, create_user, secure_cluster

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.java import JVM, JavaHome
 from tests.support.missing import missing

@@ -22,7 +22,8 @@ from confluent_kafka.admin import (
 )
 
 from benchmarks.kafka import kafka
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.base.acls import STANDARD_AUTHORIZER
+from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
 from penstock.deploy.clients import configs

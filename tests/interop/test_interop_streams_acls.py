@@ -16,8 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.kafka import kafka
-from penstock.base.acls import Operation, PatternType, Permission, ResourceType
-from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission, ResourceType
 from penstock.broker.wire import apis
 from penstock.broker.wire.gen.create_acls import AclCreation
 from tests.support.acl_requests import everything

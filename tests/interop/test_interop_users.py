@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.scram import ScramMechanism
-from penstock.broker.security.config import STANDARD_AUTHORIZER
 from penstock.broker.wire import apis
 from penstock.broker.wire.gen import alter_user_scram_credentials as altering
 from penstock.broker.wire.gen import describe_user_scram_credentials as describing

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.base.acls import WILDCARD, Operation, PatternType, Permission, ResourceType
 from penstock.base.principal import USER, Principal
-from penstock.broker.security.acls import SUPPORTED, AclIndex
+from penstock.controller.metadata.acl_index import SUPPORTED, AclIndex
 from penstock.controller.metadata.records import AclEntry
 
 NAMES = ("a", "ab", "abc", "b", "*", "ba")

@@ -18,8 +18,15 @@ from typing import Any, Final
 from uuid import UUID
 
 from benchmarks.kafka import kafka
-from penstock.base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.base.acls import (
+    CLUSTER_NAME,
+    STANDARD_AUTHORIZER,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.wire import apis
 from penstock.broker.wire.gen import (
     create_acls,
@@ -29,8 +36,9 @@ from penstock.broker.wire.gen import (
     metadata,
 )
 from tests.support.acl_requests import HIDDEN, SEEN, everything, questions, share_state_questions
+from tests.support.certs import Authority
 from tests.support.clients import create_topic
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, NodeTls
 from tests.support.host_client import ADMIN_HOST, CLIENT_HOST, HostClient
 from tests.support.waiting import wait_until
 
@@ -229,12 +237,19 @@ def kafka_with_acls() -> Iterator[str]:
 
 @asynccontextmanager
 async def cluster_with_acls(directory: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster with the same settings and ACLs as `kafka_with_acls`."""
-    security = SecurityConfig(authorizer=STANDARD_AUTHORIZER, allow_everyone_if_no_acl_found=True)
+    """Start a cluster with the same settings and ACLs as `kafka_with_acls`. Its controller also
+    authorizes what the broker forwards.
+    """
+    rules = {"authorizer": STANDARD_AUTHORIZER, "allow_everyone_if_no_acl_found": True}
+    authority = Authority(directory / "certificates")
     async with Cluster(
         directory,
         brokers=0,
-        security=security,
+        security=SecurityConfig(**rules),
+        controller_settings=rules,
+        node_tls=NodeTls(
+            authority.make("penstock-controller").open(), authority.make("penstock-broker").open()
+        ),
         group_consumer_regex_refresh_interval_ms=REGEX_REFRESH_INTERVAL_MS,
     ) as cluster:
         await cluster.start_broker(1)

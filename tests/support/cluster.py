@@ -9,6 +9,7 @@ Blocking clients run in threads (`asyncio.to_thread`), because the event loop se
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,7 @@ from typing import Any, Self
 from penstock.broker.config import BrokerConfig
 from penstock.broker.node import Broker
 from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.tls import TlsFiles
 from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer
 from penstock.controller.metadata.objects import ObjectPhase
@@ -35,6 +37,14 @@ SHORT_SESSION = {"session_timeout_ms": 3_000}
 READY_S = 20.0
 
 
+@dataclass(frozen=True)
+class NodeTls:
+    """TLS between nodes."""
+
+    controller: TlsFiles
+    broker: TlsFiles
+
+
 class Cluster:
     """One controller and its brokers.
 
@@ -52,6 +62,7 @@ class Cluster:
         controller_settings: dict[str, Any] | None = None,
         stores: Mapping[int, ObjectStore] | None = None,
         security: SecurityConfig | None = None,
+        node_tls: NodeTls | None = None,
         **broker_settings: Any,
     ) -> None:
         self.directory = directory
@@ -70,6 +81,7 @@ class Cluster:
         self._controller_port = 0
         self._stores = stores or {}
         self._security = security
+        self._node_tls = node_tls
         self._controller_settings = {
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "delete_grace_ms": 0,
@@ -109,7 +121,10 @@ class Cluster:
             listeners=(f"127.0.0.1:{self._controller_port}",),
             **self._controller_settings,
         )
-        self.controller = ControllerServer(config, self.store)
+        tls = self._node_tls
+        self.controller = ControllerServer(
+            config, self.store, tls=None if tls is None else tls.controller
+        )
         await self.controller.start()
         self._controller_port = self.controller.port
 
@@ -137,6 +152,7 @@ class Cluster:
             store,
             self._stream_config,
             security=self._security,
+            tls=None if self._node_tls is None else self._node_tls.broker,
             store_stats=stats,
             metrics_sender=sender_of(config, {}),
         )

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.audit import ChangeLog
 from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from penstock.base.listeners import SecurityProtocol
@@ -27,7 +28,7 @@ from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
 from penstock.broker.network.request import UNKNOWN_SOFTWARE, Response, SoftwareInfo
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.sasl import SaslState
 from penstock.broker.transactions.producer_ids import ProducerIds
 from penstock.broker.wire import apis, framing

@@ -126,7 +126,7 @@ CORES = (
     "broker/coordination/connection_order.py",
     "broker/config.py",
     "broker/dynamic_settings.py",
-    "broker/security/acls.py",
+    "controller/metadata/acl_index.py",
     "base/acls.py",
     "broker/handlers/departed.py",
     "broker/partition/load_meter.py",

@@ -155,6 +155,11 @@
       name: {{ . }}
       key: key
 {{- end }}
+{{- include "penstock.authorizerEnv" . }}
+{{- end -}}
+
+{{- /* Variables of brokers and controllers. */ -}}
+{{- define "penstock.authorizerEnv" -}}
 {{- with .Values.security.acls }}
 {{- if .enabled }}
 - name: PENSTOCK_AUTHORIZER_CLASS_NAME

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.base.principal import ANONYMOUS, USER, Principal
-from penstock.broker.security import acls
-from penstock.broker.security.acls import AclIndex, canonical_host
+from penstock.controller.metadata import acl_index as acls
+from penstock.controller.metadata.acl_index import AclIndex, canonical_host
 from penstock.controller.metadata.records import AclEntry
 
 ALICE = Principal(USER, "alice")

@@ -7,11 +7,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.base import audit
-from penstock.base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from penstock.base.acls import (
+    CLUSTER_NAME,
+    STANDARD_AUTHORIZER,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from penstock.base.principal import ANONYMOUS, USER, Principal
 from penstock.base.settings import SettingInvalid
 from penstock.broker.errors import ErrorCode
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.wire import apis
 from penstock.broker.wire.error_codes import known_code
 from penstock.broker.wire.gen import (

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authorizer import Authorizer
@@ -18,7 +19,7 @@ from penstock.broker.partition.aborted import TxnStream
 from penstock.broker.partition.committed import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.transactions import AbortedTail, Transactions
-from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.tail import redirects
 from penstock.broker.tail.links import FETCH_VERSION
 from penstock.broker.tail.partition import TailPartition
