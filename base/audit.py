@@ -4,7 +4,8 @@ What clients chose is written with its control characters escaped and at a limit
 nothing can pass for another line. Limits: a line has up to RESOURCES_PER_LINE_MAX resources; a
 principal gets LINES_MAX lines at once, then one in INTERVAL_S, and its next line has the number of
 those that were suppressed. So no principal can fill a disk, or hide what others change.
-The logger has no level: who may change the levels of loggers cannot hide its lines (ADR 0068).
+The logger has no level: who may change the levels of loggers cannot hide its lines
+(docs/design/authorization.md).
 Must not: decide anything.
 """
 

@@ -3,7 +3,7 @@
 Linear in the name: each of its characters may visit each instruction of the expression. Without the
 limits below, 8,000 optional groups took 1 GB and more than a second for one name; a name costs up
 to 5 ms with them, where usual ones take 4 us.
-Source: Kafka, which uses RE2/J and has no such limits; ADR 0050.
+Source: Kafka, which uses RE2/J and has no such limits; docs/design/groups.md.
 """
 
 from collections.abc import Iterable, Sequence

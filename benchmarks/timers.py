@@ -1,5 +1,5 @@
 """Measure the deadline of a request that waits and is woken: one timer of the event loop, inserted
-and cancelled beside a million others, against one of a timing wheel (ADR 0051).
+and cancelled beside a million others, against one of a timing wheel (docs/design/produce.md).
 """
 
 import asyncio

@@ -122,7 +122,8 @@ _CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
 )
 """The first match wins. Any other stream error means that this broker must stop serving the stream,
 so the client looks for the leader. Of the codes for damage, the consumers of Java and librdkafka
-report only CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait (ADR 0038).
+report only CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait
+(docs/design/fetch.md).
 """
 
 

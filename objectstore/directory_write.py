@@ -4,7 +4,7 @@ Invariant: the file has exactly the buffers, in order; nothing is durable before
 blocks go to the disk by O_DIRECT, from one aligned buffer of each thread; the rest, small bodies,
 and file systems without O_DIRECT use the page cache. The cache costs more than the disk: its pages
 are new for every object, and 8 MiB took 85 ms with 17 ms of CPU instead of 14 ms with 2 ms
-(ADR 0076). Must not be used for files that others write.
+(docs/design/object-stores.md). Must not be used for files that others write.
 Source: open(2), "O_DIRECT".
 """
 

@@ -12,7 +12,7 @@ stops in the middle leaves copies that repeat the log, so the next one may start
 Limits: `CompactionLimits`. A pass that cannot finish in time stops, trims nothing and is retried
 when the log has grown further.
 Must not: know what keys and values mean.
-Source: Kafka's log cleaner, of which this is a whole-partition form; ADR 0034.
+Source: Kafka's log cleaner, of which this is a whole-partition form; docs/design/groups.md.
 """
 
 import asyncio

@@ -9,7 +9,7 @@ bytes, which `queued.max.request.bytes` limits. A Fetch that waits for records d
 requests of brokers do not wait: brokers may wait for each other.
 Must not: look anything up in the thread. Handlers do that on the event loop, in slices
 (`broker.handlers.slices`).
-Source: ADR 0087; ADR 0101 for the limits of a request.
+Source: docs/design/fairness.md.
 """
 
 import asyncio

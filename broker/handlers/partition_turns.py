@@ -6,7 +6,7 @@ so that controller and broker do not work on such changes at the same time.
 Invariants: a broker has at most one chunk of more than FEW_PARTITIONS at the controller. Smaller
 changes do not wait.
 Must not: wait beyond the deadline of a request.
-Source: ADR 0100.
+Source: docs/design/fairness.md.
 """
 
 import asyncio

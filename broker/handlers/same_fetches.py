@@ -13,7 +13,7 @@ cold read, is not shared: followers look for themselves. Each client is authoriz
 Limits: BODY_BYTES_MAX and SEEN_MAX_COUNT for the keys that are remembered. Answers are kept until
 the turn of the event loop ends.
 Must not: look at the log.
-Source: ADR 0074.
+Source: docs/design/fetch.md.
 """
 
 import asyncio

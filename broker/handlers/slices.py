@@ -5,7 +5,7 @@ them together would stop heartbeats and other clients for seconds.
 Invariants: the first slice of a request is long enough for nearly all requests. The others take
 turns, one slice of one request at a time, in the order in which they became due, with a pause after
 each. So all long requests together take a third of the event loop, however many there are.
-Source: ADR 0095.
+Source: docs/design/fairness.md.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ returns after every call. `TlsBroken` ends the connection.
 Must not: touch a socket or a clock.
 
 asyncio's TLS calls the protocol only after the handshake, so that a handshake could neither be
-counted nor limited, and needs a receive buffer for each connection (ADR 0062).
+counted nor limited, and needs a receive buffer for each connection (docs/design/authentication.md).
 """
 
 import ssl

@@ -6,7 +6,7 @@
 Invariant: pure. The first rule whose pattern matches the whole name decides; a name that no rule
 matches has no principal. Patterns are RE2's: a long name in a certificate cannot make them take
 forever, and they have no lookarounds and no back references, unlike Java's.
-Source: Kafka's SslPrincipalMapper; KIP-371; ADR 0069.
+Source: Kafka's SslPrincipalMapper; KIP-371; docs/design/authentication.md.
 """
 
 import re

@@ -11,7 +11,7 @@ consumers here before this broker has read these slots.
 Limits: two connections per broker with one request each; ANSWER_MAX_S per response; TAILS_MAX per
 leader; LOADS_MAX; UNREAD_MAX; a tail without readers is dropped after UNUSED_S.
 Must not: interpret records, or know consumers.
-Source: KIP-392, KIP-903; ADR 0107.
+Source: KIP-392, KIP-903; docs/design/fetch.md.
 """
 
 import asyncio

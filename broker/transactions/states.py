@@ -3,8 +3,8 @@
 
 Becoming leader of a partition loads it, and continues with decided but unfinished transactions.
 Where this broker leads all partitions of a transaction, its end is one group of the storage: the
-markers and the record of the completed transaction (ADR 0061). Otherwise the outcome is recorded
-first, and the markers are sent.
+markers and the record of the completed transaction (docs/design/transactions.md). Otherwise the
+outcome is recorded first, and the markers are sent.
 Invariants: a change is answered and markers are sent only when its record is durable. Records of an
 id are appended one after the other. Markers carry the leader epoch of the partition, so that those
 of an earlier coordinator are refused, and the serial of their transaction, so that a late copy does

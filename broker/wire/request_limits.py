@@ -9,7 +9,7 @@ Invariant: what clients and brokers send fits: requests for 10,000 partitions, i
 in its own, and for 5,000 groups, because Java's Admin describes all groups of a coordinator at
 once. Every limit is above `ELEMENTS_AT_ONCE_MAX`: shorter requests are not compared.
 Must not: know handlers.
-Source: ADR 0101; `python -m benchmarks long-requests` measures the costs.
+Source: docs/design/fairness.md; `python -m benchmarks long-requests` measures the costs.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,5 +1,5 @@
 """Define the messages of the controller's gRPC services: typed values, encoded as msgpack by
-`msgspec` (ADR 0003).
+`msgspec` (docs/design/metadata.md).
 
 A request that changes metadata is answered when its records are committed. The reply has their
 metadata offset, and the caller waits until its own image has reached it (read your writes). A

@@ -7,7 +7,8 @@ The object put there decides what follows: more records, or a fence. Histories l
 apart. A fence is never dropped, because without it a controller of the old history that wakes up
 late could continue.
 Must not do I/O.
-Source: ADR 0013; SlateDB's numbered manifests; the WAL's slots and fences (`stream.wal`).
+Source: docs/design/disaster-recovery.md; SlateDB's numbered manifests; the WAL's slots and fences
+(`stream.wal`).
 
 Object: a header with magic "PNSTMLOG", then msgpack [first offset, [index, term, offset,
 members], created ms, cluster id, is fence, [record, ...]].

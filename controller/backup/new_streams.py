@@ -4,7 +4,7 @@ them could not be found again. Pure.
 Invariant: for a stream that may be missing in the backup, `needed` returns an offset that covers
 its creation. Stream ids rise with the metadata offset of their creation.
 Must not wait: the caller does.
-Source: ADR 0013.
+Source: docs/design/disaster-recovery.md.
 """
 
 from collections import deque

@@ -9,7 +9,7 @@ other records mean that this history is over (BackupFenced). A store that fails 
 callers of `covered`.
 Limits: one object at a time, `backup_bytes_max` each.
 Must not delete anything, and must not depend on what a record means.
-Source: ADR 0013.
+Source: docs/design/disaster-recovery.md.
 """
 
 import asyncio

@@ -1,3 +1,3 @@
-"""Balance leaders: collect the load that brokers measure, find slow brokers, and derive moves. ADR
-0015.
+"""Balance leaders: collect the load that brokers measure, find slow brokers, and derive moves.
+docs/design/balancing.md.
 """

@@ -8,7 +8,7 @@ brokers are not elected as long as others live. A manager checks every decision 
 writer's turn (`move_leaders`, `relieve`). Planning yields often, so that fencing and electing can
 run.
 Must not write metadata of its own: its state ends with the epoch of this active controller.
-Source: AutoMQ `AnomalyDetector` and `ActionExecutor`, ADR 0015.
+Source: AutoMQ `AnomalyDetector` and `ActionExecutor`, docs/design/balancing.md.
 """
 
 import asyncio

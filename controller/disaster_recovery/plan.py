@@ -8,7 +8,7 @@ margin. Afterwards no partition has a leader, every stream is closed and every W
 state of an old process cannot take effect. A log whose objects are missing begins above the last
 missing range.
 Must not do I/O and must not bridge a gap: it is reported.
-Source: ADR 0013; `controller.managers.recovery` for one WAL.
+Source: docs/design/disaster-recovery.md; `controller.managers.recovery` for one WAL.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

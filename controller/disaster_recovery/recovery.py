@@ -7,7 +7,7 @@ fenced, so that no old broker can acknowledge anything that was not read. Then t
 new history is written, whole or not at all. Nothing else is written. Every step may be repeated: a
 second run finds the fences and continues, and a run after a finished recovery finds it finished.
 Must not delete anything.
-Source: ADR 0013.
+Source: docs/design/disaster-recovery.md.
 """
 
 import asyncio

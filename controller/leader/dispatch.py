@@ -3,8 +3,8 @@
 Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
 gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
 What acknowledged records need after a loss of all controllers' disks is in the backup before it is
-answered (ADR 0013): registrations, topics, levels of features, ACLs, users, delegation tokens,
-quotas, the opening of new streams.
+answered (docs/design/disaster-recovery.md): registrations, topics, levels of features, ACLs,
+users, delegation tokens, quotas, the opening of new streams.
 
 Must hold no other rule. Source: KRaft `ControllerApis`.
 """

@@ -5,7 +5,8 @@ Invariants: An object's bytes are deleted only after the read grace since its de
 *committed*, by this process's monotonic clock. `ObjectRemoved` follows only after the store
 confirmed the delete; after a crash in between, the delete is repeated, which is idempotent. Bytes
 are deleted only after the record that allows it is in the backup: a recovery from the store finds
-everything that its image refers to, and every slot that is not committed there (ADR 0013). Of an
+everything that its image refers to, and every slot that is not committed there
+(docs/design/disaster-recovery.md). Of an
 ended WAL, slots that are registered as objects stay, and so do the slot at which it ended and
 everything that could be taken for its fence: a fence must outlive every paused writer. These and
 the WAL itself go when no slot is an object any more and the fence is older than

@@ -7,7 +7,7 @@ never write at once, and no request can get lost in between. Every move has a ti
 returns the brokers to fence when it expires, which the active controller measures from when it
 first saw the move (`controller.leader.ticks`). A further move of a moving partition changes only
 its target: source and begin stay. Source: AutoMQ
-`ReplicationControlManager#changePartitionReassignmentV2`; `docs/adr/0011-reassignment.md`.
+`ReplicationControlManager#changePartitionReassignmentV2`; docs/design/moves-and-failover.md.
 """
 
 from collections import Counter

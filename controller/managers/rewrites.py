@@ -6,8 +6,8 @@ It removes entries from the index only if each is still exactly as the job read 
 that covers exactly the same offsets. It therefore needs no fence: whichever broker leads the
 partition meanwhile, the index holds the same. Each item succeeds or fails by itself; a repeat after
 a lost reply succeeds without records. If the sources changed meanwhile (compacted, trimmed,
-deleted), the refusal says so. Objects are not destroyed here. Source: ADR 0023; Iceberg's
-`RewriteFiles`.
+deleted), the refusal says so. Objects are not destroyed here. Source: docs/design/compaction.md;
+Iceberg's `RewriteFiles`.
 """
 
 from collections.abc import Sequence

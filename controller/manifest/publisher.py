@@ -11,7 +11,7 @@ has shown for less than the readers' grace counts as not shown yet (`protected_f
 delete only what the manifest has shown (`shown_offset`). So a slot or an object that a root names
 exists for that long after the root was the newest.
 Must not hold the event loop: the image is captured, encoded and compressed in steps of some 10 ms.
-Source: docs/adr/0017.
+Source: docs/design/manifest.md.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ Invariant: an acceptance names single slots of one WAL, so it never covers a slo
 later. It is an entry of the key/value store, written through the active controller. It has no
 meaning once the WAL has ended: no WAL is ever used twice.
 Must not do I/O.
-Source: docs/adr/0037.
+Source: docs/design/wal.md.
 """
 
 from collections.abc import Collection, Iterable

@@ -13,7 +13,7 @@ keeps everything that it acknowledged to the leader of that term. It keeps perma
 leader knew to be committed.
 
 Limits: Memory is lost with the process: what no running controller remembers is not detected. Must
-not do I/O. Source: ADR 0033.
+not do I/O. Source: docs/design/metadata.md.
 """
 
 from collections.abc import Iterable

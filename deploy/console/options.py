@@ -1,7 +1,7 @@
 """Say what a console shows and who may reach it, and refuse what is not safe.
 
 Invariant: pure. On an address other than loopback the console asks for a user and a password of the
-cluster, unless `allow_insecure` says that everyone may come in (ADR 0067).
+cluster, unless `allow_insecure` says that everyone may come in (docs/design/authorization.md).
 """
 
 import re

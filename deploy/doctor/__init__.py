@@ -1,1 +1,1 @@
-"""Find what is wrong with a deployment, and how to fix it (ADR 0030)."""
+"""Find what is wrong with a deployment, and how to fix it (docs/design/observability.md)."""

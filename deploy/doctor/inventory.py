@@ -10,8 +10,8 @@ holds anyway, and `CANDIDATES_MAX` suspects.
   so such an object cannot become known. Of WALs, only slots below the end of an ended WAL are
   orphans. Its fence, later slots, and WALs that the metadata do not contain must never be deleted.
 
-Must not do I/O. Source: ADR 0013, 0030; the rules for WALs are those of
-`controller.leader.janitor`.
+Must not do I/O. Source: docs/design/disaster-recovery.md, docs/design/observability.md; the rules
+for WALs are those of `controller.leader.janitor`.
 """
 
 from collections.abc import Callable, Iterable

@@ -2,7 +2,7 @@
 
 Invariant: after `refresh` the image is at least as new as what was committed when it was called, so
 an object that is unknown afterwards was unknown to every node at the call. A backup is as new as
-the store has it; what it refers to has not been deleted (ADR 0013).
+the store has it; what it refers to has not been deleted (docs/design/disaster-recovery.md).
 """
 
 import asyncio

@@ -5,7 +5,8 @@ unless nothing in the cluster does:
 
 - A broker with a SASL listener always needs one.
 - A controller does not know whether the cluster has users: it needs one without `allow.insecure`.
-- On another address than loopback it needs one without `allow.insecure` (ADR 0067).
+- On another address than loopback it needs one without `allow.insecure`
+(docs/design/authorization.md).
 
 Must not start anything: `deploy.node.console` does.
 """

@@ -2,7 +2,7 @@
 its standard input.
 
 Schemas and records were written by others, so it has the limits of the process that checks records
-for a broker (`broker.schemas.worker`, ADR 0085).
+for a broker (`broker.schemas.worker`, docs/design/schemas.md).
 Must not: open a connection, or read what the console does not send.
 """
 

@@ -5,7 +5,7 @@ Invariants: every offset of the slices is returned once, or an error names it. R
 whichever objects hold them, also when only committed ones are wanted: aborted transactions are
 looked up once, before anything is read, because decided transactions stay decided. New plans use
 the newest manifest and the same streams: a topic that was deleted and created again is a loss, and
-never gives other rows. Source: ADR 0017.
+never gives other rows. Source: docs/design/manifest.md.
 """
 
 import time

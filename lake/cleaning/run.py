@@ -6,7 +6,8 @@ after a crash would miss what the pass removes, and at the last stable offset. A
 the first exchange in conflict, so no tombstone goes before a record that it deletes; each exchange
 succeeds only if the log index still has its sources, so the leader's own cleaner, compaction and
 other jobs may run at the same time. The job stores no cleaned end: the leader's next pass does,
-and finds little to do. No request goes to brokers. Source: ADR 0023, ADR 0043.
+and finds little to do. No request goes to brokers. Source: docs/design/compaction.md,
+docs/design/log-cleaning.md.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

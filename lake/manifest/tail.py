@@ -6,8 +6,8 @@ everything that was acknowledged, and nothing in it is ever taken back. A cursor
 running reader asks only for new slots, and an idle one costs one GET per WAL, and a LIST now and
 then. Slots are dropped when the manifest says that they are committed. A lost or damaged slot is
 never skipped silently: `bad_slot_for` names it for the partitions that it may concern, and the next
-walk reads it again. Must not write: readers never fence. Source: `stream.recovery.recoverer`, ADR
-0037.
+walk reads it again. Must not write: readers never fence. Source: `stream.recovery.recoverer`,
+docs/design/wal.md.
 """
 
 import asyncio

@@ -5,7 +5,8 @@ Invariants: the controller assigns an object's id before its first byte is writt
 collect whatever a killed run leaves behind. Nothing changes before a commit, and a commit changes
 where offsets lie, never which ones exist. A conflict (brokers, retention or another run were
 faster) costs the work of the compactions concerned, which are planned again. No request goes to
-brokers. Any number of runs may run at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
+brokers. Any number of runs may run at once. Source: docs/design/compaction.md; Iceberg's
+`RewriteDataFiles`.
 """
 
 import asyncio

@@ -3,5 +3,5 @@ Protobuf values is a column. Needs the extra `sql`.
 
 `session` runs statements, `topic_table` reads what a statement needs of a topic, `pruning` finds
 the offsets that a filter leaves, `topic_schema` derives columns, and `json_values` parses JSON in
-DuckDB. See docs/how-to/query-with-sql.md and ADR 0079.
+DuckDB. See docs/how-to/query-with-sql.md and docs/design/readers.md.
 """

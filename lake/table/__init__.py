@@ -3,5 +3,5 @@ exactly once. Needs the extra `table`.
 
 Decisions are pure (`plan`, `settle`, `rows`, the schemas). `job` is the work of an executor on one
 task, `sync` and `compact` drive it, `iceberg` and `directory` are the two kinds of table, and
-`engines` runs tasks in threads or in Spark. See docs/reference/table.md and ADR 0021.
+`engines` runs tasks in threads or in Spark. See docs/reference/table.md and docs/design/tables.md.
 """

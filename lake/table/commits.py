@@ -2,7 +2,7 @@
 
 Invariant: whatever is raised on the way, a batch is in the table once. Attempts are bounded. A
 process that ends in between leaves either a commit or files that no commit names. Source: `settle`,
-ADR 0021.
+docs/design/tables.md.
 """
 
 import time

@@ -4,7 +4,7 @@ written exactly once.
 Invariant: files are committed only to a table with the offsets from which they were planned. If two
 runs write the same offsets, one commits. The other one finds new offsets and deletes its files. A
 commit that is still under way is harmless: it is bound to the version it was made for, so it
-happens before every other commit or never. Must not do I/O. Source: ADR 0021.
+happens before every other commit or never. Must not do I/O. Source: docs/design/tables.md.
 """
 
 from collections.abc import Iterable

@@ -6,7 +6,7 @@ continue, and several may run at once. Dead letters are committed before the row
 with offsets of their own; a new plan leaves out those that are already there. The first commit
 stores where a table begins, so `--from latest` means the moment of the first run, not of each.
 Lost records that a run skips are stored as such in a commit of their own, before the next rows.
-Source: ADR 0021.
+Source: docs/design/tables.md.
 """
 
 import time

@@ -2,7 +2,7 @@
 
 Invariant: a commit happens whole or not at all, and only on top of the version that it names.
 Implementations never retry a commit: the next step depends on the offsets that are found then
-(`settle`). Source: ADR 0021.
+(`settle`). Source: docs/design/tables.md.
 """
 
 from typing import Protocol

@@ -2,7 +2,8 @@
 stdin, answers on stdout.
 
 It is not a thread of pytest, because a test may stop the clock, patch `time`, fork, hold the GIL or
-be traced for coverage, and brokers must not be affected (docs/adr/0027). Invariants: it ends when
+be traced for coverage, and brokers must not be affected (docs/design/testing.md). Invariants: it
+ends when
 stdin does, so it cannot outlive the test run, and deletes its directory. Stdout carries answers and
 nothing else. Must not import pytest.
 """

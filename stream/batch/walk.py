@@ -1,8 +1,8 @@
 """Walk the records of a batch: whether they are sound, their newest timestamp, and which of them
 break the rules of their topic.
 
-Native code does it at 10 to 100 GB/s without the GIL (`native/walk.c`, ADR 0108). On a platform
-without it, Python takes 2 us for each record.
+Native code does it at 10 to 100 GB/s without the GIL (`native/walk.c`, docs/design/produce.md). On
+a platform without it, Python takes 2 us for each record.
 Source: Kafka `DefaultRecord`, `LogValidator`, `Lz4BlockInputStream`.
 """
 

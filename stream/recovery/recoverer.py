@@ -10,7 +10,7 @@ slots behind a hole. A lost or damaged slot holds back the partitions whose reco
 Recovery is safe to repeat and to race: an existing fence is the end, and both this module and the
 controller skip slots that are committed. The metadata must fence the broker first, so that the
 committed ends of its streams do not move. Must not delete anything.
-Source: AutoMQ `WALRecovery`; ADR 0037.
+Source: AutoMQ `WALRecovery`; docs/design/wal.md.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ slot held records of it. Every other partition is in doubt. Its streams end befo
 slot that may concern them, as if the writer had died there. The event of a transaction lies in the
 slot of its data, so no event is used without its data, and a checkpoint is used only where its data
 is.
-Must not do I/O. Source: docs/adr/0037.
+Must not do I/O. Source: docs/design/wal.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping

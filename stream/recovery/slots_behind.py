@@ -4,7 +4,7 @@ Invariant: a slot counts as lost only if an object proves it. The header of a da
 many slots before it were not durable when it was written; all below those were. A fence lies in the
 first free slot, so all slots below it existed. A slot that a LIST showed existed. A slot that a
 LIST does not show proves nothing. Cost: one LIST, and one GET if the LIST shows a slot after a
-hole. Recovery and the readers of the tail use this module. Source: docs/adr/0037.
+hole. Recovery and the readers of the tail use this module. Source: docs/design/wal.md.
 """
 
 from bisect import bisect_left

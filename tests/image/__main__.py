@@ -19,7 +19,7 @@ from tests.support.sbom import IN_THE_IMAGE, Bill, installed
 
 _SHOWN = 12
 _OPENSSL = (3, 5)
-"""The oldest that the image may have: docs/adr/0097-openssl-of-images.md."""
+"""The oldest that the image may have: docs/design/kubernetes.md."""
 _VERSIONS = "import json, platform, ssl; print(json.dumps([platform.python_version(), \
 platform.freedesktop_os_release()['VERSION_CODENAME'], ssl.OPENSSL_VERSION.split()[1]]))"
 
@@ -88,14 +88,14 @@ def check_bill(root: Path) -> None:
 
 
 def check_versions(container: Container) -> None:
-    """Compare Python, Debian and OpenSSL with what the name of the base and the ADR say."""
+    """Compare Python, Debian and OpenSSL with what the name of the base and the design note say."""
     python, debian, openssl = json.loads(container.said("python", "-c", _VERSIONS))
     say(f"  Python {python}, Debian {debian}, OpenSSL {openssl}")
     found = images.Base(python.rpartition(".")[0], debian)
     if found != images.base():
         raise ImageFailed(f"the container has {found}, the Dockerfile says {images.base_name()}")
     if tuple(map(int, openssl.split(".")[:2])) < _OPENSSL:
-        raise ImageFailed(f"OpenSSL {openssl} is older than the one of ADR 0097: {_OPENSSL}")
+        raise ImageFailed(f"OpenSSL {openssl} is older than the one of the design note: {_OPENSSL}")
 
 
 def check_container(root: Path, builder: Builder) -> None:

@@ -345,7 +345,8 @@ async def test_records_of_transactions_are_those_of_kafka(verifying: str, cluste
             assert decode_key(key) == "records"
             decoded = decode_value("records", value)
             assert encode_value(decoded, 1) == value
-            # A broker that leads all partitions ends a transaction in one step (ADR 0061).
+            # A broker that leads all partitions ends a transaction in one step
+            # (docs/design/transactions.md).
             if decoded.state not in PREPARED:
                 history.append(
                     (decoded.state.label, decoded.client_version, sorted(decoded.partitions))

@@ -89,6 +89,7 @@ async def _go_on(world: "World") -> None:
         world.bucket, world.limits.controller.cluster_id, kept=2
     ).load_newest()
     assert loaded is not None
-    # What an old broker prepared and put after the recovery had listed the store stays (ADR 0013).
+    # What an old broker prepared and put after the recovery had listed the store stays
+    # (docs/design/disaster-recovery.md).
     world.checker.forgotten_ids.append(range(loaded.image.next_object_id))
     world.rebuilt(loaded)

@@ -7,7 +7,7 @@ in order, and then the end of the connection. Long-lived applications have one i
 producer epoch, commit every other transaction, and pause in some for longer than any client waits
 for an answer. Left out, because with transaction version 1 no broker can tell: a client's request
 that arrives after a change of coordinator. The broker may be coordinator again by then without a
-record of the newer connection (ADR 0032).
+record of the newer connection (docs/design/transactions.md).
 """
 
 import asyncio

@@ -6,7 +6,8 @@ retriable errors or without answers, repeats batches with their sequences until 
 and ends when it is fenced. Its requests to one broker do not overtake each other (`Connection`);
 copies of batches come late. Instances of version 1 add partitions and offsets by request. Those of
 version 2 (KIP-890) do not: they take another epoch with the end of every transaction. Invariants,
-from which follows that a hanging transaction is the brokers' fault (ADR 0019): an instance of
+from which follows that a hanging transaction is the brokers' fault (docs/design/transactions.md):
+an instance of
 version 1 ends a transaction only when every batch of it is settled, and one that dies in the middle
 leaves it to the next epoch. An instance of version 2 may abort while its batches are on their way.
 Must not: use what brokers have in memory.

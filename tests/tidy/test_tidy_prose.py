@@ -1,4 +1,4 @@
-"""Check the length of the README and the spelling."""
+"""Check the length of the README and the design notes, and the spelling."""
 
 import os
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED_FOLDERS = {"tests", "site", "build", "dist", "node_modules", "__pycache__"}
 README_LINES_MAX = 120
+NOTE_WORDS_MAX = 800
 
 IZE = (
     "author|custom|emphas|final|initial|maxim|minim|normal|optim|organ|priorit|real|recogn|serial"
@@ -46,6 +47,12 @@ def matches(pattern: re.Pattern[str]) -> list[str]:
 def test_readme_is_short() -> None:
     count = len((ROOT / "README.md").read_text().splitlines())
     assert count <= README_LINES_MAX, f"README.md has {count} lines"
+
+
+def test_design_notes_are_short() -> None:
+    words = {path.name: len(path.read_text().split()) for path in ROOT.glob("docs/design/*.md")}
+    assert words
+    assert not {name: count for name, count in words.items() if count > NOTE_WORDS_MAX}
 
 
 def test_cannot_is_one_word() -> None:

@@ -1,4 +1,4 @@
-"""Check that references lead to something in the repository: paths, modules, ADRs, links and
+"""Check that references lead to something in the repository: paths, modules, links and
 anchors.
 
 Paths that begin with a folder of the root are checked everywhere. Other file names are checked in
@@ -59,7 +59,6 @@ TEXTS = {".py", ".md", ".sh", ".yaml", ".yml", ".toml", ".tpl", ".dockerignore",
 FILE = re.compile(
     r"(?<![\w./:@$%{}*<>-])(?:\.{1,2}/)*((?:[\w.-]+/)*[\w.-]+\.(?:py|md|sh|ya?ml|toml))(?![\w/*<{(-]|\.\w)"
 )
-ADR = re.compile(r"\b(?:ADRs? |docs/adr/|adr/)(\d{4}(?:, \d{4})*)\b")
 ANCHOR = re.compile(r"(?<![\w/])((?:[\w-]+/)*[\w-]+\.md)#([\w-]+)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`|(python -m [\w.]+)")
 
@@ -136,9 +135,7 @@ def test_files_that_are_named_exist() -> None:
             if name not in short_names() and number in lines_of_prose(path)
         }
         named |= {
-            name
-            for name in below.findall(line)
-            if without_link(name) not in below_the_root() and not ADR.fullmatch(name)
+            name for name in below.findall(line) if without_link(name) not in below_the_root()
         }
         offenders += [
             f"{shown(path, number)}: {name}"
@@ -180,18 +177,6 @@ def is_defined(name: str) -> bool:
     return False
 
 
-def test_decisions_that_are_named_exist() -> None:
-    numbers = {path.name[:4] for path in (ROOT / "docs").rglob("adr/*.md")}
-    offenders = [
-        f"{shown(path, number)}: ADR {named}"
-        for path, number, line in lines_with(r"ADR|adr/")
-        for match in ADR.findall(line)
-        for named in match.split(", ")
-        if named not in numbers
-    ]
-    assert not offenders, listed(offenders)
-
-
 def test_links_of_markdown_lead_somewhere() -> None:
     offenders = []
     for path in files():
@@ -226,7 +211,6 @@ def test_patterns_find_references_and_nothing_else() -> None:
         "y.sh",
     ]
     assert FILE.findall("https://example.com/a/b.md docs/*.md <name>.py {name}.yaml a.python") == []
-    assert ADR.findall("ADR 0037, docs/adr/0017, 0036") == ["0037", "0017, 0036"]
     assert list(prose("a\n```sh\n# b\n```\nc")) == [(1, "a"), (5, "c")]
     assert anchors("# A B\n```\n# no\n```\n## Broker: `x` & y") == {
         "a-b",

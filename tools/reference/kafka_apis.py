@@ -44,7 +44,7 @@ _LIMITS_HEAD: Final = f"""
 
 A request names at most so many things, whatever their kind: each element of an array, also of one inside another, and each tagged field counts as one.
 For APIs that are not in the table it is {REQUEST_ELEMENTS_MAX:,}.
-What clients send for 10,000 partitions fits, and so do requests for 5,000 groups ([ADR 0101](../adr/0101-limits-of-long-requests.md)).
+What clients send for 10,000 partitions fits, and so do requests for 5,000 groups ([design note](../design/fairness.md)).
 A request with more elements closes the connection, and the log of the broker names the API, the number and the limit.
 The last column has further limits: a request above one of them gets POLICY_VIOLATION if the API has an error for the whole request; otherwise the connection closes.
 
@@ -73,7 +73,7 @@ A live group changes its protocol when the first member of the consumer protocol
 Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat.
 Share groups (KIP-932) have the assignor `simple`.
 The first start offset of a group in a partition is stored before anything is delivered: in Kafka a group that begins at the end may pass over records when its leader fails early.
-Streams groups (KIP-1071, `group.protocol=streams`) have the assignor `sticky`, and what Kafka 4.2 has: no static members, no warm-up tasks, no sources by regular expressions, and no other topology until the group is deleted ([ADR 0102](../adr/0102-streams-groups.md)).
+Streams groups (KIP-1071, `group.protocol=streams`) have the assignor `sticky`, and what Kafka 4.2 has: no static members, no warm-up tasks, no sources by regular expressions, and no other topology until the group is deleted ([design note](../design/streams-groups.md)).
 
 Brokers have configs of their own and configs for all of them (`kafka-configs.sh --entity-type brokers`), with Kafka's sources and synonyms.
 Live settings of Penstock change at once, also some that Kafka refuses, such as `num.partitions`.
@@ -82,7 +82,7 @@ Unlike Kafka, brokers refuse names that they do not know, the settings of TLS an
 A topic without `min.insync.replicas` has it from the defaults, source 5; a new cluster of Kafka 4.2 stores it for all brokers, source 3, because of its eligible leader replicas.
 
 A Fetch with a rack (version 11 and later) may be answered with a preferred read replica: any broker in that rack, because all of them can read what is in the store ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
-A Fetch with the replica id and epoch of a live broker asks where the records are: in its answer, MessagePack that names WAL slots takes their place ([ADR 0107](../adr/0107-tails-in-the-rack.md)). From anyone else it gets NOT_LEADER_OR_FOLLOWER.
+A Fetch with the replica id and epoch of a live broker asks where the records are: in its answer, MessagePack that names WAL slots takes their place ([design note](../design/fetch.md#reads-in-the-rack)). From anyone else it gets NOT_LEADER_OR_FOLLOWER.
 
 Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version`, `share.version`, `streams.version` and `offsets.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
 New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0, `group.version` 1, `share.version` 0, `streams.version` 0 and `offsets.version` 0 until someone changes them.
@@ -191,11 +191,11 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     ),
     "InitializeShareGroupState": (
         "It changes nothing in the epoch that a state already has"
-        " ([ADR 0053](../adr/0053-share-groups.md))."
+        " ([design note](../design/share-groups.md))."
     ),
     "AlterShareGroupOffsets": (
         "It begins a new epoch of the group, and refuses negative offsets"
-        " ([ADR 0053](../adr/0053-share-groups.md))."
+        " ([design note](../design/share-groups.md))."
     ),
 }
 """What is known to differ, by the name of the API."""

@@ -1,3 +1,3 @@
-"""OpenTelemetry traces of produce requests and moves (docs/reference/traces.md, ADR 0029). `set_up`
-imports the rest on demand.
+"""OpenTelemetry traces of produce requests and moves (docs/reference/traces.md,
+docs/design/observability.md). `set_up` imports the rest on demand.
 """

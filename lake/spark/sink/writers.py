@@ -4,7 +4,7 @@ Invariants: without `exactlyOnce` a task returns only after every record is ackn
 once, because a repeated task repeats its records. With it tasks only stage rows, and the driver
 writes the whole batch in one transaction before Spark may forget it. Spark pickles these objects
 and makes new ones for every micro-batch, so they keep no state. Source: `pyspark.sql.datasource`
-of 4.3; ADR 0024.
+of 4.3; docs/design/spark.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

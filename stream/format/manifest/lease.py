@@ -10,7 +10,7 @@ so that deleting an expired renewal never hits a live lease. Two bounds of seven
 clocks, where an error of an hour does no harm: from the PUT of the renewal and from the publication
 of the manifest, regardless of the lease. A damaged lease holds everything for that time. WAL slots
 do not obey leases: brokers delete them a minute after their data was committed, and a reader plans
-those offsets again (docs/adr/0017, 0036).
+those offsets again (docs/design/manifest.md, docs/design/fencing.md).
 Source: Gray & Cheriton, "Leases" (SOSP 1989).
 """
 
