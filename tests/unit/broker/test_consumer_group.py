@@ -263,6 +263,39 @@ def test_a_static_member_that_stays_away_is_removed() -> None:
     assert world.group.state is GroupState.EMPTY
 
 
+def revoking(**fields: Any) -> World:
+    """A group whose member "a" has to give up two of its four partitions for "b"."""
+    world = World(t=4)
+    world.join("a", "t", **fields)
+    world.join("b", "t")
+    before = world.owned["a"]
+    world.beat("a")
+    assert len(world.partitions("a")) == 2
+    world.owned["a"] = before
+    return world
+
+
+def test_a_member_may_not_keep_partitions_because_the_coordinator_changed() -> None:
+    world = revoking()
+    group = world.restored()
+    world.now_ms += 4_999
+    group.tick(world.topics, world.now_ms)
+    assert set(group.members) == {"a", "b"}
+    world.now_ms += 1
+    group.tick(world.topics, world.now_ms)
+    assert set(group.members) == {"b"}, "its session is twice as long"
+
+
+def test_a_static_member_that_leaves_gives_up_what_it_was_to_revoke() -> None:
+    world = revoking(instance_id="i")
+    world.leave("a", -2, instance_id="i")
+    world.now_ms += 5_000
+    world.group.tick(world.topics, world.now_ms)
+    assert set(world.group.members) == {"a", "b"}, "it has until the end of its session"
+    world.beat("b")
+    assert len(world.partitions("b")) == 2
+
+
 def test_members_that_leave_give_their_partitions_back() -> None:
     world = World(t=4)
     world.join("a", "t")

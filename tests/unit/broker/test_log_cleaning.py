@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.base.ids import Millis
+from penstock.base.ids import Millis, Offset
 from penstock.broker import cleaner_duty
 from penstock.broker.cleaner_duty import CleanerDuty
 from penstock.broker.handlers.forks import PointRefusal, find_fork_points
@@ -18,7 +18,7 @@ from penstock.stream.batch.compression import Compression
 from penstock.stream.batch.header import iter_headers
 from penstock.stream.batch.records import Record, decode_records, encode_batch
 from penstock.stream.cache.block_cache import BlockCache
-from penstock.stream.cleaning.cleaner import CleanerConfig, LogCleaner
+from penstock.stream.cleaning.cleaner import CleanerConfig, CleaningTask, LogCleaner
 from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX
 from penstock.stream.compaction.compactor import Compactor
 from penstock.stream.compaction.plan import CompactionConfig
@@ -442,6 +442,29 @@ async def test_nothing_behind_an_open_transaction_is_cleaned(log):
     assert await log.leader.mark("t", 7, commit=True) == 0
     await log.clean()
     assert [offset for offset, _, _ in await log.pairs()] == [2, 4]
+
+
+@pytest.mark.parametrize("young_from_ms", [None, Millis(NOW - 1)])
+async def test_the_batch_at_the_end_of_the_clean_part_stays_as_it_is(log, young_from_ms):
+    """A tombstone gets its horizon in the pass that cleans it. Here the pass ends before it,
+    because its transaction is open, or because it is too young.
+    """
+    await log.produce(*(keyed((b"a", value), timestamp=NOW - 2) for value in (b"1", b"2")))
+    await log.produce(transactional(7, 0, (b"b", None)))
+    await log.upload()  # one range
+    partition = await log.leader.opened("t")
+    end = Offset(2) if young_from_ms is None else partition.high_watermark
+    task = CleaningTask(
+        stream_id=partition.log.data.stream_id,
+        start=Offset(0),
+        dirty_from=Offset(0),
+        end=end,
+        young_from_ms=young_from_ms,
+        tombstones_kept_ms=1,
+    )
+    report = await log_cleaner_of(log.leader).clean(task)
+    assert (report.clean_end, report.removed_records) == (2, 1)
+    assert {header.delete_horizon_ms for header in await log.headers()} == {None}
 
 
 async def test_a_commit_marker_goes_when_no_record_of_its_transaction_is_left(log, world):

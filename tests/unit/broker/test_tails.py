@@ -217,6 +217,17 @@ def test_committed_reads_need_all_aborted_transactions() -> None:
     assert tail.covers(Offset(80), committed=True)
 
 
+def test_an_abort_is_known_while_its_marker_is_not_committed() -> None:
+    below, at = AbortedTransaction(1, 12, 19), AbortedTransaction(2, 15, 20)
+    tail = tail_at(10)
+    slots = slot(3, 10, 20), slot(4, 20, 30)
+    tail.take(30, 30, 0, report(30, *slots, since=10, aborted=(below, at)))
+    tail.forget_committed(Offset(20))
+    view = tail.view(Offset(20), Offset(20), committed=True)
+    assert view is not None
+    assert view.aborted_within(Offset(10), Offset(30)) == [at]
+
+
 def test_offsets_without_the_aborted_transactions_below_them_do_not_count() -> None:
     """An answer that has no room for a partition names its offsets all the same."""
     aborted = AbortedTransaction(1, 12, 28)
