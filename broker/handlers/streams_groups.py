@@ -127,6 +127,7 @@ def _heartbeat(
         has_task_offsets=request.task_offsets is not None,
         has_task_end_offsets=request.task_end_offsets is not None,
         is_shutdown=request.shutdown_application,
+        connection_id=ctx.connection.id,
     )
 
 

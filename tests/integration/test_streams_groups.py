@@ -76,7 +76,7 @@ class Client(CoordinatorClient):
         self.active: dict[str, Tasks] = {}
         self.standby: dict[str, Tasks] = {}
         self.changes_count = 0
-        """Assignments that members were told."""
+        """Assignments that changed what members have."""
 
     def beat(self, member_id: str, epoch: int | None = None) -> Any:
         """Send a heartbeat that says what the member has."""
@@ -99,9 +99,10 @@ class Client(CoordinatorClient):
         if answer.error_code == 0:
             self.epochs[member_id] = answer.member_epoch
         if answer.active_tasks is not None:
-            self.changes_count += 1
+            before = self.active[member_id], self.standby[member_id]
             self.active[member_id] = _found(answer.active_tasks)
             self.standby[member_id] = _found(answer.standby_tasks)
+            self.changes_count += before != (self.active[member_id], self.standby[member_id])
         return answer
 
     def settle(self, *member_ids: str) -> None:

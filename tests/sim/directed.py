@@ -5,7 +5,7 @@ repeated until they succeed. Nothing is lost or slow, unless the script pauses a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -142,7 +142,7 @@ class Script:
         return None if topic is None else self.world.brokers.get(topic.partitions[part[1]].leader)
 
     @contextmanager
-    def paused(self, node_id: int) -> Iterator[None]:
+    def paused(self, node_id: int) -> Generator[None]:
         """Pause the process of a broker. Must be shorter than its session."""
         process = self.broker(node_id).process
         process.pause()
@@ -152,7 +152,7 @@ class Script:
             process.resume(self.world.loop)
 
     @contextmanager
-    def isolated(self, node_id: int) -> Iterator[None]:
+    def isolated(self, node_id: int) -> Generator[None]:
         """Cut the links between a broker and the controller. Clients and the store reach it."""
         links, link = self.world.network.links, self.broker(node_id).process.link
         links.cut(link, _CONTROLLER)
@@ -201,7 +201,17 @@ class Script:
         return held
 
     @contextmanager
-    def refused(self, node_id: int) -> Iterator[None]:
+    def deaf_clients(self, broker: SimBroker) -> Generator[None]:
+        """Lose the responses of a broker to clients."""
+        links = self.world.network.links
+        links.cut(broker.process.link, "client")
+        try:
+            yield
+        finally:
+            links.mend(broker.process.link, "client")
+
+    @contextmanager
+    def refused(self, node_id: int) -> Generator[None]:
         """Put a firewall between a broker and the controller. It refuses connections, as the
         address of a dead controller does.
         """

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import penstock.broker.groups.streams.group as group_module
@@ -58,11 +59,22 @@ def _silent_streams_members_stay() -> list[Patch]:
     return [(StreamsGroup, "next_deadline_ms", lambda _: None)]
 
 
+def _tasks_sent_once() -> list[Patch]:
+    """The connection does not matter: tasks are lost with a response."""
+    real = StreamsGroup.heartbeat
+
+    def heartbeat(self: StreamsGroup, request: Any, topics: Any, now_ms: int) -> Any:
+        return real(self, replace(request, connection_id=None), topics, now_ms)
+
+    return [(StreamsGroup, "heartbeat", heartbeat)]
+
+
 STREAMS_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "active_tasks_given_away": _active_tasks_given_away,
     "given_up_tasks_not_awaited": _given_up_tasks_not_awaited,
     "streams_epochs_unchecked": _streams_epochs_unchecked,
     "streams_answers_before_durable": _streams_answers_before_durable,
     "tasks_not_restored": _tasks_not_restored,
+    "tasks_sent_once": _tasks_sent_once,
     "silent_streams_members_stay": _silent_streams_members_stay,
 }

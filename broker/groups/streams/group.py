@@ -93,6 +93,8 @@ class StreamsGroup:
         self._active: dict[Task, str] = {}
         """The member that has each active task, until it has given it up."""
         self._standby: dict[Task, set[str]] = {}
+        self._sent_over: dict[str, int] = {}
+        """The connection over which each member was sent its tasks last. Known in memory only."""
         self._topics_version = -1
         self._configured: ConfiguredTopology | None = None
         """Of the topology, with the topics of `_topics_version`."""
@@ -218,10 +220,14 @@ class StreamsGroup:
         statuses: tuple[tuple[Status, str], ...],
     ) -> StreamsHeartbeatResult:
         member = self.members[before.member_id]
-        is_told = request.is_joining or member.current.assigned != before.current.assigned
+        is_changed = request.is_joining or member.current.assigned != before.current.assigned
         endpoint_epoch = self.endpoint_epoch
-        if is_told and member.metadata.endpoint is not None:
+        if is_changed and member.metadata.endpoint is not None:
             endpoint_epoch += 1
+        # A response may be lost with its connection. Kafka does not send the tasks again.
+        is_sent = is_changed or request.connection_id != self._sent_over.get(member.member_id)
+        if request.connection_id is not None:
+            self._sent_over[member.member_id] = request.connection_id
         if not is_new:  # Kafka forgets the epoch of the first heartbeat of a group
             self.endpoint_epoch = endpoint_epoch
         endpoints = None
@@ -232,7 +238,7 @@ class StreamsGroup:
             member_epoch=member.current.epoch,
             heartbeat_interval_ms=self.limits.heartbeat_interval_ms,
             statuses=statuses,
-            tasks=member.current.assigned.without_epochs() if is_told else None,
+            tasks=member.current.assigned.without_epochs() if is_sent else None,
             endpoint_epoch=self.endpoint_epoch,
             endpoints=endpoints,
             missing_topics=configured.missing,
@@ -530,6 +536,7 @@ class StreamsGroup:
         if metadata is None:
             self._apply_current(member_id, None)
             self.members.pop(member_id, None)
+            self._sent_over.pop(member_id, None)
             if not self.members:
                 self._shutdown_by = None
             return

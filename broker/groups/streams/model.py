@@ -86,6 +86,8 @@ class StreamsHeartbeatRequest:
     has_task_end_offsets: bool = False
     is_shutdown: bool = False
     """The member asks all members to stop."""
+    connection_id: int | None = None
+    """The connection that it came over; None: none."""
 
     @property
     def is_joining(self) -> bool:

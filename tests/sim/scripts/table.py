@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tests.sim.directed import ScriptFunction
-from tests.sim.scripts import logs, topics, transactions
+from tests.sim.scripts import groups, logs, topics, transactions
 
 FOUND_BY: Mapping[str, Sequence[tuple[ScriptFunction, str]]] = {
     "cleaned_past_the_last_stable_offset": [
@@ -40,4 +40,5 @@ FOUND_BY: Mapping[str, Sequence[tuple[ScriptFunction, str]]] = {
     "stale_coordinator_answers": [
         (transactions.read_offsets_at_an_old_coordinator, "returns the offset 1")
     ],
+    "tasks_sent_once": [(groups.lose_the_tasks_of_a_member, "the members have")],
 }

@@ -97,11 +97,10 @@ async def join(
 
 
 async def own(
-    coordinator: GroupCoordinator, member_id: str, epoch: int, tasks: Tasks
+    coordinator: GroupCoordinator, member_id: str, epoch: int, tasks: Tasks, **fields: Any
 ) -> StreamsHeartbeatResult:
-    return await send(
-        coordinator, member_id, epoch, active=tasks.active, standby=tasks.standby, warmup={}
-    )
+    held = {"active": tasks.active, "standby": tasks.standby, "warmup": {}}
+    return await send(coordinator, member_id, epoch, **held, **fields)
 
 
 def group_of(coordinator: GroupCoordinator) -> Group:
@@ -195,15 +194,44 @@ async def test_a_silent_member_is_removed() -> None:
     coordinator.close()
 
 
-async def test_a_member_that_keeps_its_tasks_too_long_is_removed() -> None:
-    coordinator = coordinator_on(MemoryLog())
+@pytest.mark.parametrize("by_another", [False, True])
+async def test_a_member_that_keeps_its_tasks_too_long_is_removed(by_another: bool) -> None:
+    """by_another: after a change of the coordinator."""
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
     await join(coordinator, "a", rebalance_timeout_ms=50)
     await join(coordinator, "b")
     await own(coordinator, "a", 2, Tasks(ALL))
+    if by_another:
+        coordinator = await other(log, coordinator)
     streams = streams_of(coordinator)
     await until(lambda: set(streams.members) == {"b"})
     assert (await own(coordinator, "b", 3, Tasks())).tasks == Tasks(ALL)
     coordinator.close()
+
+
+async def test_tasks_are_sent_again_over_another_connection() -> None:
+    """The response that had them may be lost. Fewer tasks, more of them, and those of a new
+    coordinator.
+    """
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a", connection_id=1)
+    assert (await send(coordinator, "a", 2, connection_id=1)).tasks is None
+    await join(coordinator, "b", connection_id=1)
+    kept = (await own(coordinator, "a", 2, Tasks(ALL), connection_id=1)).tasks
+    assert kept is not None
+    assert (await own(coordinator, "a", 2, Tasks(ALL), connection_id=2)).tasks == kept
+    assert (await own(coordinator, "a", 2, Tasks(ALL), connection_id=2)).tasks is None
+    await own(coordinator, "a", 2, kept, connection_id=2)
+    given = (await own(coordinator, "b", 3, Tasks(), connection_id=1)).tasks
+    assert given is not None
+    assert (await own(coordinator, "b", 3, Tasks(), connection_id=2)).tasks == given
+    assert (await send(coordinator, "b", 3, connection_id=2)).tasks is None
+    following = await other(log, coordinator)
+    assert (await own(following, "b", 3, Tasks(), connection_id=1)).tasks == given
+    assert (await own(following, "b", 3, Tasks(), connection_id=1)).tasks is None
+    following.close()
 
 
 async def test_a_step_that_is_not_durable_is_not_answered() -> None:
