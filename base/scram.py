@@ -7,6 +7,7 @@ Source: RFC 5802, RFC 7677; Kafka's ScramFormatter and ScramMechanism.
 
 import hashlib
 import hmac
+import re
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -33,6 +34,21 @@ class ScramMechanism(IntEnum):
 SCRAM_BY_NAME: Final = {mechanism.sasl_name: mechanism for mechanism in ScramMechanism}
 
 
+class CredentialShape(NamedTuple):
+    """What everyone can see of a credential who begins a login, apart from the bits of the salt.
+
+    salt_bytes: length of the salt; 0: it is a text, as Kafka's tools make it.
+    """
+
+    mechanism: int
+    salt_bytes: int
+    iterations: int
+
+
+KAFKA_SALT_BITS: Final = 130
+_KAFKA_SALT: Final = re.compile(rb"[1-9a-z][0-9a-z]{0,25}")
+
+
 class ScramCredential(NamedTuple):
     """What verifies one user under one mechanism."""
 
@@ -44,6 +60,12 @@ class ScramCredential(NamedTuple):
     def __repr__(self) -> str:
         """Hide the keys, so that no log shows them."""
         return "ScramCredential([hidden])"
+
+
+def shape_of(mechanism: int, credential: ScramCredential) -> CredentialShape:
+    salt = credential.salt
+    is_kafka = _KAFKA_SALT.fullmatch(salt) and int(salt, 36) < 1 << KAFKA_SALT_BITS
+    return CredentialShape(mechanism, 0 if is_kafka else len(salt), credential.iterations)
 
 
 def digest(mechanism: ScramMechanism, data: bytes) -> bytes:

@@ -159,7 +159,7 @@ class Broker:
         self.store = store
         self.access = ClientAccess(
             security,
-            find_user=lambda mechanism, user: self.image.scram.get(user, mechanism),
+            find_users=lambda: self.image.scram,
             find_token=self._find_token,
         )
         self._peer_access = PeerAccess(self.access, [listener.name for listener in config.bound])

@@ -1,7 +1,7 @@
 """Decide how clients get into each listener: TLS contexts, SASL exchanges and the principals of
 certificates.
 
-    access = ClientAccess(config, find_user=...); await access.start(); ...; await access.close()
+    access = ClientAccess(config, find_users=...); await access.start(); ...; await access.close()
 
 Must not: know sockets or requests.
 """
@@ -16,7 +16,7 @@ from typing import Final
 from penstock.base.clock import wall_ms
 from penstock.base.listeners import SecurityProtocol
 from penstock.base.principal import ANONYMOUS, USER, Principal
-from penstock.base.scram import SCRAM_BY_NAME, ScramCredential, ScramMechanism
+from penstock.base.scram import SCRAM_BY_NAME
 from penstock.broker.security.config import OAUTHBEARER, PLAIN, SecurityConfig
 from penstock.broker.security.delegation_tokens import DelegationTokens, FindToken
 from penstock.broker.security.distinguished_names import distinguished_name
@@ -29,6 +29,7 @@ from penstock.broker.security.sasl import SaslState
 from penstock.broker.security.scram import ScramServer
 from penstock.broker.security.tokens import TokenRules
 from penstock.broker.security.users import Users
+from penstock.controller.metadata.scram import ScramImage
 
 _NONCE_BYTES: Final = 24
 
@@ -37,24 +38,20 @@ def new_nonce() -> str:
     return secrets.token_urlsafe(_NONCE_BYTES)
 
 
-def _no_user(_mechanism: ScramMechanism, _user: str) -> ScramCredential | None:
-    return None
-
-
 def _no_token(_token_id: str) -> None:
     return None
 
 
 class ClientAccess:
-    """find_user, find_token: find the credential of a user, and a delegation token, in the
-    metadata.
+    """find_users: returns the users of the metadata as they are now. find_token: finds a delegation
+    token there.
     """
 
     def __init__(
         self,
         config: SecurityConfig | None = None,
         *,
-        find_user: Callable[[ScramMechanism, str], ScramCredential | None] = _no_user,
+        find_users: Callable[[], ScramImage] = ScramImage,
         find_token: FindToken = _no_token,
     ) -> None:
         self.config = config or SecurityConfig()
@@ -63,7 +60,7 @@ class ClientAccess:
         )
         self.files = SecurityFiles(self.config)
         self.users = Users(
-            lambda: self.files.users.credentials, find_user, lambda: self.files.users.secret
+            lambda: self.files.users.credentials, find_users, lambda: self.files.users.secret
         )
         self.failed_count = 0
         """Authentications that failed."""
@@ -162,4 +159,5 @@ class ListenerAccess:
             users.pretend,
             nonce=new_nonce(),
             find_token=self._access.delegation_tokens.login,
+            pretend_token=self._access.delegation_tokens.pretend,
         )

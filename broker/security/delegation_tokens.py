@@ -21,6 +21,7 @@ from penstock.base.scram import (
     ScramCredential,
     ScramMechanism,
     credential_of,
+    digest,
     salted_password,
 )
 from penstock.broker.security.scram import TokenLogin
@@ -63,12 +64,21 @@ class DelegationTokens:
         owner = token.owner.removeprefix(f"{USER}:")
         return TokenLogin(self._credential(mechanism, token_id), owner, token.expiry_ms)
 
+    def pretend(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
+        """Make up the credential of an unknown token: with the salt that it would have."""
+        key = digest(mechanism, self._key)
+        return ScramCredential(self._salt(mechanism, token_id), key, key, ITERATIONS_MIN)
+
+    def _salt(self, mechanism: ScramMechanism, token_id: str) -> bytes:
+        text = f"salt:{mechanism}:{token_id}".encode()
+        return hmac.digest(self._key, text, _HASH)[:_SALT_BYTES]
+
     def _credential(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
         known = self._logins.get((mechanism, token_id))
         if known is not None:
             return known
         password = base64.b64encode(self.hmac_of(token_id)).decode()
-        salt = hmac.digest(self._key, f"salt:{mechanism}:{token_id}".encode(), _HASH)[:_SALT_BYTES]
+        salt = self._salt(mechanism, token_id)
         salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)
         while len(self._logins) >= LOGINS_MAX:
             del self._logins[next(iter(self._logins))]

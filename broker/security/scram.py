@@ -85,12 +85,14 @@ class ScramServer:
         *,
         nonce: str,
         find_token: FindToken = _no_token,
+        pretend_token: Pretend | None = None,
     ) -> None:
         self._mechanism = mechanism
         self._find = find
         self._find_token = find_token
         self._token: TokenLogin | None = None
         self._pretend = pretend
+        self._pretend_token = pretend_token or pretend
         self._own_nonce = nonce
         self._user = ""
         self._header = b""
@@ -124,11 +126,13 @@ class ScramServer:
         if extensions.get(_TOKEN_EXTENSION, "").lower() == "true":
             self._token = self._find_token(self._mechanism, self._user)
             credential = self._token.credential if self._token is not None else None
+            pretend = self._pretend_token
         else:
             credential = self._find(self._mechanism, self._user)
+            pretend = self._pretend
         self._is_known = credential is not None and credential.iterations >= ITERATIONS_MIN
         if credential is None or not self._is_known:
-            credential = self._pretend(self._mechanism, self._user)
+            credential = pretend(self._mechanism, self._user)
         self._credential = credential
         self._header = found["header"].encode()
         self._nonce = found["nonce"] + self._own_nonce

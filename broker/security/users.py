@@ -3,14 +3,16 @@
 A user is in the file of users or in the metadata; the file wins, so that no client can take over
 the user of the brokers. PLAIN checks a password against the SCRAM credential of the user, because
 passwords are not stored.
-Invariants: the cost of a check does not tell whether the user exists. At most `_THREADS` checks run
-at the same time, in threads; the others wait. A correct password is remembered for a minute under a
-keyed hash, so that clients that connect often cost little.
+Invariants: neither the cost of a check nor the first answer of a SCRAM exchange tells whether the
+user exists: for an unknown user they are those of a user that could exist. At most `_THREADS`
+checks run at the same time, in threads; the others wait. A correct password is remembered for a
+minute under a keyed hash, so that clients that connect often cost little.
 """
 
 import asyncio
 import hashlib
 import hmac
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,8 @@ from typing import Final
 
 from penstock.base.scram import (
     ITERATIONS_MIN,
+    KAFKA_SALT_BITS,
+    CredentialShape,
     ScramCredential,
     ScramMechanism,
     credential_of,
@@ -27,13 +31,13 @@ from penstock.base.scram import (
 )
 from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.broker.security.plain import WRONG
+from penstock.controller.metadata.scram import ScramImage
 
 _THREADS: Final = 2
 _REMEMBERED_S: Final = 60.0
 _REMEMBERED_MAX: Final = 10_000
-_SALT_BYTES: Final = 26
-"""The length of salts that Kafka's clients make."""
-
+_MECHANISM_COUNT: Final = len(ScramMechanism)
+_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 FileUsers = Mapping[tuple[ScramMechanism, str], ScramCredential]
 """Credentials of the users in the file."""
 
@@ -49,25 +53,54 @@ def credentials_of(
     found: dict[tuple[ScramMechanism, str], ScramCredential] = {}
     for user, password in users.items():
         for mechanism in ScramMechanism:
-            salt = _seed_of(secret, mechanism, user)[:_SALT_BYTES]
-            salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)
-            found[mechanism, user] = credential_of(mechanism, salted, salt, ITERATIONS_MIN)
+            shape = _file_shape(mechanism)
+            salt = _salt_of(_seed_of(secret, mechanism, user), shape)
+            salted = salted_password(mechanism, password, salt, shape.iterations)
+            found[mechanism, user] = credential_of(mechanism, salted, salt, shape.iterations)
     return found
+
+
+def _file_shape(mechanism: ScramMechanism) -> CredentialShape:
+    """Return the shape of credentials of the file: that of users whom Kafka's tools make."""
+    return CredentialShape(mechanism, 0, ITERATIONS_MIN)
 
 
 def _seed_of(secret: bytes, mechanism: ScramMechanism, user: str) -> bytes:
     return sign(ScramMechanism.SCRAM_SHA_512, secret, f"{mechanism}:{user}".encode())
 
 
+def _salt_of(seed: bytes, shape: CredentialShape) -> bytes:
+    if shape.salt_bytes:
+        return hashlib.shake_256(seed).digest(shape.salt_bytes)
+    number = int.from_bytes(seed) >> (8 * len(seed) - KAFKA_SALT_BITS)
+    digits = bytearray()
+    while number:
+        number, digit = divmod(number, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return bytes(reversed(digits)) or _DIGITS[:1]
+
+
+def chosen(seed: bytes, counts: Mapping[CredentialShape, int]) -> CredentialShape:
+    """Return a shape, each with the probability of its count. The same seed gets the same one; if a
+    count changes, few seeds get another one (weighted rendezvous hashing).
+    """
+
+    def distance(shape: CredentialShape) -> float:
+        drawn = int.from_bytes(hashlib.sha256(seed + repr(tuple(shape)).encode()).digest()[:8])
+        return -math.log((drawn + 1) / (1 << 64)) / counts[shape]
+
+    return min(sorted(counts), key=distance)
+
+
 class Users:
-    """in_file: the users of the file as it is now. in_metadata: finds a user of the metadata.
-    secret: makes up salts of unknown users; brokers with the same one make up the same.
+    """in_file: the users of the file as it is now. in_metadata: the users of the metadata as they
+    are now. secret: makes up salts of unknown users; brokers with the same one make up the same.
     """
 
     def __init__(
         self,
         in_file: Callable[[], FileUsers],
-        in_metadata: Callable[[ScramMechanism, str], ScramCredential | None],
+        in_metadata: Callable[[], ScramImage],
         secret: Callable[[], bytes],
     ) -> None:
         self._in_file = in_file
@@ -87,19 +120,37 @@ class Users:
             return found
         if any((other, user) in self._in_file() for other in ScramMechanism):
             return None
-        return self._in_metadata(mechanism, user)
+        return self._in_metadata().get(user, mechanism)
 
     def pretend(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
         """See `broker.security.scram.Pretend`."""
-        seed = _seed_of(self._secret(), mechanism, user)
+        counts = {
+            shape: count
+            for shape, count in self._in_metadata().shapes.items()
+            if shape.mechanism == mechanism
+        }
+        return self._pretended(mechanism, user, counts)[1]
+
+    def _pretended(
+        self, mechanism: ScramMechanism, user: str, counts: dict[CredentialShape, int]
+    ) -> tuple[ScramMechanism, ScramCredential]:
+        """Return a credential like those of the file and these, with its mechanism."""
+        in_file = _file_shape(mechanism)
+        counts[in_file] = counts.get(in_file, 0) + max(1, len(self._in_file()) // _MECHANISM_COUNT)
+        secret = self._secret()
+        shape = chosen(_seed_of(secret, mechanism, user), counts)
+        mechanism = ScramMechanism(shape.mechanism)
+        seed = _seed_of(secret, mechanism, user)
         key = hashlib.new(mechanism.hash_name, seed).digest()
-        return ScramCredential(seed[:_SALT_BYTES], key, key, ITERATIONS_MIN)
+        return mechanism, ScramCredential(_salt_of(seed, shape), key, key, shape.iterations)
 
     async def check_password(self, user: str, password: str) -> None:
         """Check a password. Raises AuthenticationFailed."""
         wrong = AuthenticationFailed("the user or the password is wrong", told=WRONG)
-        mechanism, credential = self._any_credential(user)
-        known = credential or self.pretend(mechanism, user)
+        credential = self._strongest(user)
+        mechanism, known = credential or self._pretended(
+            max(ScramMechanism), user, dict(self._in_metadata().strongest_shapes)
+        )
         loop = asyncio.get_running_loop()
         key = self._remembered_key(user, password, known)
         if self._remembered.get(key, 0.0) > loop.time():
@@ -113,12 +164,12 @@ class Users:
             del self._remembered[next(iter(self._remembered))]
         self._remembered[key] = loop.time() + _REMEMBERED_S
 
-    def _any_credential(self, user: str) -> tuple[ScramMechanism, ScramCredential | None]:
+    def _strongest(self, user: str) -> tuple[ScramMechanism, ScramCredential] | None:
         for mechanism in sorted(ScramMechanism, reverse=True):
             credential = self.find(mechanism, user)
             if credential is not None:
                 return mechanism, credential
-        return ScramMechanism.SCRAM_SHA_512, None
+        return None
 
     def _remembered_key(self, user: str, password: str, credential: ScramCredential) -> bytes:
         parts = (user.encode(), password.encode(), credential.salt, credential.stored_key)

@@ -3,10 +3,11 @@
 Source: KRaft `ScramImage`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.base.scram import ScramCredential, ScramMechanism
+from penstock.base.scram import CredentialShape, ScramCredential, ScramMechanism, shape_of
 from penstock.controller.metadata.records import ScramCredentialRecord, ScramCredentialRemoved
 
 
@@ -15,6 +16,11 @@ class ScramImage:
     _credentials: dict[str, dict[int, ScramCredential]] = field(
         default_factory=dict[str, dict[int, ScramCredential]]
     )
+
+    shapes: Counter[CredentialShape] = field(default_factory=Counter[CredentialShape])
+    """How many users have a credential of a shape."""
+    strongest_shapes: Counter[CredentialShape] = field(default_factory=Counter[CredentialShape])
+    """Likewise, with the strongest mechanism of each user alone."""
 
     def get(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         return self._credentials.get(user, {}).get(mechanism)
@@ -37,12 +43,28 @@ class ScramImage:
                 yield ScramCredentialRecord(user, mechanism, *credential)
 
     def set(self, record: ScramCredentialRecord) -> None:
+        self._count(record.user, -1)
         self._credentials.setdefault(record.user, {})[record.mechanism] = ScramCredential(
             record.salt, record.stored_key, record.server_key, record.iterations
         )
+        self._count(record.user, 1)
 
     def remove(self, record: ScramCredentialRemoved) -> None:
+        self._count(record.user, -1)
         credentials = self._credentials.get(record.user, {})
         credentials.pop(record.mechanism, None)
         if not credentials:
             self._credentials.pop(record.user, None)
+        self._count(record.user, 1)
+
+    def _count(self, user: str, by: int) -> None:
+        """Add the credentials of a user to the shapes, or take them away."""
+        credentials = self._credentials.get(user)
+        if not credentials:
+            return
+        shapes = [shape_of(*item) for item in sorted(credentials.items())]
+        for counts, counted in ((self.shapes, shapes), (self.strongest_shapes, shapes[-1:])):
+            for shape in counted:
+                counts[shape] += by
+                if not counts[shape]:
+                    del counts[shape]
