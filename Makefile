@@ -192,8 +192,8 @@ monitoring: venv ## alerts and dashboards in Prometheus, and by Grafana's schema
 	$(BIN)/pytest -q tests/monitoring $(ARGS)
 
 .PHONY: kernels
-kernels: venv ## compile stream/batch/native/walk.c for every platform, after it was changed
-	sh stream/batch/native/build.sh $(BIN)/python
+kernels: venv ## compile protocol/batch/native/walk.c for every platform, after it was changed
+	sh protocol/batch/native/build.sh $(BIN)/python
 
 .PHONY: unit
 unit: venv ## the fast tests alone

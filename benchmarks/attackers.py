@@ -16,13 +16,19 @@ from crc32c import crc32c
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from penstock.base.scram import ScramMechanism
-from penstock.broker.groups.consumer.matched_topics import EXPRESSIONS_MAX
+from penstock.broker.groups.common.matched_topics import EXPRESSIONS_MAX
 from penstock.broker.security.config import OAUTHBEARER
 from penstock.broker.security.oauthbearer import bearer_message
 from penstock.broker.security.scram import ScramClient
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import (
+from penstock.controller.api.messages import PARTITIONS_PER_REQUEST_MAX
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.topic_configs import SCHEMA_CHARS_MAX, VALUE_SCHEMA
+from penstock.protocol import apis, framing
+from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.batch.header import CRC_START, HEADER, HEADER_BYTES
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import (
     api_versions,
     consumer_group_heartbeat,
     create_topics,
@@ -37,14 +43,8 @@ from penstock.broker.wire.gen import (
     sasl_authenticate,
     sasl_handshake,
 )
-from penstock.broker.wire.primitives import Reader
-from penstock.broker.wire.request_limits import elements_max
-from penstock.controller.api.messages import PARTITIONS_PER_REQUEST_MAX
-from penstock.controller.metadata.configs import TOPIC_RESOURCE
-from penstock.controller.metadata.topic_configs import SCHEMA_CHARS_MAX, VALUE_SCHEMA
-from penstock.stream.batch.compression import Compression, compress
-from penstock.stream.batch.header import CRC_START, HEADER, HEADER_BYTES
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.primitives import Reader
+from penstock.protocol.request_limits import elements_max
 
 COMPACTED: Final = "compacted"
 """A topic with log compaction, which some attacks need."""

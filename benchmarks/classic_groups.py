@@ -21,9 +21,9 @@ from benchmarks.groups import (
     until_coordinated,
 )
 from benchmarks.harness import Measure
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode, known_code
-from penstock.broker.wire.gen import heartbeat, join_group, sync_group
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import heartbeat, join_group, sync_group
 
 _GROUP: Final = "large-classic"
 _PROTOCOL: Final = "roundrobin"

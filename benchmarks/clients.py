@@ -22,10 +22,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.framing import decode_body, encode_request_frame, parse_response_header
-from penstock.broker.wire.gen import produce
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.framing import decode_body, encode_request_frame, parse_response_header
+from penstock.protocol.gen import produce
 
 TOPIC = "bench"
 RECORD_BYTES = 1024

@@ -7,9 +7,9 @@ from typing import Final
 
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import heartbeat, metadata
 from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.gen import heartbeat, metadata
 
 _SECONDS: Final = 10.0
 _PAUSE_S: Final = 0.01

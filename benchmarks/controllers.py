@@ -30,6 +30,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
+from penstock.controller.active.writer import Runtime
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.messages import Status
 from penstock.controller.backup.layout import LogObject
@@ -55,7 +56,6 @@ from penstock.controller.metadata.records import (
     WalRecord,
 )
 from penstock.controller.raft.messages import Base, Members
-from penstock.controller.writer.runtime import Runtime
 from penstock.deploy.node import logs
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.url import open_store

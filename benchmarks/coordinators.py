@@ -23,17 +23,17 @@ from penstock.broker.coordination.log import (
     TransactionalProducer,
     _decode,
 )
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.model import GroupLimits
-from penstock.broker.groups.records import (
+from penstock.broker.groups.classic.model import GroupLimits
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.offsets.records import (
     CommittedOffset,
     OffsetKey,
     encode_offset_key,
     encode_offset_value,
 )
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.header import parse_header
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.header import parse_header
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
 
 COMMITS_COUNT = 200_000
 GROUPS_COUNT, PARTITIONS_COUNT = 10, 20

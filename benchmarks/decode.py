@@ -17,9 +17,9 @@ from benchmarks.harness import Measure
 from penstock.lake.arrow.columns import DEFAULT
 from penstock.lake.arrow.decode import Decoder, Place
 from penstock.lake.fetch.limits import ReadConfig
-from penstock.stream.batch.compression import Compression, Inflater, decompress
-from penstock.stream.batch.header import HEADER_BYTES
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.compression import Compression, Inflater, decompress
+from penstock.protocol.batch.header import HEADER_BYTES
+from penstock.protocol.batch.records import Record, encode_batch
 
 ROUNDS: Final = int(os.environ.get("BENCH_DECODE_ROUNDS", "5"))
 REPEATS: Final = 8

@@ -14,11 +14,11 @@ from typing import Any, Final
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from penstock.broker.errors import ErrorCode
-from penstock.broker.wire import apis
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.framing import encode_request_frame, parse_response_header
-from penstock.broker.wire.gen import consumer_group_heartbeat, find_coordinator
-from penstock.broker.wire.primitives import Reader
+from penstock.protocol import apis
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.framing import encode_request_frame, parse_response_header
+from penstock.protocol.gen import consumer_group_heartbeat, find_coordinator
+from penstock.protocol.primitives import Reader
 
 MEMBERS: Final = 100
 PARTITIONS: Final = 500

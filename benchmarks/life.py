@@ -13,9 +13,9 @@ from benchmarks import coordinators, harness
 from benchmarks.controllers import large_image
 from benchmarks.harness import Measure
 from penstock.base.clock import wall_ms
+from penstock.broker.background.retention import RetentionDuty
 from penstock.broker.config import BrokerConfig
 from penstock.broker.partition.partition import Partition
-from penstock.broker.retention_duty import RetentionDuty
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.controller.metadata.records import ConfigRecord
 

@@ -28,9 +28,9 @@ from penstock.base.collector import tune_collector
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS, ensure_topic
 from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
 from penstock.broker.security.config import SecurityConfig
-from penstock.broker.wire import framing
-from penstock.broker.wire.codecs import CODECS
 from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.protocol import framing
+from penstock.protocol.codecs import CODECS
 from tests.support.cluster import Cluster
 from tests.support.long_request import LongRequest
 from tests.support.long_requests import LONG_REQUESTS

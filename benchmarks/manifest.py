@@ -27,8 +27,9 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
+from penstock.controller.active.manifest.publisher import ManifestPublisher
+from penstock.controller.active.writer import Runtime
 from penstock.controller.config import ControllerConfig
-from penstock.controller.manifest.publisher import ManifestPublisher
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import (
     ClusterRecord,
@@ -42,7 +43,6 @@ from penstock.controller.metadata.records import (
     TopicRecord,
     WalRecord,
 )
-from penstock.controller.writer.runtime import Runtime
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.memory import MemoryStore

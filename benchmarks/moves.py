@@ -22,10 +22,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import clients
+from penstock.deploy.admin.reassign.admin import current_assignment, elect_preferred, reassign
+from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.node.lifeline import PARENT_VARIABLE
-from penstock.deploy.reassign.admin import current_assignment, elect_preferred, reassign
-from penstock.deploy.reassign.plan import Key
 
 PARTITIONS = 50
 BYTES_PER_S = 2e6

@@ -18,9 +18,9 @@ from penstock.broker.handlers.limited import RequestLimits
 from penstock.broker.network.request import RequestContext
 from penstock.broker.quotas.clients import ClientQuotas
 from penstock.broker.quotas.rates import Window
-from penstock.broker.wire import apis
 from penstock.controller.metadata.quotas import QuotasImage
 from penstock.controller.metadata.records import QuotaRecord, QuotaTarget
+from penstock.protocol import apis
 
 ROUNDS: Final = 50
 REQUESTS: Final = 2_000

@@ -15,8 +15,8 @@ from typing import Final
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Millis, NodeEpoch, NodeId, ObjectId, StreamId, WalSequence
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.header import iter_headers, parse_header
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.header import iter_headers, parse_header
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.config import StreamConfig
 from penstock.stream.format.builder import RunEntry, StreamRun, build_object

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
-from penstock.broker.wire import apis
-from penstock.broker.wire.framing import decode_body, encode_request_frame, parse_response_header
-from penstock.broker.wire.gen import produce
-from penstock.stream.batch.compression import Compression, ReusingInflater
-from penstock.stream.batch.header import HEADER_BYTES
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.compression import Compression, ReusingInflater
+from penstock.protocol.batch.header import HEADER_BYTES
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.framing import decode_body, encode_request_frame, parse_response_header
+from penstock.protocol.gen import produce
 
 CHECKED: Final = "full"
 UNCHECKED: Final = "header"

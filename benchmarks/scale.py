@@ -11,8 +11,8 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from benchmarks import clients, moves
+from penstock.deploy.admin.reassign.admin import current_assignment, ongoing, reassign
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.reassign.admin import current_assignment, ongoing, reassign
 
 PARTITIONS: Final = 10_000
 TOPIC: Final = "many"

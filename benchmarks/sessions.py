@@ -9,9 +9,9 @@ from uuid import UUID
 
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import fetch, metadata
 from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.gen import fetch, metadata
 
 PARTITIONS: Final = 1_000
 _SECONDS: Final = 6.0

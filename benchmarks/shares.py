@@ -8,15 +8,15 @@ from uuid import UUID, uuid4
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from benchmarks.sessions import topic_id_of
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     find_coordinator,
     incremental_alter_configs,
     share_acknowledge,
     share_fetch,
     share_group_heartbeat,
 )
-from penstock.deploy.clients.wire import WireClient
 
 MEMBERS: Final = 10
 RECORDS: Final = 200_000

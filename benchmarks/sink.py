@@ -17,9 +17,9 @@ import uvloop
 
 from penstock.broker.network.tls_channel import TlsChannel
 from penstock.broker.network.wake_limit import WAKE_BYTES
-from penstock.broker.wire import apis
-from penstock.broker.wire.framing import decode_body, encode_response_frame, parse_header
-from penstock.broker.wire.gen import api_versions, init_producer_id, metadata, produce
+from penstock.protocol import apis
+from penstock.protocol.framing import decode_body, encode_response_frame, parse_header
+from penstock.protocol.gen import api_versions, init_producer_id, metadata, produce
 
 TOPIC: Final = "bench"
 BUFFER_BYTES: Final = 4 << 20

@@ -13,9 +13,9 @@ import uvloop
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from benchmarks.sessions import topic_id_of
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import fetch
 from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.gen import fetch
 
 PENDING: Final = 1_000_000
 _COUNT: Final = 20_000

@@ -15,20 +15,20 @@ from confluent_kafka import KafkaError, Message
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from benchmarks.kafka import KafkaMissing, kafka
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode, known_code
-from penstock.broker.wire.gen import (
+from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import (
     add_partitions_to_txn,
     end_txn,
     find_coordinator,
     init_producer_id,
     produce,
 )
-from penstock.deploy.clients.wire import WireClient
-from penstock.stream.batch.header import TRANSACTIONAL_MASK
-from penstock.stream.batch.records import Record, encode_batch
 
 _PRODUCE: Final = replace(apis.PRODUCE, max=12)
 """The last version that names topics."""

@@ -17,23 +17,23 @@ from penstock.broker.coordination.internal_topics import (
     TRANSACTIONS_TOPIC,
 )
 from penstock.broker.coordination.log import TopicLog
-from penstock.broker.groups.configs import GroupConfig, group_configs
+from penstock.broker.groups.classic.model import GroupLimits
+from penstock.broker.groups.common.topics import ImageTopics
 from penstock.broker.groups.consumer.model import ConsumerLimits
-from penstock.broker.groups.consumer.topics import ImageTopics
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.model import GroupLimits
-from penstock.broker.groups.offset_topics import OffsetTopics
+from penstock.broker.groups.coordinator.configs import GroupConfig, group_configs
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.offsets.topics import OffsetTopics
 from penstock.broker.groups.share.model import ShareLimits
+from penstock.broker.groups.share.partitions.partitions import SharePartitions
+from penstock.broker.groups.share.partitions.settings import ShareGroupConfig
+from penstock.broker.groups.share.partitions.window import WindowLimits
+from penstock.broker.groups.share.state.coordinator import ShareCoordinator
+from penstock.broker.groups.share.state.store import RoutedShareStates
 from penstock.broker.groups.streams.model import StreamsLimits
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.pending_topics import PendingTopics
 from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
 from penstock.broker.partition.leaders import announced_leader
-from penstock.broker.share.coordinator import ShareCoordinator
-from penstock.broker.share.partitions import SharePartitions
-from penstock.broker.share.settings import ShareGroupConfig
-from penstock.broker.share.store import RoutedShareStates
-from penstock.broker.share.window import WindowLimits
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.markers import MarkerSender
 from penstock.broker.transactions.model import TopicPartition, TransactionLimits

@@ -6,24 +6,24 @@ Invariant: each error has exactly one code (`code_of`). A code is retriable only
 succeed by asking the right broker.
 Must not: decide who retries, or log.
 
-Source: org.apache.kafka.common.protocol.Errors; the table is `broker.wire.error_codes`.
+Source: org.apache.kafka.common.protocol.Errors; the table is `protocol.error_codes`.
 """
 
 from typing import ClassVar, Final
 
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.errors import WireError
+from penstock.base.errors import StreamError
 from penstock.controller.api.errors import ControllerError, RequestRefused
 from penstock.controller.api.messages import Status
 from penstock.objectstore.errors import ObjectStoreError
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.errors import WireError
 from penstock.stream.errors import (
-    BatchCorrupt,
     FormatUnknown,
     ObjectCorrupt,
     ObjectLost,
     ObjectMissing,
     OffsetOutOfRange,
-    StreamError,
     WalFull,
 )
 

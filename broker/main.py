@@ -154,6 +154,7 @@ async def _start(
     metrics_sender: MetricsSender | None,
 ) -> "Broker | int":
     """Return the broker, or the exit code if it cannot start."""
+    from penstock.base.errors import StreamError
     from penstock.broker.network.server import PortTaken
     from penstock.broker.node import Broker
     from penstock.broker.security.tls import SecurityFileInvalid
@@ -161,7 +162,6 @@ async def _start(
     from penstock.controller.api.errors import ControllerError, NodeRefused
     from penstock.controller.api.follower import FollowerFenced
     from penstock.objectstore.errors import ObjectStoreError
-    from penstock.stream.errors import StreamError
 
     try:
         return await Broker.start(
@@ -194,7 +194,7 @@ async def _run_until_ended(
     broker: "Broker", store: "ObjectStore", health: BrokerHealth, stop_requested: asyncio.Event
 ) -> int | None:
     """Serve until a signal or a fence. Returns the exit code, None to start again."""
-    from penstock.broker.duties import PROBE_PREFIX
+    from penstock.broker.background.duties import PROBE_PREFIX
     from penstock.broker.incarnations import may_start_again
 
     began_at = asyncio.get_running_loop().time()

@@ -26,6 +26,7 @@ import structlog
 
 from penstock.base.audit import ChangeLog
 from penstock.base.clock import counting_suspensions, wall_ms
+from penstock.base.errors import StreamError
 from penstock.base.ids import (
     Millis,
     NodeEpoch,
@@ -34,15 +35,22 @@ from penstock.base.ids import (
 )
 from penstock.base.listeners import Listener
 from penstock.broker import self_check
-from penstock.broker.cleaner_duty import CleanerDuty
+from penstock.broker.background.cleaner import CleanerDuty
+from penstock.broker.background.duties import PROBE_PREFIX, Duties
+from penstock.broker.background.quotas import QuotaDuty
+from penstock.broker.background.recovery import RecoveryDuty
+from penstock.broker.background.retention import RetentionDuty
 from penstock.broker.client_metrics.collection import ClientMetrics
 from penstock.broker.client_metrics.sender import MetricsSender
 from penstock.broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
 from penstock.broker.coordinators import Coordinators
-from penstock.broker.duties import PROBE_PREFIX, Duties
 from penstock.broker.dynamic_settings import BrokerSettings, changed_names, settle
-from penstock.broker.groups.consumer.topics import ImageTopics
-from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.common.topics import ImageTopics
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.share.partitions.partitions import SharePartitions
+from penstock.broker.groups.share.partitions.sessions import ShareSessions
+from penstock.broker.groups.share.state.coordinator import ShareCoordinator
+from penstock.broker.groups.share.state.store import RoutedShareStates
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authentication import AuthenticatingDispatcher
 from penstock.broker.handlers.authorizer import Authorizer
@@ -52,23 +60,16 @@ from penstock.broker.handlers.fetch_sessions import FetchSessions
 from penstock.broker.handlers.partition_turns import PartitionTurns
 from penstock.broker.handlers.record_checks import record_checks
 from penstock.broker.handlers.same_fetches import SameFetches
-from penstock.broker.handlers.share_requests import release
+from penstock.broker.handlers.share.requests import release
 from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
 from penstock.broker.network.server import Server
 from penstock.broker.partition.manager import PartitionManager
-from penstock.broker.quota_duty import QuotaDuty
-from penstock.broker.recovery_duty import RecoveryDuty
-from penstock.broker.retention_duty import RetentionDuty
 from penstock.broker.security.access import ClientAccess
 from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.delegation_tokens import DelegationTokens
 from penstock.broker.security.peers import PeerAccess
-from penstock.broker.share.coordinator import ShareCoordinator
-from penstock.broker.share.partitions import SharePartitions
-from penstock.broker.share.sessions import ShareSessions
-from penstock.broker.share.store import RoutedShareStates
 from penstock.broker.tail.followers import TailFollowers
 from penstock.broker.tail.links import TailLinks
 from penstock.broker.transactions.coordinator import TransactionCoordinator
@@ -101,7 +102,7 @@ from penstock.objectstore.probe import probe_conditional_writes
 from penstock.stream.compaction.compactor import Compactor
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
-from penstock.stream.errors import StreamError, WalFenced
+from penstock.stream.errors import WalFenced
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.recovery.recoverer import recover_wal
 from penstock.stream.storage import Storage

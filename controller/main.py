@@ -24,23 +24,19 @@ from penstock.base.collector import tune_collector
 from penstock.base.health import ServeHealth, no_health_endpoint
 from penstock.base.log import NamedOutput
 from penstock.base.stacks import dump_stacks_on_quit
+from penstock.controller.active.controller import ActiveController, RecoveredState
+from penstock.controller.active.dispatch import REQUESTS
+from penstock.controller.active.move_traces import MoveListener
+from penstock.controller.active.quorum_changes import QuorumChanges
+from penstock.controller.active.server import OUTSIDE, ControllerService, Role
+from penstock.controller.active.snapshotter import Snapshotter
+from penstock.controller.active.writer import Runtime
 from penstock.controller.api.client import ControllerClient, log_trouble
 from penstock.controller.api.errors import NotLeader, QuorumClosed
 from penstock.controller.api.gate import Gate
 from penstock.controller.api.tls import TlsFiles
-from penstock.controller.backup.snapshots import (
-    LoadedSnapshot,
-    SnapshotStore,
-    Snapshotter,
-    copy_image,
-)
+from penstock.controller.backup.snapshots import LoadedSnapshot, SnapshotStore, copy_image
 from penstock.controller.config import ControllerConfig
-from penstock.controller.leader.active_controller import ActiveController, RecoveredState
-from penstock.controller.leader.dispatch import REQUESTS
-from penstock.controller.leader.move_traces import MoveListener
-from penstock.controller.leader.quorum_changes import QuorumChanges
-from penstock.controller.leader.server import OUTSIDE, ControllerService, Role
-from penstock.controller.leader.standby import Standby
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import MetadataOffset
 from penstock.controller.metadata.snapshot import ImageCopy
@@ -52,7 +48,7 @@ from penstock.controller.raft.joining import find_cluster, join
 from penstock.controller.raft.messages import Base, Endpoint, Members
 from penstock.controller.raft.replicated_log import RaftQuorum
 from penstock.controller.raft.transport import PeerTransport
-from penstock.controller.writer.runtime import Runtime
+from penstock.controller.standby import Standby
 from penstock.objectstore.metered import StoreMeter
 from penstock.objectstore.ports import ObjectStore
 
@@ -75,7 +71,7 @@ class ControllerServer:
         moved: MoveListener | None = None,
         tls: TlsFiles | None = None,
     ) -> None:
-        """moved: see `controller.leader.move_traces.MoveListener`. tls: None for plaintext."""
+        """moved: see `controller.active.move_traces.MoveListener`. tls: None for plaintext."""
         self._moved = moved
         self._tls = tls
         self.gate = Gate(None if tls is None else config.name_rules)

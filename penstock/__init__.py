@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from penstock.base.errors import StreamError as StreamError
     from penstock.deploy.errors import ClusterFailed as ClusterFailed
     from penstock.lake.arrow.topic_scan import Scan as Scan
     from penstock.lake.arrow.topic_scan import scan as scan
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from penstock.lake.table.values import ValueFormat as ValueFormat
     from penstock.local_cluster import Cluster as Cluster
     from penstock.objectstore.errors import ObjectStoreError as ObjectStoreError
-    from penstock.stream.errors import StreamError as StreamError
     from penstock.topic_list import Topic as Topic
     from penstock.topic_list import topics as topics
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Annotated, Final
 
 from penstock.base.settings import Kind, Setting, check
-from penstock.stream.batch.compression import DECOMPRESSED_BYTES_MAX
+from penstock.protocol.batch.compression import DECOMPRESSED_BYTES_MAX
 
 MIB = 1 << 20
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 64 * MIB

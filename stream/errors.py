@@ -2,13 +2,8 @@
 without any intervention.
 """
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import Offset, StreamId, WalSequence
-
-
-class StreamError(Exception):
-    """Base of the errors of streams, objects and readers."""
-
-    retriable = False
 
 
 class StreamNotOpened(StreamError):
@@ -174,16 +169,6 @@ class WalDamaged(StreamError):
         )
         self.keys = keys
         self.stream_count = stream_count
-
-
-class BatchCorrupt(StreamError):
-    """A Kafka record batch has an invalid header, length, checksum or record."""
-
-
-class BatchTooLarge(BatchCorrupt):
-    """The records of a batch decompress to more bytes than the caller allows. The batch may be
-    whole.
-    """
 
 
 class NotContiguous(StreamError):

@@ -17,6 +17,7 @@ import structlog
 
 from penstock.base.buffers import Buffer
 from penstock.base.clock import WallClock
+from penstock.base.errors import StreamError
 from penstock.base.ids import (
     Millis,
     Offset,
@@ -31,7 +32,6 @@ from penstock.stream.config import StreamConfig
 from penstock.stream.errors import (
     NotContiguous,
     ObjectCorrupt,
-    StreamError,
     StreamFenced,
     StreamNotClosed,
     StreamNotOpened,

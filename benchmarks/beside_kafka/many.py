@@ -131,9 +131,9 @@ def connections(system: System, count: int) -> Mapping[str, float]:
 
 
 def _api_versions() -> bytes:
-    from penstock.broker.wire import apis
-    from penstock.broker.wire.framing import encode_request_frame
-    from penstock.broker.wire.gen import api_versions
+    from penstock.protocol import apis
+    from penstock.protocol.framing import encode_request_frame
+    from penstock.protocol.gen import api_versions
 
     request = api_versions.ApiVersionsRequest("bench", "1")
     return bytes(

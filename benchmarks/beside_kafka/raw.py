@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.framing import encode_request_frame, parse_response_header
-from penstock.broker.wire.gen import fetch, produce
-from penstock.broker.wire.primitives import Reader
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.framing import encode_request_frame, parse_response_header
+from penstock.protocol.gen import fetch, produce
+from penstock.protocol.primitives import Reader
 
 _FETCH: Final = replace(apis.FETCH, max=12)
 """The last version that names topics; the same holds for Produce 12."""

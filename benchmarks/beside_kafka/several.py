@@ -12,10 +12,15 @@ from benchmarks import clients, moves
 from benchmarks.beside_kafka.single import Size
 from benchmarks.beside_kafka.systems import System
 from benchmarks.harness import quantile
+from penstock.deploy.admin.reassign.admin import (
+    current_assignment,
+    elect_preferred,
+    ongoing,
+    reassign,
+)
+from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
-from penstock.deploy.reassign.admin import current_assignment, elect_preferred, ongoing, reassign
-from penstock.deploy.reassign.plan import Key
 
 _LIMIT_S: Final = 150.0
 _LATE_S: Final = 0.25
@@ -93,8 +98,8 @@ def _until_led_as_planned(system: System, ids: Sequence[int]) -> None:
 
 def leaders(client: WireClient) -> list[int]:
     """Return the leaders of the partitions of the load."""
-    from penstock.broker.wire import apis
-    from penstock.broker.wire.gen import metadata
+    from penstock.protocol import apis
+    from penstock.protocol.gen import metadata
 
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=moves.TOPIC)])
     answer = client.ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response)

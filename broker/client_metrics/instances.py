@@ -16,8 +16,8 @@ from typing import Final
 from uuid import UUID
 
 from penstock.broker.client_metrics.subscriptions import ClientIdentity, ClientSubscription
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.compression import Compression
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.error_codes import ErrorCode
 
 CLIENTS_MAX: Final = 16_384
 """As in Kafka. Each takes about 1 KB."""

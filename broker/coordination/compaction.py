@@ -29,7 +29,7 @@ from penstock.broker.coordination.log import (
     KeyValue,
     LogBatch,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

@@ -18,10 +18,15 @@ from penstock.broker.partition.append import PartitionAppend
 from penstock.broker.partition.local_broker import LocalBroker
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.verification import Guard
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker, decode_marker
-from penstock.stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, iter_headers
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.control import Marker, decode_marker
+from penstock.protocol.batch.header import (
+    CONTROL_MASK,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    iter_headers,
+)
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.error_codes import ErrorCode
 
 READ_BYTES: Final = 1 << 20
 """Size of one read while loading: about 10,000 records. `CoordinatorShards.read` yields to the

@@ -34,7 +34,7 @@ from penstock.broker.coordination.log import (
     MarkerParts,
     TransactionalProducer,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

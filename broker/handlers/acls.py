@@ -20,11 +20,11 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import listed
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen import create_acls, delete_acls, describe_acls
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import CreateAcls, DeleteAcls, DeletedAcls, ItemResult, Status
 from penstock.controller.metadata.acls import AclFilter, acl_text
 from penstock.controller.metadata.records import AclEntry
+from penstock.protocol.gen import create_acls, delete_acls, describe_acls
 
 _TIMEOUT_S: Final = 30.0
 _DISABLED: Final = (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")

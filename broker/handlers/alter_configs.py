@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
-from penstock.broker.groups.configs import group_problem
+from penstock.broker.groups.coordinator.configs import group_problem
 from penstock.broker.handlers.authorization import note_change, requester_of
 from penstock.broker.handlers.broker_configs import (
     BrokerConfigRefused,
@@ -34,8 +34,6 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import listed, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.schemas.rules import is_schema_config
-from penstock.broker.wire.gen import alter_configs as replacing
-from penstock.broker.wire.gen import incremental_alter_configs as wire
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import (
     AlterConfigs,
@@ -52,6 +50,8 @@ from penstock.controller.metadata.configs import (
     TOPIC_RESOURCE,
 )
 from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
+from penstock.protocol.gen import alter_configs as replacing
+from penstock.protocol.gen import incremental_alter_configs as wire
 
 _SET: Final = 0
 _DELETE: Final = 1

@@ -7,14 +7,14 @@ Source: KIP-113; Kafka `ReplicaManager.alterReplicaLogDirs`.
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
-from penstock.broker.groups.offsets import TopicPartition
+from penstock.broker.groups.offsets.offsets import TopicPartition
 from penstock.broker.handlers.authorization import allows_cluster
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import sliced
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen.alter_replica_log_dirs import (
+from penstock.protocol.gen.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,

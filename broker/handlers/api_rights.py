@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.acls import Operation, ResourceType
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
 
 Right = tuple[Operation, ResourceType]
 

@@ -18,10 +18,10 @@ from typing import Final
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.node import Handler, Node
 from penstock.broker.network.request import RequestContext, Response, SoftwareInfo
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.gen import api_versions
-from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
 from penstock.controller.metadata.features import METADATA_VERSION, SUPPORTED
+from penstock.protocol import apis, framing
+from penstock.protocol.gen import api_versions
+from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_CHARS_MAX: Final = 256
@@ -31,7 +31,7 @@ _FIRST_WITH_RANGES_FROM_ZERO: Final = 4
 
 
 def make_handler(served_keys: Iterable[int]) -> Handler:
-    """Return a handler that announces the served APIs, in the order of `broker.wire.apis.APIS`."""
+    """Return a handler that announces the served APIs, in the order of `protocol.apis.APIS`."""
     served = set(served_keys) | {apis.API_VERSIONS.key}
     announced = [
         api_versions.ApiVersion(api.key, api.announced_min, api.max)

@@ -16,7 +16,7 @@ from penstock.base.audit import shown
 from penstock.base.log_levels import AUDIT
 from penstock.base.log_limit import LogLimit
 from penstock.broker.network.request import RequestContext
-from penstock.broker.wire import apis
+from penstock.protocol import apis
 
 log = structlog.get_logger(AUDIT)
 

@@ -37,9 +37,9 @@ from penstock.broker.security.exchange import (
 from penstock.broker.security.oauthbearer import OAuthBearerServer
 from penstock.broker.security.sasl import SaslPhase, SaslState
 from penstock.broker.security.tokens import ScopeMissing
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.gen import sasl_authenticate, sasl_handshake
-from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
+from penstock.protocol import apis, framing
+from penstock.protocol.gen import sasl_authenticate, sasl_handshake
+from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX, Reader
 
 log = structlog.get_logger(__name__)
 audit_log = structlog.get_logger(AUDIT)

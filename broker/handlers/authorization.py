@@ -15,10 +15,10 @@ from penstock.broker.errors import ErrorCode, kafka_error
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import sliced
 from penstock.broker.network.request import RequestContext
-from penstock.broker.wire import apis
 from penstock.controller.api.messages import Requester
 from penstock.controller.metadata.acl_index import ALL_OPERATIONS
 from penstock.controller.metadata.topic_sources import of_log
+from penstock.protocol import apis
 
 NOT_REQUESTED: Final = -(2**31)
 """Stands for authorized operations that the client did not ask for."""

@@ -11,10 +11,10 @@ from penstock.broker.handlers.api_rights import API_RIGHTS
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.network.request import RequestContext
 from penstock.broker.security.config import SecurityConfig
-from penstock.broker.wire import apis
 from penstock.controller.metadata.acl_index import AclIndex
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
+from penstock.protocol import apis
 
 
 def _check_declared(ctx: RequestContext, operation: int, resource_type: int) -> None:

@@ -23,11 +23,11 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen import get_telemetry_subscriptions, push_telemetry
-from penstock.broker.wire.gen.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
-from penstock.broker.wire.gen.push_telemetry import PushTelemetryResponse
-from penstock.stream.batch.compression import Compression, decompress
-from penstock.stream.errors import BatchCorrupt, BatchTooLarge
+from penstock.protocol.batch.compression import Compression, decompress
+from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
+from penstock.protocol.gen import get_telemetry_subscriptions, push_telemetry
+from penstock.protocol.gen.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
+from penstock.protocol.gen.push_telemetry import PushTelemetryResponse
 
 DECOMPRESSED_BYTES_MAX: Final = 4 << 20
 SERVICE_NAME: Final = "kafka-client"

@@ -19,16 +19,6 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import listed
 from penstock.broker.network.hosts import resolve
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen import alter_client_quotas as altering
-from penstock.broker.wire.gen.describe_client_quotas import (
-    ComponentData,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    EntityData,
-    EntryData,
-    ValueData,
-    decode_request,
-)
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import Status
 from penstock.controller.api.quota_messages import AlterQuotas, QuotaAlteration, QuotaChange
@@ -41,6 +31,16 @@ from penstock.controller.metadata.quotas import (
     entity_text,
 )
 from penstock.controller.metadata.records import QuotaTarget
+from penstock.protocol.gen import alter_client_quotas as altering
+from penstock.protocol.gen.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+    decode_request,
+)
 
 _TIMEOUT_S: Final = 30.0
 

@@ -14,7 +14,7 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import ConnectionInfo, RequestContext, Response
-from penstock.broker.wire.gen.describe_cluster import (
+from penstock.protocol.gen.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterResponse,
     decode_request,

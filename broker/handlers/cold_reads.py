@@ -19,8 +19,8 @@ from penstock.broker.partition.committed import CommittedPartition
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail.links import SlotRead, await_report
 from penstock.broker.tail.partition import TailView
-from penstock.broker.wire.fetch import FetchPartitionResult
 from penstock.objectstore.errors import ObjectNotFound
+from penstock.protocol.fetch import FetchPartitionResult
 from penstock.stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
 
 _log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
-from penstock.broker.groups.configs import group_defaults
+from penstock.broker.groups.coordinator.configs import group_defaults
 from penstock.broker.handlers.authorization import allows_cluster, allows_group, allows_topic
 from penstock.broker.handlers.broker_configs import (
     broker_entries,
@@ -41,14 +41,6 @@ from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import sliced
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen.describe_configs import (
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
-    decode_request,
-)
 from penstock.controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
 from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
@@ -66,6 +58,14 @@ from penstock.controller.metadata.topic_configs import (
     TopicConfig,
 )
 from penstock.controller.metadata.topic_names import is_topic_name
+from penstock.protocol.gen.describe_configs import (
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    decode_request,
+)
 
 CONFIGS_MAX: Final = 50_000
 """Configs of one answer that are not of topics, about 30 MB with their documentation. Any name is

@@ -21,10 +21,6 @@ from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import sliced
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen import create_delegation_token as creating
-from penstock.broker.wire.gen import describe_delegation_token as describing
-from penstock.broker.wire.gen import expire_delegation_token as expiring
-from penstock.broker.wire.gen import renew_delegation_token as renewing
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.token_messages import (
     RENEWERS_MAX,
@@ -33,6 +29,10 @@ from penstock.controller.api.token_messages import (
     RenewDelegationToken,
 )
 from penstock.controller.metadata.records import DelegationTokenRecord
+from penstock.protocol.gen import create_delegation_token as creating
+from penstock.protocol.gen import describe_delegation_token as describing
+from penstock.protocol.gen import expire_delegation_token as expiring
+from penstock.protocol.gen import renew_delegation_token as renewing
 
 _TIMEOUT_S: Final = 30.0
 _REFUSED_AT_ONCE: Final = frozenset(

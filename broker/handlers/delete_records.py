@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from penstock.base.acls import Operation
+from penstock.base.errors import StreamError
 from penstock.base.ids import Offset
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
 from penstock.broker.errors import ErrorCode, code_of
@@ -30,16 +31,15 @@ from penstock.broker.handlers.slices import gathered, listed
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.retention import allows_delete_records
-from penstock.broker.wire.gen.delete_records import (
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.metadata.topic_configs import DELETE_GRACE
+from penstock.protocol.gen.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
     DeleteRecordsTopicResult,
     decode_request,
 )
-from penstock.controller.api.errors import ControllerError
-from penstock.controller.metadata.topic_configs import DELETE_GRACE
-from penstock.stream.errors import StreamError
 
 _HIGH_WATERMARK: Final = -1
 _NO_LOW_WATERMARK: Final = -1

@@ -27,7 +27,9 @@ from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.usage import PartitionUsage, usage_of
-from penstock.broker.wire.gen.describe_log_dirs import (
+from penstock.controller.metadata.shared_ranges import SharedRanges
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.protocol.gen.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsResponse,
@@ -35,8 +37,6 @@ from penstock.broker.wire.gen.describe_log_dirs import (
     DescribeLogDirsTopic,
     decode_request,
 )
-from penstock.controller.metadata.shared_ranges import SharedRanges
-from penstock.controller.metadata.topics import PartitionKey
 from penstock.stream.ports import BrokerIncarnation
 
 _Wanted: TypeAlias = Mapping[str, Collection[int]]

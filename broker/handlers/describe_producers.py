@@ -27,9 +27,10 @@ from penstock.broker.handlers.txn_markers import led_partition
 from penstock.broker.network.peers import PeerConnections, PeerGone
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire import apis
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.gen.describe_producers import (
+from penstock.controller.metadata.topic_names import is_topic_name
+from penstock.protocol import apis
+from penstock.protocol.errors import WireError
+from penstock.protocol.gen.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
@@ -38,7 +39,6 @@ from penstock.broker.wire.gen.describe_producers import (
     TopicResponse,
     decode_request,
 )
-from penstock.controller.metadata.topic_names import is_topic_name
 
 PRODUCERS_MAX: Final = 100_000
 """Ten times what one partition remembers by default; about 4 MB."""

@@ -25,7 +25,9 @@ from penstock.broker.handlers.metadata import partition_metadata
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import listed, sliced, smallest
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen.describe_topic_partitions import (
+from penstock.controller.metadata.topic_names import is_topic_name
+from penstock.controller.metadata.topics import PartitionMetadata
+from penstock.protocol.gen.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -34,8 +36,6 @@ from penstock.broker.wire.gen.describe_topic_partitions import (
     ResponseCursor,
     decode_request,
 )
-from penstock.controller.metadata.topic_names import is_topic_name
-from penstock.controller.metadata.topics import PartitionMetadata
 
 PARTITIONS_MAX: Final = 2_000
 """Partitions of one answer: Kafka's `max.request.partition.size.limit`."""

@@ -35,10 +35,10 @@ from penstock.broker.network.request import (
 from penstock.broker.network.request_meter import RequestMeter
 from penstock.broker.quotas.clients import ClientQuotas
 from penstock.broker.quotas.rates import Window
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis, framing
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.errors import WireError
+from penstock.protocol.gen import (
     add_offsets_to_txn,
     alter_partition_reassignments,
     alter_share_group_offsets,

@@ -13,9 +13,9 @@ from penstock.base.ids import NodeId
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.peers import PeerConnections, PeerGone
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire import apis
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.gen import list_offsets
+from penstock.protocol import apis
+from penstock.protocol.errors import WireError
+from penstock.protocol.gen import list_offsets
 
 ASK_TIMEOUT_S: Final = 5.0
 _VERSION: Final = 10

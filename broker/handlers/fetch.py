@@ -31,10 +31,10 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.same_fetches import SameAnswer, SameKey, SameWait, same_key
 from penstock.broker.handlers.tail_fetch import TailFetch, is_of_follower
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.fetch import FetchPartitionResult, encode_fetch_response
-from penstock.broker.wire.gen.fetch import FetchRequest, decode_request
-from penstock.broker.wire.topic_key import TopicKey
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.fetch import FetchPartitionResult, encode_fetch_response
+from penstock.protocol.gen.fetch import FetchRequest, decode_request
+from penstock.protocol.topic_key import TopicKey
 
 _ISOLATION_LEVELS: Final = frozenset({0, 1})
 _FIRST_WITHOUT_TOPICS: Final = 13

@@ -33,12 +33,12 @@ from penstock.broker.partition.committed import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail.partition import TailPartition, TailView
-from penstock.broker.wire.fetch import (
+from penstock.protocol.fetch import (
     FetchPartitionResult,
     encode_fetch_response,
 )
-from penstock.broker.wire.gen.fetch import FetchRequest
-from penstock.broker.wire.topic_key import TopicKey
+from penstock.protocol.gen.fetch import FetchRequest
+from penstock.protocol.topic_key import TopicKey
 from penstock.stream.cache.log_cache import READ_ENTRIES_MAX
 
 _AT_ONCE_COUNT: Final = 1_000

@@ -23,9 +23,9 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.wire.fetch import FetchPartitionResult
-from penstock.broker.wire.gen.fetch import FetchPartition, FetchRequest
-from penstock.broker.wire.topic_key import NO_TOPIC_ID, TopicKey
+from penstock.protocol.fetch import FetchPartitionResult
+from penstock.protocol.gen.fetch import FetchPartition, FetchRequest
+from penstock.protocol.topic_key import NO_TOPIC_ID, TopicKey
 
 PARTITIONS_MAX: Final = 500_000
 """In all sessions of a broker. One takes about 400 bytes."""

@@ -13,10 +13,10 @@ from penstock.broker.errors import ErrorCode
 from penstock.broker.partition.committed import CommittedPartition
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail.partition import TailPartition, TailView
-from penstock.broker.wire.fetch import FetchPartitionResult
-from penstock.broker.wire.gen.fetch import FetchPartition
-from penstock.broker.wire.topic_key import TopicKey
-from penstock.stream.batch.header import batch_span
+from penstock.protocol.batch.header import batch_span
+from penstock.protocol.fetch import FetchPartitionResult
+from penstock.protocol.gen.fetch import FetchPartition
+from penstock.protocol.topic_key import TopicKey
 from penstock.stream.format.transaction_log import AbortedTransaction
 
 NO_EPOCH: Final = -1

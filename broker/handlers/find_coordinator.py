@@ -16,7 +16,9 @@ from penstock.broker.coordination.internal_topics import (
     TRANSACTIONS_TOPIC,
     ensure_topic,
 )
-from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.share.state.coordinator import ShareCoordinator
+from penstock.broker.groups.share.state.state import is_coordinator_key
 from penstock.broker.handlers.advertised import address_of
 from penstock.broker.handlers.authorization import allows, allows_cluster
 from penstock.broker.handlers.dispatch import encode_response
@@ -24,11 +26,9 @@ from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import listed
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.share.coordinator import ShareCoordinator
-from penstock.broker.share.state import is_coordinator_key
 from penstock.broker.transactions.coordinator import TransactionCoordinator
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import find_coordinator
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import find_coordinator
 
 GROUP_KEY_TYPE: Final = 0
 TRANSACTION_KEY_TYPE: Final = 1

@@ -21,6 +21,7 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import NodeId, Offset
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, kafka_error
 from penstock.broker.handlers.dispatch import encode_response
@@ -30,14 +31,13 @@ from penstock.broker.network.peers import PeerConnections, PeerGone
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.fork_point import AT_END, WantedPoint, find_fork_point
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import known_code
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.gen import list_offsets
 from penstock.controller.api.messages import ForkedPartition, TopicFork
 from penstock.controller.metadata.streams import is_cleaned_beyond
 from penstock.controller.metadata.topic_configs import FORK_SOURCE
-from penstock.stream.errors import StreamError
+from penstock.protocol import apis
+from penstock.protocol.error_codes import known_code
+from penstock.protocol.errors import WireError
+from penstock.protocol.gen import list_offsets
 
 FORK_TIMESTAMP: Final = "penstock.fork.timestamp.ms"
 FORK_OFFSETS: Final = "penstock.fork.offsets"

@@ -16,11 +16,11 @@ from penstock.broker.handlers.authorization import allows_group, allows_topic
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import sliced
 from penstock.broker.network.request import RequestContext
-from penstock.broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
-from penstock.broker.wire.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.streams import StreamState
+from penstock.protocol.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
+from penstock.protocol.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
 
 _ENTRIES_PER_SLICE_COUNT: Final = 5_000
 """Ranges counted between two turns of the event loop: about 1 ms."""

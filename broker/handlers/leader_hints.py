@@ -11,7 +11,7 @@ from penstock.broker.handlers import advertised
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.leaders import announced_leader
-from penstock.broker.wire.leader_hint import CurrentLeader, NodeEndpoint
+from penstock.protocol.leader_hint import CurrentLeader, NodeEndpoint
 
 
 class LeaderHints:

@@ -31,7 +31,7 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire import apis
+from penstock.protocol import apis
 
 _CLOSED: Final = frozenset({apis.DESCRIBE_CLUSTER.key, apis.FIND_COORDINATOR.key})
 

@@ -18,8 +18,8 @@ from typing import Any, Final, cast
 from penstock.base.clock import MonotonicClock
 from penstock.broker.network.request import LongAnswer, RequestContext, Respond, Response
 from penstock.broker.quotas.clients import ClientQuotas, RequestQuota
-from penstock.broker.wire import apis
-from penstock.broker.wire.throttle import write_throttle
+from penstock.protocol import apis
+from penstock.protocol.throttle import write_throttle
 
 _OF_BROKERS: Final = frozenset(
     {

@@ -17,17 +17,17 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen.list_config_resources import (
-    ConfigResource,
-    ListConfigResourcesResponse,
-    decode_request,
-)
 from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
+)
+from penstock.protocol.gen.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesResponse,
+    decode_request,
 )
 
 _TYPES: Final = frozenset(

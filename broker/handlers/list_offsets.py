@@ -37,7 +37,7 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import gathered, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire.gen.list_offsets import (
+from penstock.protocol.gen.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,

@@ -15,12 +15,13 @@ import structlog
 from penstock.base.log_levels import LEVELS, LOG_LEVELS, ROOT
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.config_entry import DYNAMIC_BROKER_LOGGER, ConfigEntry
-from penstock.broker.wire.gen.incremental_alter_configs import AlterableConfig
 from penstock.controller.metadata.topic_configs import ConfigType
+from penstock.protocol.gen.incremental_alter_configs import AlterableConfig
 
 LOGGERS: Final = (
     ROOT,
     "penstock.broker",
+    "penstock.broker.background",
     "penstock.broker.coordination",
     "penstock.broker.groups",
     "penstock.broker.handlers",
@@ -28,7 +29,6 @@ LOGGERS: Final = (
     "penstock.broker.partition",
     "penstock.broker.schemas",
     "penstock.broker.security",
-    "penstock.broker.share",
     "penstock.broker.tail",
     "penstock.broker.transactions",
     "penstock.controller",

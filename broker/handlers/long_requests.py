@@ -20,11 +20,11 @@ from typing import Final, TypeVar, cast
 
 from penstock.broker.errors import ErrorCode, kafka_error
 from penstock.broker.network.request import LongAnswer, RequestContext, Response
-from penstock.broker.wire.apis import APIS
-from penstock.broker.wire.errors import RequestTooLong, TooManyElements
-from penstock.broker.wire.framing import decode_body
-from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
-from penstock.broker.wire.request_limits import elements_max, things_max
+from penstock.protocol.apis import APIS
+from penstock.protocol.errors import RequestTooLong, TooManyElements
+from penstock.protocol.framing import decode_body
+from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX, Reader
+from penstock.protocol.request_limits import elements_max, things_max
 
 SWITCH_INTERVAL_S: Final = 0.000_1
 """How long the thread of long requests keeps the interpreter while the event loop waits for it.

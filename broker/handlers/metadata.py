@@ -43,9 +43,13 @@ from penstock.broker.handlers.slices import SLICE_COUNT, each_once, sliced
 from penstock.broker.handlers.topic_creation import create_topics
 from penstock.broker.network.request import LongAnswer, RequestContext, Response
 from penstock.broker.partition.leaders import Gone, announced_leader
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.error_codes import known_code
-from penstock.broker.wire.gen.metadata import (
+from penstock.controller.api import messages
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topic_names import is_topic_name
+from penstock.controller.metadata.topics import PartitionMetadata, TopicState
+from penstock.protocol import apis, framing
+from penstock.protocol.error_codes import known_code
+from penstock.protocol.gen.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -54,16 +58,12 @@ from penstock.broker.wire.gen.metadata import (
     MetadataResponseTopic,
     decode_request,
 )
-from penstock.broker.wire.metadata import (
+from penstock.protocol.metadata import (
     EncodedMetadata,
     EncodedTopic,
     encode_metadata,
     encode_partition,
 )
-from penstock.controller.api import messages
-from penstock.controller.metadata.image import MetadataImage
-from penstock.controller.metadata.topic_names import is_topic_name
-from penstock.controller.metadata.topics import PartitionMetadata, TopicState
 
 _WITHOUT_RIGHTS: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}

@@ -9,8 +9,8 @@ Source: Kafka `ControllerMutationQuotaManager`, `ControllerApis`.
 from typing import Final
 
 from penstock.broker.network.request import RequestContext
-from penstock.broker.wire import apis
 from penstock.controller.api.messages import ItemResults, QuotaClient, TopicsCreated
+from penstock.protocol import apis
 
 _STRICT_FROM: Final = {
     apis.CREATE_TOPICS.key: 6,

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from penstock.base.audit import ChangeLog
 from penstock.broker.client_metrics.collection import ClientMetrics
 from penstock.broker.dynamic_settings import BrokerSettings
-from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.share.partitions.partitions import SharePartitions
+from penstock.broker.groups.share.partitions.sessions import ShareSessions
+from penstock.broker.groups.share.state.coordinator import ShareCoordinator
+from penstock.broker.groups.share.state.state import ShareStateStore
 from penstock.broker.handlers.authorizer import Authorizer
 from penstock.broker.handlers.fetch_sessions import FetchSessions
 from penstock.broker.handlers.partition_turns import PartitionTurns
@@ -20,10 +24,6 @@ from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.request import RequestContext, Respond, Response
 from penstock.broker.partition.local_broker import LocalBroker
 from penstock.broker.security.delegation_tokens import DelegationTokens
-from penstock.broker.share.coordinator import ShareCoordinator
-from penstock.broker.share.partitions import SharePartitions
-from penstock.broker.share.sessions import ShareSessions
-from penstock.broker.share.state import ShareStateStore
 from penstock.broker.tail.followers import TailFollowers
 from penstock.broker.tail.links import TailLinks
 from penstock.broker.transactions.coordinator import TransactionCoordinator

@@ -17,7 +17,7 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import listed, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire.gen.offset_for_leader_epoch import (
+from penstock.protocol.gen.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,

@@ -47,9 +47,9 @@ from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.verification import WITHOUT_ID, Guard
 from penstock.broker.quotas.clients import RequestQuota
-from penstock.broker.wire.errors import TooManyElements
-from penstock.broker.wire.leader_hint import NodeEndpoint
-from penstock.broker.wire.produce import (
+from penstock.protocol.errors import TooManyElements
+from penstock.protocol.leader_hint import NodeEndpoint
+from penstock.protocol.produce import (
     ProducePartition,
     ProducePartitionResult,
     ProduceRequest,
@@ -57,7 +57,7 @@ from penstock.broker.wire.produce import (
     encode_produce_response,
     read_produce_request,
 )
-from penstock.broker.wire.topic_key import TopicKey
+from penstock.protocol.topic_key import TopicKey
 
 _WAIT_OPEN_MAX_S: Final = 30.0
 _WAIT_ELECTED_MAX_S: Final = 0.8

@@ -15,9 +15,9 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen import describe_quorum as wire
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import QuorumMember, QuorumStatus
+from penstock.protocol.gen import describe_quorum as wire
 
 _TIMEOUT_S: Final = 5.0
 _TOPIC: Final = "__cluster_metadata"

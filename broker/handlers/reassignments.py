@@ -28,9 +28,6 @@ from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import listed, sliced
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen import alter_partition_reassignments as alter
-from penstock.broker.wire.gen import elect_leaders as elect
-from penstock.broker.wire.gen import list_partition_reassignments as listing
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import (
     AlterReassignments,
@@ -46,6 +43,9 @@ from penstock.controller.metadata.topics import (
     is_moving,
     is_reassigning,
 )
+from penstock.protocol.gen import alter_partition_reassignments as alter
+from penstock.protocol.gen import elect_leaders as elect
+from penstock.protocol.gen import list_partition_reassignments as listing
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 60_000

@@ -41,8 +41,8 @@ from penstock.controller.metadata.topic_configs import (
     VALUE_SCHEMA,
     SchemaConfigs,
 )
-from penstock.stream.batch.header import HEADER, HEADER_BYTES, BatchHeader
-from penstock.stream.batch.walk import IS_NATIVE
+from penstock.protocol.batch.header import HEADER, HEADER_BYTES, BatchHeader
+from penstock.protocol.batch.walk import IS_NATIVE
 
 _log = structlog.get_logger(__name__)
 

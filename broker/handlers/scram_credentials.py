@@ -18,19 +18,19 @@ from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import listed
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen import alter_user_scram_credentials as altering
-from penstock.broker.wire.gen.describe_user_scram_credentials import (
-    CredentialInfo,
-    DescribeUserScramCredentialsResponse,
-    DescribeUserScramCredentialsResult,
-    decode_request,
-)
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import Status
 from penstock.controller.api.scram_messages import (
     AlterScramCredentials,
     ScramDeletion,
     ScramUpsertion,
+)
+from penstock.protocol.gen import alter_user_scram_credentials as altering
+from penstock.protocol.gen.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+    decode_request,
 )
 
 _TIMEOUT_S: Final = 30.0

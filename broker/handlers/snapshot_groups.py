@@ -20,11 +20,11 @@ from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.broker.errors import ErrorCode, kafka_error
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.peers import PeerConnections, PeerGone
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import known_code
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.gen import list_groups, offset_fetch
 from penstock.controller.metadata.records import GroupOffsets
+from penstock.protocol import apis
+from penstock.protocol.error_codes import known_code
+from penstock.protocol.errors import WireError
+from penstock.protocol.gen import list_groups, offset_fetch
 
 _GROUPS_PER_REQUEST_COUNT: Final = 20
 _RETRY_PAUSE_S: Final = 0.1

@@ -14,7 +14,6 @@ from penstock.broker.handlers import (
     client_quotas,
     cluster,
     configs,
-    consumer_groups,
     delegation_tokens,
     delete_records,
     describe_log_dirs,
@@ -22,22 +21,14 @@ from penstock.broker.handlers import (
     describe_topic_partitions,
     fetch,
     find_coordinator,
-    groups,
     list_config_resources,
     list_offsets,
     metadata,
-    offset_delete,
     offset_for_leader_epoch,
     produce,
     quorum,
     reassignments,
     scram_credentials,
-    share_acknowledge,
-    share_fetch,
-    share_groups,
-    share_offsets,
-    share_states,
-    streams_groups,
     topics,
     transactions,
     txn_markers,
@@ -47,23 +38,31 @@ from penstock.broker.handlers import (
 from penstock.broker.handlers.api_rights import API_RIGHTS, ApiRights
 from penstock.broker.handlers.api_versions import make_handler
 from penstock.broker.handlers.authorizer import UndeclaredRight
+from penstock.broker.handlers.groups import classic, offset_delete
+from penstock.broker.handlers.groups import consumer as consumer_groups
+from penstock.broker.handlers.groups import share as share_groups
+from penstock.broker.handlers.groups import streams as streams_groups
 from penstock.broker.handlers.node import Handler, InlineHandler
-from penstock.broker.wire import apis
+from penstock.broker.handlers.share import acknowledge as share_acknowledge
+from penstock.broker.handlers.share import fetch as share_fetch
+from penstock.broker.handlers.share import offsets as share_offsets
+from penstock.broker.handlers.share import states as share_states
+from penstock.protocol import apis
 
 INLINE: Final[Mapping[int, InlineHandler]] = {apis.PRODUCE.key: produce.handle_produce}
 
 _STATELESS: Final[Mapping[int, Handler]] = {
     apis.FETCH.key: fetch.handle_fetch,
     apis.LIST_OFFSETS.key: list_offsets.handle_list_offsets,
-    apis.OFFSET_COMMIT.key: groups.handle_offset_commit,
-    apis.OFFSET_FETCH.key: groups.handle_offset_fetch,
+    apis.OFFSET_COMMIT.key: classic.handle_offset_commit,
+    apis.OFFSET_FETCH.key: classic.handle_offset_fetch,
     apis.FIND_COORDINATOR.key: find_coordinator.handle_find_coordinator,
-    apis.JOIN_GROUP.key: groups.handle_join_group,
-    apis.HEARTBEAT.key: groups.handle_heartbeat,
-    apis.LEAVE_GROUP.key: groups.handle_leave_group,
-    apis.SYNC_GROUP.key: groups.handle_sync_group,
-    apis.DESCRIBE_GROUPS.key: groups.handle_describe_groups,
-    apis.LIST_GROUPS.key: groups.handle_list_groups,
+    apis.JOIN_GROUP.key: classic.handle_join_group,
+    apis.HEARTBEAT.key: classic.handle_heartbeat,
+    apis.LEAVE_GROUP.key: classic.handle_leave_group,
+    apis.SYNC_GROUP.key: classic.handle_sync_group,
+    apis.DESCRIBE_GROUPS.key: classic.handle_describe_groups,
+    apis.LIST_GROUPS.key: classic.handle_list_groups,
     apis.SASL_HANDSHAKE.key: authentication.handle_sasl_handshake,
     apis.SASL_AUTHENTICATE.key: authentication.handle_sasl_authenticate,
     apis.CREATE_TOPICS.key: topics.handle_create_topics,
@@ -88,7 +87,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.RENEW_DELEGATION_TOKEN.key: delegation_tokens.handle_renew_delegation_token,
     apis.EXPIRE_DELEGATION_TOKEN.key: delegation_tokens.handle_expire_delegation_token,
     apis.DESCRIBE_DELEGATION_TOKEN.key: delegation_tokens.handle_describe_delegation_token,
-    apis.DELETE_GROUPS.key: groups.handle_delete_groups,
+    apis.DELETE_GROUPS.key: classic.handle_delete_groups,
     apis.ELECT_LEADERS.key: reassignments.handle_elect_leaders,
     apis.INCREMENTAL_ALTER_CONFIGS.key: alter_configs.handle_incremental_alter_configs,
     apis.ALTER_PARTITION_REASSIGNMENTS.key: reassignments.handle_alter_partition_reassignments,

@@ -16,7 +16,7 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail.reported_tail import SLOTS_MAX, encode_reported_tail
-from penstock.broker.wire.gen.fetch import FetchRequest
+from penstock.protocol.gen.fetch import FetchRequest
 
 
 def is_of_follower(node: Node, ctx: RequestContext, request: FetchRequest) -> bool:

@@ -18,11 +18,11 @@ from penstock.broker.handlers.partition_turns import chunks
 from penstock.broker.handlers.slices import listed, sliced
 from penstock.broker.handlers.topic_rights import denied_creations
 from penstock.broker.network.request import RequestContext
-from penstock.broker.wire.gen.create_topics import CreatableTopicConfigs, CreatableTopicResult
 from penstock.controller.api import messages
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.metadata.topic_configs import UNDELETE, canonical
 from penstock.controller.metadata.topic_sources import sources_of
+from penstock.protocol.gen.create_topics import CreatableTopicConfigs, CreatableTopicResult
 from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 DENIED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")

@@ -19,9 +19,9 @@ from penstock.broker.handlers.authorization import (
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import sliced
 from penstock.broker.network.request import RequestContext
-from penstock.broker.wire.gen import create_topics, delete_topics
 from penstock.controller.api import messages
 from penstock.controller.metadata.topic_sources import TopicSource, sources_of
+from penstock.protocol.gen import create_topics, delete_topics
 
 _UNKNOWN: Final = -1
 _INVALID: Final = int(ErrorCode.INVALID_REQUEST)

@@ -30,13 +30,13 @@ from penstock.broker.handlers.topic_creation import DENIED, TOO_MANY, is_frozen
 from penstock.broker.handlers.topic_rights import denied_creations, hide_configs, refuse_undeletable
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.schemas.rules import is_schema_config
-from penstock.broker.wire.gen import create_partitions, create_topics, delete_topics
-from penstock.broker.wire.topic_key import NO_TOPIC_ID
 from penstock.controller.api import messages
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from penstock.controller.metadata.topic_names import topic_name_problem
+from penstock.protocol.gen import create_partitions, create_topics, delete_topics
+from penstock.protocol.topic_key import NO_TOPIC_ID
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMED_OUT: Final = ErrorCode.REQUEST_TIMED_OUT

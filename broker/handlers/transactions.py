@@ -22,9 +22,9 @@ from penstock.broker.coordination.connection_order import LateRequest
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
 from penstock.broker.coordination.log import TransactionalProducer
 from penstock.broker.errors import ErrorCode
-from penstock.broker.groups.offset_topics import stores_ids
-from penstock.broker.groups.offsets import TopicPartition
-from penstock.broker.groups.records import CommittedOffset
+from penstock.broker.groups.offsets.offsets import TopicPartition
+from penstock.broker.groups.offsets.records import CommittedOffset
+from penstock.broker.groups.offsets.topics import stores_ids
 from penstock.broker.handlers import verification
 from penstock.broker.handlers.authorization import (
     allows,
@@ -34,8 +34,8 @@ from penstock.broker.handlers.authorization import (
     check_transactional_id,
     find_denied_topics,
 )
-from penstock.broker.handlers.commit_topics import CommitTopics, begin_read, settled
 from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.groups.commit_topics import CommitTopics, begin_read, settled
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.slices import each_once, gathered, sliced
@@ -54,7 +54,8 @@ from penstock.broker.transactions.model import (
     TransactionState,
 )
 from penstock.broker.transactions.records import group_by_topic
-from penstock.broker.wire.gen import (
+from penstock.controller.api.errors import ControllerError
+from penstock.protocol.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     describe_transactions,
@@ -63,7 +64,6 @@ from penstock.broker.wire.gen import (
     list_transactions,
     txn_offset_commit,
 )
-from penstock.controller.api.errors import ControllerError
 
 _FIRST_OF_BROKERS: Final = 4
 """AddPartitionsToTxn."""

@@ -32,7 +32,8 @@ from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.append import AppendOutcome, PartitionAppend
 from penstock.broker.partition.partition import Partition
 from penstock.broker.transactions.model import EPOCH_PER_TRANSACTION
-from penstock.broker.wire.gen.write_txn_markers import (
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.gen.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -40,7 +41,6 @@ from penstock.broker.wire.gen.write_txn_markers import (
     WriteTxnMarkersResponse,
     decode_request,
 )
-from penstock.stream.batch.control import Marker
 
 TopicPartition: TypeAlias = tuple[str, int]
 Codes: TypeAlias = dict[TopicPartition, ErrorCode]

@@ -18,9 +18,9 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen.unregister_broker import UnregisterBrokerResponse, decode_request
 from penstock.controller.api.errors import ControllerError, RequestRefused
 from penstock.controller.api.messages import RemoveBroker
+from penstock.protocol.gen.unregister_broker import UnregisterBrokerResponse, decode_request
 
 _TIMEOUT_S: Final = 20.0
 

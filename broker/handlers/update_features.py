@@ -16,14 +16,14 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.gen.update_features import (
+from penstock.controller.api.errors import ControllerError, RequestRefused
+from penstock.controller.api.messages import FeatureUpdate, Status, UpdateFeatures
+from penstock.protocol.gen.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
     decode_request,
 )
-from penstock.controller.api.errors import ControllerError, RequestRefused
-from penstock.controller.api.messages import FeatureUpdate, Status, UpdateFeatures
 
 _TIMEOUT_S: Final = 30.0
 _LAST_WITH_RESULTS: Final = 1

@@ -23,7 +23,7 @@ from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.verification import UNVERIFIED, WITHOUT_ID, Admitted, Guard
 from penstock.broker.transactions.model import Membership, ProducerIdentity
 from penstock.controller.metadata.features import TRANSACTION_VERSION
-from penstock.stream.batch.header import HEADER_BYTES, TRANSACTIONAL_MASK
+from penstock.protocol.batch.header import HEADER_BYTES, TRANSACTIONAL_MASK
 
 _ATTRIBUTES_AND_PRODUCER: Final = struct.Struct(">h20xqh")
 _ATTRIBUTES_AT: Final = 21

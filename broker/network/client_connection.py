@@ -33,8 +33,8 @@ from penstock.broker.network.tls_channel import FEED_BYTES_MAX, TlsBroken, TlsCh
 from penstock.broker.network.wake_limit import WakeLimit
 from penstock.broker.security.access import ClientAccess
 from penstock.broker.security.exchange import AuthenticationFailed
-from penstock.broker.wire.apis import SASL_AUTHENTICATE
-from penstock.broker.wire.errors import WireError
+from penstock.protocol.apis import SASL_AUTHENTICATE
+from penstock.protocol.errors import WireError
 
 SLOW_SENDER_S: Final = 0.5
 """A TLS client that sent less than what its connection is woken for in this time is slow."""

@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.base.buffers import Buffer
-from penstock.broker.wire.errors import FrameTooLarge
+from penstock.protocol.errors import FrameTooLarge
 
 RECEIVE_BYTES: Final = 64 * 1024
 """Size of the shared receive buffer, and so the most that one wake-up of a socket receives."""

@@ -23,8 +23,8 @@ import structlog
 
 from penstock.base.ids import NodeId
 from penstock.broker.network.peers import PeerConnections, PeerGone
-from penstock.broker.wire.errors import WireError
 from penstock.controller.metadata.delta import MetadataDelta
+from penstock.protocol.errors import WireError
 from penstock.stream.ports import BrokerIncarnation
 
 if TYPE_CHECKING:

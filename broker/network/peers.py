@@ -19,11 +19,11 @@ from penstock.base.ids import NodeEpoch, NodeId
 from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.broker.security.peers import PeerAccess
 from penstock.broker.security.sasl_client import SaslLogin
-from penstock.broker.wire import framing
-from penstock.broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import sasl_authenticate, sasl_handshake
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
+from penstock.protocol import framing
+from penstock.protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import sasl_authenticate, sasl_handshake
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 
 if TYPE_CHECKING:
     from penstock.controller.metadata.image import MetadataImage

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Final
 
 from penstock.base.histogram import LatencyHistogram
-from penstock.broker.wire import apis
+from penstock.protocol import apis
 
 TIMED: Final = (apis.PRODUCE.key, apis.FETCH.key)
 

@@ -2,9 +2,9 @@
 
 from typing import Final, NamedTuple
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import Offset, StreamId
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.errors import StreamError
+from penstock.protocol.batch.header import iter_headers
 from penstock.stream.format.transaction_log import (
     NO_OFFSET,
     AbortedTransaction,

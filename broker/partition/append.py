@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 from msgspec import Struct
 
 from penstock.base.clock import monotonic_ms
+from penstock.base.errors import StreamError
 from penstock.base.ids import Millis, Offset
 from penstock.broker.partition.mirrored import MirroredBatches
 from penstock.broker.partition.partition import Partition
@@ -24,10 +25,10 @@ from penstock.broker.partition.producer_state import KnownBatch
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.refused import RefusedBatches
 from penstock.broker.partition.verification import Guard
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker
-from penstock.stream.batch.header import BatchHeader
-from penstock.stream.errors import StreamError, WalFull
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.batch.header import BatchHeader
+from penstock.protocol.error_codes import ErrorCode
+from penstock.stream.errors import WalFull
 from penstock.stream.storage import AppendEntry, Storage
 from penstock.stream.wal.tracing import RequestTrace
 

@@ -23,7 +23,7 @@ from penstock.broker.partition.append import PartitionAppend
 from penstock.broker.partition.log import PartitionLog
 from penstock.broker.partition.partition import Partition
 from penstock.controller.api.messages import ForkedPartition
-from penstock.stream.batch.header import iter_headers
+from penstock.protocol.batch.header import iter_headers
 from penstock.stream.errors import OffsetOutOfRange
 from penstock.stream.format.transaction_log import NO_OFFSET, decode_events
 from penstock.stream.ports import NO_OBJECT

@@ -11,9 +11,9 @@ from typing import TypeAlias
 from penstock.broker.partition.move_notice import MoveNotice
 from penstock.broker.partition.opener import OpenPartition
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.api.load_messages import ERROR_CHARS_MAX, FailingPartition
 from penstock.controller.metadata.topics import PartitionKey
+from penstock.protocol.error_codes import ErrorCode
 
 OpenCallback: TypeAlias = Callable[[Partition | ErrorCode], None]
 

@@ -51,10 +51,10 @@ from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.transactions import Transactions
 from penstock.broker.partition.validation import DEFAULT_RULES, TopicRules, validate_batch
 from penstock.broker.partition.verification import WITHOUT_ID, Guard, Verifications
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.records import ForkPoint
-from penstock.stream.batch.control import Marker, decode_marker, encode_marker
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.control import Marker, decode_marker, encode_marker
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     iter_headers,
@@ -63,8 +63,8 @@ from penstock.stream.batch.header import (
     patch_offset_and_epoch,
     patch_times,
 )
-from penstock.stream.batch.uncompressed_size import uncompressed_bytes
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.uncompressed_size import uncompressed_bytes
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.format.checkpoint import (
     CLEANED_KEY,
     PRODUCERS_KEY,

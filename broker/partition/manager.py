@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from penstock.base.clock import WallClock
+from penstock.base.errors import StreamError
 from penstock.base.ids import Offset, StreamId
 from penstock.base.shared_backoff import SharedBackoff
 from penstock.broker.partition.byte_limiter import ByteLimiter
@@ -44,7 +45,6 @@ from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import ProducerCounts
 from penstock.broker.partition.refused import RefusedBatches
 from penstock.broker.partition.validation import TopicRules
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.api.load_messages import FailingPartition
 from penstock.controller.api.messages import MoveTiming
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
@@ -52,7 +52,7 @@ from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.controller.metadata.topics import PartitionKey
-from penstock.stream.errors import StreamError
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.storage import Storage
 

@@ -15,10 +15,11 @@ batch holds the whole state.
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import Millis, Offset
-from penstock.stream.batch.header import parse_header
-from penstock.stream.batch.records import Record, encode_batch
-from penstock.stream.errors import BatchCorrupt, StreamError
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import parse_header
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.format.checkpoint import decode_map
 from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 

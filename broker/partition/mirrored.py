@@ -20,15 +20,15 @@ from penstock.base.ids import Millis, Offset, StreamId
 from penstock.broker.partition.producer_state import NO_SEQUENCE, KnownBatch
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.validation import TopicRules
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import (
     CRC_START,
     BatchHeader,
     iter_headers,
     patch_offset_and_epoch,
 )
-from penstock.stream.batch.uncompressed_size import uncompressed_bytes
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.uncompressed_size import uncompressed_bytes
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.storage import AppendEntry
 
 _COMPRESSION_MAX: Final = 4

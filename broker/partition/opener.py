@@ -16,13 +16,14 @@ from typing import Final, TypeAlias
 import structlog
 
 from penstock.base.clock import WallClock
+from penstock.base.errors import StreamError
 from penstock.base.ids import Offset
 from penstock.broker.partition.fork_point import end_inherited, inherited_transactions
 from penstock.broker.partition.log import LogConfig, restore_log
 from penstock.broker.partition.partition import Partition
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.metadata.records import PartitionRecord
-from penstock.stream.errors import StreamError, StreamFenced
+from penstock.stream.errors import StreamFenced
 from penstock.stream.ports import OpenStream
 from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 

@@ -19,7 +19,7 @@ from penstock.base.ids import Offset, StreamId
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.log import PartitionLog
 from penstock.controller.metadata.records import PartitionRecord
-from penstock.stream.batch.header import iter_headers
+from penstock.protocol.batch.header import iter_headers
 from penstock.stream.format.transaction_log import AbortedTransaction
 from penstock.stream.storage import Storage
 

@@ -24,8 +24,8 @@ import msgspec
 from msgspec import Raw
 
 from penstock.base.ids import Millis, Offset
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import NO_SERIAL, Marker
+from penstock.protocol.batch.control import NO_SERIAL, Marker
+from penstock.protocol.error_codes import ErrorCode
 
 CACHED_BATCHES_COUNT: Final = 5
 SEQUENCES_COUNT: Final = 1 << 31

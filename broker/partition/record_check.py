@@ -11,11 +11,11 @@ from typing import Final, Protocol
 
 from penstock.base.ids import Millis
 from penstock.broker.partition.refusal import Refusal
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.compression import Compression, Inflater
-from penstock.stream.batch.header import HEADER_BYTES, BatchHeader
-from penstock.stream.batch.uncompressed_size import uncompressed_bytes
-from penstock.stream.batch.walk import (
+from penstock.protocol.batch.compression import Compression, Inflater
+from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
+from penstock.protocol.batch.header import HEADER_BYTES, BatchHeader
+from penstock.protocol.batch.uncompressed_size import uncompressed_bytes
+from penstock.protocol.batch.walk import (
     BAD_REST,
     ERRORS_MAX,
     IGNORES_TIMES,
@@ -27,7 +27,7 @@ from penstock.stream.batch.walk import (
     Walker,
     WalkFinding,
 )
-from penstock.stream.errors import BatchCorrupt, BatchTooLarge
+from penstock.protocol.error_codes import ErrorCode
 
 KEYLESS: Final = "a compacted topic accepts only records with a key"
 KEPT_BYTES_MAX: Final = 4 << 20

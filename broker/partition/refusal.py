@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)

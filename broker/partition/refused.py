@@ -19,10 +19,10 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from penstock.broker.partition.producer_state import SEQUENCES_COUNT, ProducerState, sequence_after
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.topic_key import TopicKey
-from penstock.stream.batch.header import BatchHeader, parse_header
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import BatchHeader, parse_header
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.topic_key import TopicKey
 
 _RETENTION_MS: Final = 30_000
 """A request is not in flight for longer: clients wait this long for an answer

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.base.ids import Offset
-from penstock.stream.batch.control import Marker
+from penstock.protocol.batch.control import Marker
 from penstock.stream.format.transaction_log import NO_OFFSET, AbortedTransaction, TransactionEvent
 
 ABORTED_COUNT_MAX: Final = 1_000

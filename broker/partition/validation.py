@@ -17,7 +17,6 @@ from penstock.base.ids import Millis
 from penstock.broker.partition.record_check import RecordCheck
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.schemas.rules import SchemaRules, schema_rules
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.topic_configs import (
     RECORD_VALIDATION,
     VALIDATES_ALL,
@@ -25,8 +24,8 @@ from penstock.controller.metadata.topic_configs import (
     cleanup_policies,
     open_mirror,
 )
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import (
     BATCH_OVERHEAD,
     CRC_START,
     HEADER,
@@ -35,7 +34,8 @@ from penstock.stream.batch.header import (
     TIMESTAMP_TYPE_MASK,
     BatchHeader,
 )
-from penstock.stream.batch.walk import ERRORS_MAX
+from penstock.protocol.batch.walk import ERRORS_MAX
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.config import DECOMPRESSED_BATCH_BYTES_MAX
 
 MESSAGE_BYTES_MAX_DEFAULT: Final = 1_048_588

@@ -15,7 +15,7 @@ Source: Kafka `VerificationGuard`, `VerificationStateEntry`; KIP-890.
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 
 class Guard:

@@ -27,10 +27,10 @@ from penstock.broker.schemas.messages import (
     Verdict,
 )
 from penstock.broker.schemas.rules import TOPIC_STRATEGY, FieldRule, subject_of
-from penstock.stream.batch.compression import ReusingInflater
-from penstock.stream.batch.header import parse_header
-from penstock.stream.batch.records import RECORDS_SEARCHED_MAX, iter_records
-from penstock.stream.errors import BatchCorrupt, BatchTooLarge
+from penstock.protocol.batch.compression import ReusingInflater
+from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
+from penstock.protocol.batch.header import parse_header
+from penstock.protocol.batch.records import RECORDS_SEARCHED_MAX, iter_records
 
 COMPILED_COUNT_MAX: Final = 200
 """CompiledSchema schemas that are kept, in each of two caches."""

@@ -13,8 +13,8 @@ from penstock.base.ids import NodeId
 from penstock.broker.partition.local_broker import LocalBroker
 from penstock.broker.tail.redirects import RedirectTable
 from penstock.broker.tail.session import LEAVES_BYTES
-from penstock.broker.wire.gen.fetch import FetchRequest
 from penstock.controller.metadata.delta import MetadataDelta
+from penstock.protocol.gen.fetch import FetchRequest
 from penstock.stream.ports import BrokerIncarnation
 
 if TYPE_CHECKING:

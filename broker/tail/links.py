@@ -25,6 +25,7 @@ import structlog
 
 from penstock.base.backoff import Backoff
 from penstock.base.buffers import Buffer
+from penstock.base.errors import StreamError
 from penstock.base.ids import NodeId, Offset, StreamId
 from penstock.broker.config import RACK_AWARE
 from penstock.broker.network.peers import PeerConnections, PeerGone
@@ -34,13 +35,12 @@ from penstock.broker.partition.local_broker import LocalBroker
 from penstock.broker.tail.partition import TailDelta, TailPartition
 from penstock.broker.tail.reported_tail import decode_reported_tail
 from penstock.broker.tail.session import TailSession, first_request
-from penstock.broker.wire import apis
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.gen.fetch import FetchRequest, FetchResponse
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.topics import PartitionKey
 from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError
-from penstock.stream.errors import StreamError
+from penstock.protocol import apis
+from penstock.protocol.errors import WireError
+from penstock.protocol.gen.fetch import FetchRequest, FetchResponse
 from penstock.stream.ports import BrokerIncarnation, ObjectRange
 
 if TYPE_CHECKING:

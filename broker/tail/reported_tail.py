@@ -12,7 +12,7 @@ import msgspec
 from penstock.base.buffers import Buffer
 from penstock.base.ids import NodeEpoch, Offset
 from penstock.broker.partition.transactions import AbortedTail
-from penstock.broker.wire.errors import WireError
+from penstock.protocol.errors import WireError
 from penstock.stream.format.transaction_log import AbortedTransaction
 from penstock.stream.wal.slots import SlotRange
 

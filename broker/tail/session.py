@@ -13,7 +13,8 @@ from uuid import UUID
 
 from penstock.base.ids import Offset, StreamEpoch
 from penstock.broker.tail.partition import TailPartition
-from penstock.broker.wire.gen.fetch import (
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.protocol.gen.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -21,7 +22,6 @@ from penstock.broker.wire.gen.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
-from penstock.controller.metadata.topics import PartitionKey
 from penstock.stream.ports import BrokerIncarnation
 
 _NO_SESSION: Final = 0

@@ -36,7 +36,7 @@ from penstock.broker.transactions.model import (
     TransactionState,
 )
 from penstock.broker.transactions.states import LocalMarkers, TransactionStates
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 SETTLE_WAIT_S: Final = 1.0
 """How long a request waits for the markers of the previous transaction: one or two PUTs, less than

@@ -43,7 +43,7 @@ from penstock.broker.transactions.model import (
     TransactionState,
     WriteMarkers,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 _VALID_NEXT: Final = {
     TransactionState.EMPTY: {

@@ -23,8 +23,8 @@ import structlog
 from penstock.base.ids import NodeId
 from penstock.base.shared_backoff import SharedBackoff
 from penstock.broker.transactions.model import TopicPartition
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ from penstock.broker.partition.local_broker import LocalBroker
 from penstock.broker.transactions.markers import Target
 from penstock.broker.transactions.model import Membership, TopicPartition
 from penstock.broker.transactions.records import group_by_topic
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode, known_code
-from penstock.broker.wire.gen import add_partitions_to_txn, write_txn_markers
-from penstock.stream.batch.control import Marker
+from penstock.protocol import apis
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import add_partitions_to_txn, write_txn_markers
 
 _VERSION: Final = 2
 _API: Final = apis.WRITE_TXN_MARKERS

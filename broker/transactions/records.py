@@ -20,10 +20,10 @@ from penstock.broker.transactions.model import (
     TransactionMetadata,
     TransactionState,
 )
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.primitives import Reader, Writer
 from penstock.controller.metadata.features import TRANSACTION_VERSION
 from penstock.controller.metadata.image import MetadataImage
+from penstock.protocol.errors import WireError
+from penstock.protocol.primitives import Reader, Writer
 
 KEY_VERSION: Final = 0
 _VALUE_VERSION_MAX: Final = 1

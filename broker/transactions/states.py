@@ -43,8 +43,8 @@ from penstock.broker.transactions.records import (
     encode_key,
     encode_value,
 )
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

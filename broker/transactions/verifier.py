@@ -18,7 +18,7 @@ import structlog
 
 from penstock.base.ids import NodeId
 from penstock.broker.transactions.model import Membership, TopicPartition
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

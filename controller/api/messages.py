@@ -108,7 +108,7 @@ class Requester(Message, frozen=True, kw_only=True):
 
 class ForwardedMessage(Message, frozen=True, kw_only=True):
     """Base of the requests that brokers forward for clients. The controller authorizes this client
-    itself (`controller.leader.forwarding`).
+    itself (`controller.active.forwarding`).
     """
 
     forwarded_for: Requester | None = None

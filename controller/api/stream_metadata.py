@@ -10,6 +10,7 @@ Must not retry refusals: callers decide.
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import (
     Offset,
     StreamEpoch,
@@ -32,7 +33,6 @@ from penstock.controller.metadata.wal_losses import accepted_losses, data_stream
 from penstock.stream.errors import (
     NotContiguous,
     ObjectNotPrepared,
-    StreamError,
     StreamFenced,
     StreamNotClosed,
     StreamNotOpened,

@@ -44,7 +44,7 @@ def balance(
 
     For example: penstock balance --execute
     """
-    from penstock.deploy.balance.admin import begin_moves, propose_moves
+    from penstock.deploy.admin.balance import begin_moves, propose_moves
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.output import print_document
 

@@ -111,12 +111,12 @@ def compact(
         raise UsageError(f"--engine {engine!r}: choose one of local, spark")
     if not 1 <= key_map_mib <= 65_536:
         raise UsageError(f"--key-map-mib {key_map_mib} is not allowed: 1 to 65536")
+    from penstock.base.errors import StreamError
     from penstock.deploy.cli.compact_job import Target
     from penstock.deploy.clients.target import find_store
     from penstock.deploy.node.logs import to_stderr
     from penstock.lake.rewrite.plan import RewriteOptions
     from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
-    from penstock.stream.errors import StreamError
 
     to_stderr("warning")
     options = RewriteOptions(

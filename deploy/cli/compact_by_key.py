@@ -35,8 +35,8 @@ from penstock.lake.manifest.view import ClusterView
 from penstock.lake.rewrite.run import PUBLISH_S
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
+from penstock.protocol.batch.errors import BatchCorrupt
 from penstock.stream.cache.block_cache import BlockCache
-from penstock.stream.errors import BatchCorrupt
 from penstock.stream.format.checkpoint import (
     CLEANED_KEY,
     RECOVERY_KEY,

@@ -151,7 +151,7 @@ def _within_deadline(ask: Callable[[], list[str]]) -> list[str]:
 
 
 def _ask(brokers: str, kind: str) -> list[str]:
-    from penstock.deploy.names import ask_names
+    from penstock.deploy.cli.names import ask_names
 
     return ask_names(brokers, kind)[:NAMES_MAX]
 

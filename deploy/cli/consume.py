@@ -79,7 +79,7 @@ class _Where:
 
     def begin(self) -> "Begin":
         """Return where to begin. Raises UsageError."""
-        from penstock.deploy.groups.reset import parse_time
+        from penstock.deploy.admin.groups.reset import parse_time
         from penstock.deploy.records.reading import parse_begin
 
         if sum((self.from_beginning, bool(self.offset), bool(self.from_time))) > 1:

@@ -34,8 +34,8 @@ def print_snapshot(
 
     address = store or find_store()
     try:
+        from penstock.base.errors import StreamError
         from penstock.objectstore.errors import ObjectStoreError
-        from penstock.stream.errors import StreamError
     except ImportError as error:
         raise _missing(error) from None
     printed = 0

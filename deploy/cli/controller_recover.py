@@ -76,10 +76,10 @@ def recover(
     """
     import asyncio
 
+    from penstock.base.errors import StreamError
     from penstock.controller.api.errors import ControllerError
     from penstock.deploy.output import print_document
     from penstock.objectstore.errors import ObjectStoreError
-    from penstock.stream.errors import StreamError
 
     ids = _voters(voters)
     try:

@@ -37,10 +37,10 @@ def elect(
             "--preferred is required: it is the only type of election; partitions without a"
             " leader get one automatically"
         )
-    from penstock.broker.wire.error_codes import ErrorCode
+    from penstock.deploy.admin.reassign.admin import elect_preferred
+    from penstock.deploy.admin.reassign.plan import parse_partitions
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.reassign.admin import elect_preferred
-    from penstock.deploy.reassign.plan import parse_partitions
+    from penstock.protocol.error_codes import ErrorCode
 
     try:
         keys = None if path is None else parse_partitions(path.read_text())

@@ -14,8 +14,8 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
+    from penstock.deploy.admin.groups.views import GroupView, ListedGroup, MemberView, NewOffset
     from penstock.deploy.clients.brokers import Brokers, Partition
-    from penstock.deploy.groups.views import GroupView, ListedGroup, MemberView, NewOffset
 
 app = typer.Typer(
     help="List, describe and delete groups of consumers; reset and delete their offsets.",
@@ -66,8 +66,8 @@ def list_(
 
     For example: penstock groups list --type share --output json
     """
+    from penstock.deploy.admin.groups.admin import listed_groups
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.groups.admin import listed_groups
     from penstock.deploy.output import print_document, print_table
 
     with Brokers(bootstrap) as brokers:
@@ -93,8 +93,8 @@ def describe(
 
     For example: penstock groups describe billing
     """
+    from penstock.deploy.admin.groups.admin import described, found_groups
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.groups.admin import described, found_groups
     from penstock.deploy.output import print_document
 
     with Brokers(bootstrap) as brokers:
@@ -135,8 +135,8 @@ def reset_offsets(
     if execute and dry_run:
         raise UsageError("--execute and --dry-run exclude each other")
     wanted_goal = goal_of(goal)
+    from penstock.deploy.admin.groups import reset
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.groups import reset
 
     with Brokers(bootstrap) as brokers:
         found = _group(brokers, group)
@@ -167,10 +167,10 @@ def delete(
 
     For example: penstock groups delete billing --dry-run
     """
+    from penstock.deploy.admin.groups.admin import delete as delete_group
+    from penstock.deploy.admin.groups.admin import found_groups
     from penstock.deploy.clients.brokers import Brokers
     from penstock.deploy.errors import KafkaFailed
-    from penstock.deploy.groups.admin import delete as delete_group
-    from penstock.deploy.groups.admin import found_groups
     from penstock.deploy.output import print_document
 
     problems: dict[str, str | None] = {}
@@ -223,9 +223,9 @@ def delete_offsets(
     """
     if not topics:
         raise UsageError("name the topics: --topic TOPIC, or --topic TOPIC:0,1")
+    from penstock.deploy.admin.groups import reset
+    from penstock.deploy.admin.groups.admin import found_groups
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.groups import reset
-    from penstock.deploy.groups.admin import found_groups
     from penstock.deploy.output import print_document
 
     with Brokers(bootstrap) as brokers:
@@ -249,8 +249,8 @@ def delete_offsets(
 
 def _group(brokers: "Brokers", name: str) -> "ListedGroup":
     """Return the group, or one that is empty yet."""
-    from penstock.deploy.groups.admin import listed_groups
-    from penstock.deploy.groups.views import GroupType, ListedGroup
+    from penstock.deploy.admin.groups.admin import listed_groups
+    from penstock.deploy.admin.groups.views import GroupType, ListedGroup
 
     found = [item for item in listed_groups(brokers) if item.group == name]
     return found[0] if found else ListedGroup(name, GroupType.CLASSIC, "Dead", "consumer", -1)
@@ -260,9 +260,9 @@ def _partitions(
     brokers: "Brokers", group: "ListedGroup", topics: Sequence[str] | None, *, all_topics: bool
 ) -> "list[Partition]":
     """Return the partitions that the options name. Raises UsageError."""
-    from penstock.deploy.groups.admin import committed_offsets, share_start_offsets
-    from penstock.deploy.groups.reset import parse_topics
-    from penstock.deploy.groups.views import GroupType
+    from penstock.deploy.admin.groups.admin import committed_offsets, share_start_offsets
+    from penstock.deploy.admin.groups.reset import parse_topics
+    from penstock.deploy.admin.groups.views import GroupType
 
     if bool(topics) == all_topics:
         raise UsageError("name --topic TOPIC, --topic TOPIC:0,1 or --all-topics")

@@ -13,11 +13,11 @@ def one_line_errors(extra: str) -> Generator[None, None, None]:
     of the base install whose packages the command needs.
     """
     try:
+        from penstock.base.errors import StreamError
         from penstock.deploy.node.logs import to_stderr
         from penstock.lake.sql.errors import SqlError
         from penstock.lake.table.errors import InvalidSchema, InvalidTable
         from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
-        from penstock.stream.errors import StreamError
     except ImportError as error:
         raise _missing(error, extra) from None
     to_stderr("warning")

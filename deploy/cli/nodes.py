@@ -12,7 +12,7 @@ from penstock.deploy.errors import NoController
 from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from penstock.deploy.views import NodeView
+    from penstock.deploy.admin.views import NodeView
 
 _COLUMNS: Final = (
     "node",
@@ -45,10 +45,10 @@ def nodes(
     """
     if context.invoked_subcommand is not None:
         return
-    from penstock.deploy.balance.admin import propose_moves
+    from penstock.deploy.admin.balance import propose_moves
+    from penstock.deploy.admin.views import view_cluster
     from penstock.deploy.clients.metadata import find_controller, read_metadata
     from penstock.deploy.output import print_document, print_table
-    from penstock.deploy.views import view_cluster
 
     address = find_controller(controller, state_file, os.environ)
     # All controllers have the metadata, and only the leader the loads.
@@ -113,9 +113,9 @@ def unregister(
 
 def _to_unregister(controller: str, node_id: int) -> str:
     """Return what the registration is now. The controller decides whether it can go."""
+    from penstock.deploy.admin.views import view_cluster
     from penstock.deploy.clients.metadata import read_metadata
     from penstock.deploy.errors import DeployError
-    from penstock.deploy.views import view_cluster
 
     cluster = read_metadata(controller, lambda image: view_cluster(image, controller, {}))
     found = [node for node in cluster.nodes if node.node_id == node_id]

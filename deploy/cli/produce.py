@@ -132,7 +132,7 @@ def produce(
 
 def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":
     """Raises UsageError."""
-    from penstock.deploy.groups.reset import parse_time
+    from penstock.deploy.admin.groups.reset import parse_time
     from penstock.deploy.records.lines import LineReader, parse_headers
 
     if what.value is not None and what.file is not None:

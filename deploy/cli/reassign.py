@@ -55,16 +55,16 @@ def generate(
 
     For example: penstock reassign generate --topics-to-move-json-file topics.json --broker-list 1,2
     """
-    from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import print_document
-    from penstock.deploy.reassign.admin import current_assignment
-    from penstock.deploy.reassign.plan import (
+    from penstock.deploy.admin.reassign.admin import current_assignment
+    from penstock.deploy.admin.reassign.plan import (
         document,
         parse_brokers,
         parse_topics,
         propose,
         to_json,
     )
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import print_document
 
     topics, brokers = parse_topics(_read(topics_file)), parse_brokers(broker_list)
     with WireClient(bootstrap) as client:
@@ -97,9 +97,9 @@ def execute(
 
     For example: penstock reassign execute --reassignment-json-file moves.json --dry-run
     """
+    from penstock.deploy.admin.reassign.admin import current_assignment, ongoing, reassign
+    from penstock.deploy.admin.reassign.plan import ids, parse_reassignment, to_json
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.reassign.admin import current_assignment, ongoing, reassign
-    from penstock.deploy.reassign.plan import ids, parse_reassignment, to_json
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
@@ -142,10 +142,10 @@ def verify(
 
     For example: penstock reassign verify --reassignment-json-file moves.json
     """
+    from penstock.deploy.admin.reassign.admin import current_assignment, ongoing
+    from penstock.deploy.admin.reassign.plan import parse_reassignment, status_of
     from penstock.deploy.clients.wire import WireClient
     from penstock.deploy.output import print_document
-    from penstock.deploy.reassign.admin import current_assignment, ongoing
-    from penstock.deploy.reassign.plan import parse_reassignment, status_of
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
@@ -180,10 +180,10 @@ def cancel(
 
     For example: penstock reassign cancel --reassignment-json-file moves.json --dry-run
     """
-    from penstock.broker.wire.error_codes import ErrorCode
+    from penstock.deploy.admin.reassign.admin import ongoing, reassign
+    from penstock.deploy.admin.reassign.plan import parse_reassignment
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.reassign.admin import ongoing, reassign
-    from penstock.deploy.reassign.plan import parse_reassignment
+    from penstock.protocol.error_codes import ErrorCode
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
@@ -231,9 +231,9 @@ def trace(
 
     For example: penstock reassign trace orders-0
     """
+    from penstock.deploy.admin.reassign.trace import ask_move, parse_partition
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.output import print_document, print_table
-    from penstock.deploy.reassign.trace import ask_move, parse_partition
 
     key = parse_partition(partition)
     move = ask_move(find_controller(controller, state_file, os.environ), key)

@@ -10,7 +10,7 @@ import typer
 from penstock.deploy.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.deploy.groups.reset import Goal
+    from penstock.deploy.admin.groups.reset import Goal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ResetGoal:
 
 def goal_of(options: ResetGoal) -> "Goal":
     """Return the goal. Raises UsageError unless exactly one option is given."""
-    from penstock.deploy.groups import reset
+    from penstock.deploy.admin.groups import reset
 
     time_ms: int | None = None
     if options.to_datetime is not None:

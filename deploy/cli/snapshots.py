@@ -12,8 +12,8 @@ from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Ye
 from penstock.deploy.output import Format, iso_time, say
 
 if TYPE_CHECKING:
-    from penstock.broker.wire.frozen_topics import FrozenTopicInfo
-    from penstock.deploy.snapshots import RestoredView
+    from penstock.deploy.admin.snapshots import RestoredView
+    from penstock.protocol.frozen_topics import FrozenTopicInfo
 
 Name = Annotated[
     str,
@@ -54,8 +54,8 @@ def create(
 
     For example: penstock snapshots create nightly --topics orders,customers
     """
+    from penstock.deploy.admin.snapshots import create_snapshot, view_snapshots
     from penstock.deploy.output import print_document, size, waiting
-    from penstock.deploy.snapshots import create_snapshot, view_snapshots
 
     began = monotonic()
     with waiting(f"creating snapshot {name}"):
@@ -78,9 +78,9 @@ def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.
 
     For example: penstock snapshots list --output json
     """
+    from penstock.deploy.admin.snapshots import view_snapshots
     from penstock.deploy.clients.frozen_topics import frozen_topics
     from penstock.deploy.output import print_document, print_table, size
-    from penstock.deploy.snapshots import view_snapshots
 
     views = view_snapshots(frozen_topics(bootstrap))
     if output is not Format.TABLE:
@@ -114,8 +114,8 @@ def describe(
 
     For example: penstock snapshots describe nightly
     """
+    from penstock.deploy.admin.snapshots import find_snapshot
     from penstock.deploy.output import print_document, print_table, size
-    from penstock.deploy.snapshots import find_snapshot
 
     found = find_snapshot(bootstrap, name, _split(topics))
     if output is not Format.TABLE:
@@ -171,8 +171,8 @@ def delete(
 
     For example: penstock snapshots delete nightly --dry-run
     """
+    from penstock.deploy.admin.snapshots import delete_snapshot, find_snapshot, view_snapshots
     from penstock.deploy.output import print_document, size, waiting
-    from penstock.deploy.snapshots import delete_snapshot, find_snapshot, view_snapshots
 
     found = find_snapshot(bootstrap, name)
     (view,) = view_snapshots(found)
@@ -221,9 +221,9 @@ def restore(
 
     For example: penstock snapshots restore nightly --topics orders --as orders-yesterday
     """
+    from penstock.deploy.admin.snapshots import find_snapshot, planned
+    from penstock.deploy.admin.snapshots import restore as restore_topics
     from penstock.deploy.output import waiting
-    from penstock.deploy.snapshots import find_snapshot, planned
-    from penstock.deploy.snapshots import restore as restore_topics
 
     found = find_snapshot(bootstrap, name, _split(topics))
     if dry_run:

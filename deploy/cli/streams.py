@@ -10,7 +10,7 @@ from penstock.deploy.errors import DeployError
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
-    from penstock.deploy.views import StreamView
+    from penstock.deploy.admin.views import StreamView
 
 app = typer.Typer(help="Show streams: epochs, ranges, objects.", no_args_is_help=True)
 
@@ -33,9 +33,9 @@ def describe(
 
     For example: penstock streams describe orders
     """
+    from penstock.deploy.admin.views import view_streams
     from penstock.deploy.clients.metadata import find_controller, read_metadata
     from penstock.deploy.output import print_document
-    from penstock.deploy.views import view_streams
 
     found: list[StreamView] | None = read_metadata(
         find_controller(controller, state_file, os.environ),

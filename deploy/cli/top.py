@@ -43,8 +43,8 @@ def top(
     """
     if not 0.1 <= interval <= 60:
         raise UsageError(f"--interval {interval} is not allowed: 0.1 to 60 seconds")
+    from penstock.deploy.admin.cost import Prices
     from penstock.deploy.clients.metadata import find_controller
-    from penstock.deploy.top.cost import Prices
     from penstock.deploy.top.watch import Watch
 
     prices = Prices(

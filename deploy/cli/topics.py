@@ -23,9 +23,9 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, iso_time, remark, say
 
 if TYPE_CHECKING:
-    from penstock.broker.wire.frozen_topics import FrozenTopicInfo
+    from penstock.deploy.admin.topic_sizes import SizeView
     from penstock.deploy.clients.kafka import Kafka
-    from penstock.deploy.topic_sizes import SizeView
+    from penstock.protocol.frozen_topics import FrozenTopicInfo
 
 app = typer.Typer(
     help=(
@@ -238,7 +238,7 @@ def delete_records(
     offsets = kafka.offsets(name, partition or there)
     ends = {index: latest for index, (_, latest) in offsets.items()}
     if before_time is not None:
-        from penstock.deploy.groups.reset import parse_time
+        from penstock.deploy.admin.groups.reset import parse_time
 
         found = kafka.first_offsets(name, list(ends), parse_time(before_time))
         starts = {at: offsets[at][0] if start is None else start for at, start in found.items()}
@@ -489,10 +489,10 @@ def _undelete_records(
 
 def _list_deleted(bootstrap: str, *, output: Format) -> None:
     """Print the deleted topics, and the topics with deleted records, that can come back."""
+    from penstock.deploy.admin.cost import Prices, storage_usd_month
     from penstock.deploy.clients.frozen_topics import deleted_records, deleted_topics
     from penstock.deploy.output import print_document, print_table
     from penstock.deploy.output import size as size_text
-    from penstock.deploy.top.cost import Prices, storage_usd_month
 
     rows = [
         (
@@ -523,9 +523,9 @@ def _until(topic: "FrozenTopicInfo") -> str:
 
 def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: Format) -> None:
     """Print the sizes of the partitions of one topic, or of all topics."""
+    from penstock.deploy.admin.cost import Prices
+    from penstock.deploy.admin.topic_sizes import topic_sizes, total
     from penstock.deploy.output import print_document, print_table
-    from penstock.deploy.top.cost import Prices
-    from penstock.deploy.topic_sizes import topic_sizes, total
 
     topics = kafka.topics() if name is None else [kafka.topic(name)]
     sizes = topic_sizes(kafka.brokers(), topics, Prices(storage_usd_per_gb_month=price))

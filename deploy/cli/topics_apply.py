@@ -35,10 +35,10 @@ def apply(
     For example: penstock topics apply topics.json --dry-run
     """
     from penstock.controller.metadata.configs import TOPIC_RESOURCE
+    from penstock.deploy.admin.topic_plan import FoundTopic, plan, read_wanted
     from penstock.deploy.clients import configs
     from penstock.deploy.clients.kafka import Kafka
     from penstock.deploy.output import print_document
-    from penstock.deploy.topic_plan import FoundTopic, plan, read_wanted
 
     wanted = read_wanted(_content(file), "standard input" if file == "-" else file)
     kafka = Kafka(bootstrap)

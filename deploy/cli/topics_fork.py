@@ -83,11 +83,11 @@ def fork(
         source = in_snapshot(source, snapshot)
     configs = {"penstock.fork.source": source} | dict(map(parse_topic_config, config or []))
     if at_time is not None:
-        from penstock.deploy.groups.reset import parse_time
+        from penstock.deploy.admin.groups.reset import parse_time
 
         configs["penstock.fork.timestamp.ms"] = str(parse_time(at_time))
     if at_offsets is not None:
-        from penstock.deploy.fork_offsets import read_offsets
+        from penstock.deploy.admin.fork_offsets import read_offsets
 
         configs["penstock.fork.offsets"] = ",".join(
             f"{partition}:{offset}" for partition, offset in read_offsets(at_offsets, source)

@@ -82,7 +82,7 @@ def _timestamp(text: str) -> int:
         return _TIMES[text]
     if text.isdecimal() or text in map(str, _TIMES.values()):
         return int(text)
-    from penstock.deploy.groups.reset import parse_time
+    from penstock.deploy.admin.groups.reset import parse_time
 
     try:
         return parse_time(text)

@@ -38,8 +38,8 @@ def list_transactions(
 
     For example: penstock transactions list --state Ongoing
     """
+    from penstock.deploy.admin.transactions.admin import TransactionsClient
     from penstock.deploy.output import print_document, print_table
-    from penstock.deploy.transactions.admin import TransactionsClient
 
     with TransactionsClient(bootstrap) as admin:
         found = admin.listed(state or (), pattern=pattern)
@@ -66,8 +66,8 @@ def describe(
 
     For example: penstock transactions describe payments-1
     """
+    from penstock.deploy.admin.transactions.admin import TransactionsClient
     from penstock.deploy.output import print_document, print_table
-    from penstock.deploy.transactions.admin import TransactionsClient
 
     with TransactionsClient(bootstrap) as admin:
         view = admin.describe(transactional_id)
@@ -120,8 +120,8 @@ def find_hanging(
     """
     if partition is not None and topic is None:
         raise UsageError("--partition needs --topic")
+    from penstock.deploy.admin.transactions.admin import TransactionsClient
     from penstock.deploy.output import print_document, print_table
-    from penstock.deploy.transactions.admin import TransactionsClient
 
     now_ms = time.time_ns() // 1_000_000
     with TransactionsClient(bootstrap) as admin:
@@ -171,8 +171,8 @@ def abort(
 
     For example: penstock transactions abort --topic orders --partition 0 --start-offset 42
     """
-    from penstock.deploy.transactions.admin import TransactionsClient
-    from penstock.deploy.transactions.views import still_open
+    from penstock.deploy.admin.transactions.admin import TransactionsClient
+    from penstock.deploy.admin.transactions.views import still_open
 
     with TransactionsClient(bootstrap) as admin:
         found = [

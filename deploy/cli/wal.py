@@ -71,13 +71,13 @@ def repair(
     """
     import asyncio
 
+    from penstock.base.errors import StreamError
     from penstock.controller.api.errors import ControllerError
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.target import find_store
     from penstock.deploy.node.logs import to_stderr
     from penstock.deploy.output import print_document
     from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
-    from penstock.stream.errors import StreamError
 
     to_stderr("warning")
     address = find_controller(controller, state_file, os.environ)

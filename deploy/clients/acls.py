@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.base.principal import Principal
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode, explain, known_code
-from penstock.broker.wire.gen import create_acls, delete_acls, describe_acls
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode, explain, known_code
+from penstock.protocol.gen import create_acls, delete_acls, describe_acls
 
 RESOURCES: Final = {
     "topic": ResourceType.TOPIC,

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self, TypeVar
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode, explain, known_code
-from penstock.broker.wire.gen import find_coordinator, list_offsets, metadata
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed, near_hint
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode, explain, known_code
+from penstock.protocol.gen import find_coordinator, list_offsets, metadata
 
 RETRY_S: Final = 10.0
 _PAUSE_S: Final = 0.2

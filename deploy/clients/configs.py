@@ -9,14 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import explain
-from penstock.broker.wire.gen import (
-    describe_configs,
-    incremental_alter_configs,
-    list_config_resources,
-    metadata,
-)
 from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
@@ -26,6 +18,14 @@ from penstock.controller.metadata.configs import (
 )
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.error_codes import explain
+from penstock.protocol.gen import (
+    describe_configs,
+    incremental_alter_configs,
+    list_config_resources,
+    metadata,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -4,14 +4,14 @@ import base64
 from typing import Final, NamedTuple
 
 from penstock.base.principal import USER, Principal
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import known_code
-from penstock.broker.wire.gen import create_delegation_token as creating
-from penstock.broker.wire.gen import describe_delegation_token as describing
-from penstock.broker.wire.gen import expire_delegation_token as expiring
-from penstock.broker.wire.gen import renew_delegation_token as renewing
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.error_codes import known_code
+from penstock.protocol.gen import create_delegation_token as creating
+from penstock.protocol.gen import describe_delegation_token as describing
+from penstock.protocol.gen import expire_delegation_token as expiring
+from penstock.protocol.gen import renew_delegation_token as renewing
 
 DEFAULT_PERIOD: Final = -1
 """As long as the settings of the brokers allow."""

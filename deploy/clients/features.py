@@ -7,11 +7,11 @@ Source: KIP-584.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import explain
-from penstock.broker.wire.gen import api_versions, update_features
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.error_codes import explain
+from penstock.protocol.gen import api_versions, update_features
 
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2

@@ -6,11 +6,11 @@ Invariant: no call waits longer than its timeout, and every failure is a KafkaFa
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import explain
-from penstock.broker.wire.gen import create_topics, delete_topics
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.error_codes import explain
+from penstock.protocol.gen import create_topics, delete_topics
 
 FORK_SOURCE: Final = "penstock.fork.source"
 _TIMEOUT_MS: Final = 30_000

@@ -4,13 +4,13 @@ Delete topics, and find those that come back.
 
 from collections.abc import Sequence
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import known_code
-from penstock.broker.wire.frozen_topics import FrozenTopicInfo, decode_frozen_topic
-from penstock.broker.wire.gen import metadata
 from penstock.deploy.clients.forks import delete_on
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.error_codes import known_code
+from penstock.protocol.frozen_topics import FrozenTopicInfo, decode_frozen_topic
+from penstock.protocol.gen import metadata
 from penstock.stream.format.manifest.model import in_snapshot
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import describe_log_dirs as wire
 from penstock.deploy.clients.brokers import Brokers, check
+from penstock.protocol import apis
+from penstock.protocol.gen import describe_log_dirs as wire
 
 
 @dataclass(frozen=True, slots=True)

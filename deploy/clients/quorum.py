@@ -1,6 +1,6 @@
 """Ask the quorum of controllers for the command line; report if it has no leader.
 
-Must not contain rules of the quorum: `controller.leader.quorum_changes` has them.
+Must not contain rules of the quorum: `controller.active.quorum_changes` has them.
 """
 
 import asyncio

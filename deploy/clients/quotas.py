@@ -5,12 +5,12 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import alter_client_quotas as altering
-from penstock.broker.wire.gen import describe_client_quotas as describing
 from penstock.controller.metadata.quotas import CLIENT_ID, IP, USER
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.gen import alter_client_quotas as altering
+from penstock.protocol.gen import describe_client_quotas as describing
 
 DEFAULT: Final = "<default>"
 """How the default of a type is shown."""

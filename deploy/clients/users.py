@@ -4,11 +4,11 @@ import secrets
 from typing import Final, NamedTuple
 
 from penstock.base.scram import ScramMechanism, salted_password
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import alter_user_scram_credentials as altering
-from penstock.broker.wire.gen import describe_user_scram_credentials as describing
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.gen import alter_user_scram_credentials as altering
+from penstock.protocol.gen import describe_user_scram_credentials as describing
 
 _SALT_BYTES: Final = 26
 _NOT_FOUND: Final = 91

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
 from penstock.base.tls_faults import explain
-from penstock.broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.framing import encode_request_frame, parse_response_header
-from penstock.broker.wire.primitives import Reader, Writer
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import find_brokers, no_broker
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
+from penstock.protocol.errors import WireError
+from penstock.protocol.framing import encode_request_frame, parse_response_header
+from penstock.protocol.primitives import Reader, Writer
 
 TIMEOUT_S: Final = 35.0
 """Longer than the brokers wait for the controller."""
@@ -97,7 +97,7 @@ class WireClient:
         from penstock.broker.security.access import new_nonce
         from penstock.broker.security.exchange import AuthenticationFailed
         from penstock.broker.security.sasl_client import SaslLogin
-        from penstock.broker.wire.gen import sasl_authenticate, sasl_handshake
+        from penstock.protocol.gen import sasl_authenticate, sasl_handshake
 
         security = self._security
         login = SaslLogin(

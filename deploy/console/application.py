@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from penstock.base.errors import StreamError
 from penstock.deploy.clients.security import use
 from penstock.deploy.console import login
 from penstock.deploy.console.console import Busy, Console, page
@@ -47,7 +48,6 @@ from penstock.deploy.console.rights import NotAllowed
 from penstock.deploy.errors import DeployError, KafkaFailed, NoController, UsageError
 from penstock.lake.manifest.errors import ManifestNotFound
 from penstock.objectstore.errors import ObjectStoreError
-from penstock.stream.errors import StreamError
 
 _OPEN_PATHS: Final = ("/login", "/static/")
 _STATIC: Final = Path(__file__).with_name("static")

@@ -5,10 +5,10 @@ Must not: render. The methods block.
 
 from dataclasses import dataclass
 
+from penstock.deploy.admin.snapshots import find_snapshot
 from penstock.deploy.clients.forks import FORK_SOURCE
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import UsageError
-from penstock.deploy.snapshots import find_snapshot
 from penstock.stream.format.manifest.model import in_snapshot
 
 FORK_TIME = "penstock.fork.timestamp.ms"

@@ -18,15 +18,15 @@ from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import MoveTrace, QuorumStatus, TraceMove
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topics import PartitionKey
+from penstock.deploy.admin.cost import Prices
+from penstock.deploy.admin.views import view_cluster
 from penstock.deploy.clients.controllers import connect, no_controller
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.samples import INTERVAL_S, Sample, Samples, sample_of
 from penstock.deploy.errors import NoController
-from penstock.deploy.top.cost import Prices
 from penstock.deploy.top.offsets import EndOffsets, Ends
 from penstock.deploy.top.view import Offsets, TopView, stored_topics, view_top
 from penstock.deploy.top.watch import broker_addresses, broker_loads
-from penstock.deploy.views import view_cluster
 
 if TYPE_CHECKING:
     from penstock.controller.metadata.delta import MetadataDelta

@@ -13,11 +13,11 @@ from typing import Final
 from penstock.base.acls import Operation
 from penstock.base.scram import SCRAM_BY_NAME
 from penstock.broker.security.config import PLAIN
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import describe_cluster, metadata
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import DeployError, KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.gen import describe_cluster, metadata
 
 
 class NotAllowed(DeployError):

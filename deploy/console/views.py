@@ -12,9 +12,9 @@ from penstock.base.ids import ObjectId
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.controller.metadata.topics import is_moving
+from penstock.deploy.admin.reassign.trace import MoveView
 from penstock.deploy.clients import kafka as clients
 from penstock.deploy.errors import UsageError
-from penstock.deploy.reassign.trace import MoveView
 from penstock.deploy.top.view import TopicView
 from penstock.stream.format.layout import BlockEntry
 from penstock.stream.ports import ObjectRole

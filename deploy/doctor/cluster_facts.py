@@ -10,8 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import describe_cluster, describe_configs
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError, RequestRefused
 from penstock.controller.api.load_messages import ProposeMoves, Troubles
@@ -28,6 +26,8 @@ from penstock.deploy.doctor.facts import (
 )
 from penstock.deploy.doctor.store_facts import HERE, wall_ms
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.gen import describe_cluster, describe_configs
 
 CONTROLLER_S: Final = 3.0
 LEADER_S: Final = 5.0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import uuid4
 
+from penstock.base.errors import StreamError
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.load_messages import Troubles
 from penstock.controller.metadata.image import MetadataImage
@@ -58,7 +59,6 @@ from penstock.deploy.output import size
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store, redact_url
-from penstock.stream.errors import StreamError
 from penstock.stream.format.manifest.model import ManifestRoot
 
 STEP_S: Final = 60.0

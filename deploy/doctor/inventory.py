@@ -11,7 +11,7 @@ holds anyway, and `CANDIDATES_MAX` suspects.
   orphans. Its fence, later slots, and WALs that the metadata do not contain must never be deleted.
 
 Must not do I/O. Source: docs/design/disaster-recovery.md, docs/design/observability.md; the rules
-for WALs are those of `controller.leader.janitor`.
+for WALs are those of `controller.active.janitor`.
 """
 
 from collections.abc import Callable, Iterable

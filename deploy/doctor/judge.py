@@ -10,6 +10,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from penstock.controller.api.messages import QuorumMember
+from penstock.deploy.admin.cost import Prices, storage_usd_month
 from penstock.deploy.doctor import findings as f
 from penstock.deploy.doctor.facts import (
     BackupFacts,
@@ -37,7 +38,6 @@ from penstock.deploy.doctor.findings import (
 from penstock.deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect, Suspects
 from penstock.deploy.doctor.wal_survey import WalSurvey
 from penstock.deploy.output import size
-from penstock.deploy.top.cost import Prices, storage_usd_month
 from penstock.stream.format.manifest.lease import LEASES_MAX
 from penstock.stream.ports import BrokerIncarnation
 

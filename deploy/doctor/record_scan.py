@@ -7,8 +7,8 @@ Limits: the caller bounds the offsets of a partition; memory is that of one scan
 from importlib import import_module
 from typing import NamedTuple
 
+from penstock.base.errors import StreamError
 from penstock.deploy.doctor.facts import RecordFacts
-from penstock.stream.errors import StreamError
 
 
 class RecordsRead(NamedTuple):

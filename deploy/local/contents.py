@@ -56,10 +56,10 @@ class FirstContents:
 
 def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
     """Create topics and return those that did not exist. Raises KafkaFailed."""
-    from penstock.broker.wire import apis
-    from penstock.broker.wire.error_codes import ErrorCode
-    from penstock.broker.wire.gen import create_topics as wire
     from penstock.deploy.clients.wire import WireClient
+    from penstock.protocol import apis
+    from penstock.protocol.error_codes import ErrorCode
+    from penstock.protocol.gen import create_topics as wire
 
     # Records of a seed may be older than the 7 days that topics keep by default.
     keep_all = wire.CreatableTopicConfig("retention.ms", "-1")

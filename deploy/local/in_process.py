@@ -20,6 +20,7 @@ import structlog
 from penstock.base.allocator import keep_freed_memory
 from penstock.base.backoff import Backoff
 from penstock.base.collector import tune_collector
+from penstock.base.errors import StreamError
 from penstock.base.open_files import raise_open_files_limit
 from penstock.broker.config import BrokerConfig
 from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
@@ -42,7 +43,6 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
-from penstock.stream.errors import StreamError
 from penstock.stream.wal.tracing import Tracing
 
 log = structlog.get_logger(__name__)

@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode, explain, known_code
-from penstock.broker.wire.gen import create_acls, describe_acls
 from penstock.deploy.mirror.cluster import Cluster
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode, explain, known_code
+from penstock.protocol.gen import create_acls, describe_acls
 
 
 class Acl(NamedTuple):

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import uuid4
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode, known_code
-from penstock.broker.wire.gen import (
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
+from penstock.deploy.mirror.cluster import Cluster, Refused
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import (
     create_partitions,
     create_topics,
     describe_configs,
     incremental_alter_configs,
 )
-from penstock.controller.metadata.configs import TOPIC_RESOURCE
-from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
-from penstock.deploy.mirror.cluster import Cluster, Refused
 
 _TOPIC_CONFIG: Final = 1
 """Source of a value that was set for the topic."""

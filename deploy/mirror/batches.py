@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Offset
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.control import decode_marker
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.control import decode_marker
+from penstock.protocol.batch.header import (
     BATCH_OVERHEAD,
     CRC_START,
     DELETE_HORIZON_MASK,
@@ -30,8 +30,8 @@ from penstock.stream.batch.header import (
     BatchHeader,
     parse_header,
 )
-from penstock.stream.batch.records import Record, encode_batch
-from penstock.stream.batch.sound_records import decode_sound
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.batch.sound_records import decode_sound
 from penstock.stream.cleaning.batches import fillers
 
 _LENGTH: Final = struct.Struct(">8xi4xb")

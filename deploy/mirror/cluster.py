@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeVar
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.error_codes import ErrorCode, explain
-from penstock.broker.wire.gen import api_versions, find_coordinator, list_offsets, metadata
-from penstock.broker.wire.primitives import Reader, Writer
 from penstock.deploy.clients.brokers import MOVED, Partition, by_topic
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import TIMEOUT_S, WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.error_codes import ErrorCode, explain
+from penstock.protocol.gen import api_versions, find_coordinator, list_offsets, metadata
+from penstock.protocol.primitives import Reader, Writer
 
 RETRY_S: Final = 10.0
 _PAUSE_S: Final = 0.2

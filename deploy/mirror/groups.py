@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import list_groups, offset_commit, offset_fetch
 from penstock.deploy.clients.brokers import Partition
 from penstock.deploy.mirror.cluster import GROUP, Cluster, Outdated, grouped
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import list_groups, offset_commit, offset_fetch
 
 _WITH_OFFSETS: Final = frozenset({"", "consumer", "streams"})
 """Protocol types of groups that commit offsets; consumers without a group protocol have none."""

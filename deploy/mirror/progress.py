@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.deploy.clients.brokers import Partition
 from penstock.deploy.mirror.translation import OffsetMap, Segment
-from penstock.stream.batch.records import Record
+from penstock.protocol.batch.records import Record
 
 _BEGUN: Final = -2
 _FINISHED: Final = -1

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from penstock.base.buffers import Buffer
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode, known_code
-from penstock.broker.wire.gen import add_partitions_to_txn, end_txn, init_producer_id, produce
 from penstock.deploy.clients.brokers import Partition, by_topic
 from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.mirror.batches import in_transaction
 from penstock.deploy.mirror.cluster import TRANSACTION, Cluster, Outdated
 from penstock.deploy.mirror.state import Ended
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import add_partitions_to_txn, end_txn, init_producer_id, produce
 
 TIMEOUT_MS: Final = 60_000
 """How long a transaction may take before its coordinator aborts it."""

@@ -9,9 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode, known_code
-from penstock.broker.wire.gen import fetch
 from penstock.deploy.clients.brokers import Partition
 from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.mirror.batches import Aborted, NewBatch, committed_batches, for_producer
@@ -27,7 +24,10 @@ from penstock.deploy.mirror.source import PARTITION_BYTES_MAX, Copy
 from penstock.deploy.mirror.state import PartitionState
 from penstock.deploy.mirror.transactions import TransactionalProducer
 from penstock.deploy.mirror.translation import Segment, segments_of
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import fetch
 
 _RECORDS_MAX: Final = 2_000
 """Segments in one batch of a progress topic, 200 bytes each."""

@@ -11,11 +11,11 @@ from random import Random
 from typing import Final, Protocol
 
 from penstock.base.backoff import Backoff
-from penstock.broker.wire.error_codes import ErrorCode, known_code
 from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.mirror.cluster import Cluster, ClusterAddress, Outdated, Refused
 from penstock.deploy.mirror.source import Copy, fetched
 from penstock.deploy.mirror.state import UNKNOWN, Ended, PartitionState
+from penstock.protocol.error_codes import ErrorCode, known_code
 
 WAIT_MS: Final = 250
 """How long a fetch waits for records, divided by the number of leaders of the source."""

@@ -73,6 +73,7 @@ def _run_broker(config: "Effective", environment: Mapping[str, str]) -> int:
 
 
 def _run_controller(config: "Effective") -> int:
+    from penstock.base.errors import StreamError
     from penstock.base.settings import fields_of, renamed
     from penstock.controller.api.errors import ControllerError
     from penstock.controller.config import ControllerConfig
@@ -81,7 +82,6 @@ def _run_controller(config: "Effective") -> int:
     from penstock.deploy.node.config.definition import ProcessConfig
     from penstock.deploy.node.traces.set_up import of_moves
     from penstock.objectstore.errors import ObjectStoreError
-    from penstock.stream.errors import StreamError
 
     process = config.part(ProcessConfig)
     try:

@@ -5,12 +5,12 @@ it cannot decode, and waits for others forever.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import fetch
 from penstock.deploy.clients.brokers import Brokers, Moved, check
-from penstock.stream.batch.header import parse_header
-from penstock.stream.batch.records import Record
-from penstock.stream.batch.sound_records import LostRecords, decode_sound
+from penstock.protocol import apis
+from penstock.protocol.batch.header import parse_header
+from penstock.protocol.batch.records import Record
+from penstock.protocol.batch.sound_records import LostRecords, decode_sound
+from penstock.protocol.gen import fetch
 
 _VERSION: Final = 12
 """The last version that names topics."""

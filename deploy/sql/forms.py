@@ -14,9 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.deploy.csv_rows import CsvWriter
 from penstock.deploy.errors import DeployError
 from penstock.deploy.output import cell, json_text, remark
+from penstock.deploy.output.csv_rows import CsvWriter
 
 if TYPE_CHECKING:
     from penstock.lake.sql.result import SqlResult
@@ -67,7 +67,7 @@ def print_json_rows(result: "SqlResult") -> None:
 
 def print_yaml_rows(result: "SqlResult") -> None:
     """Print one YAML sequence, an object per row."""
-    from penstock.deploy.yaml_text import encode_yaml
+    from penstock.deploy.output.yaml_text import encode_yaml
 
     is_empty = True
     for batch in result.batches():

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from penstock.base.errors import StreamError
 from penstock.base.own_directory import cache_roots
 from penstock.deploy.errors import DeployError, print_error
 from penstock.deploy.output import remark, say
@@ -18,7 +19,6 @@ from penstock.deploy.sql.command import Command
 from penstock.lake.sql.errors import SqlError
 from penstock.lake.sql.tokens import is_complete, quoted, tokens_of
 from penstock.objectstore.errors import ObjectStoreError
-from penstock.stream.errors import StreamError
 
 HISTORY_LINES_MAX: Final = 10_000
 HELP: Final = """\

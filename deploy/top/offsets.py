@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import list_offsets, metadata
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.gen import list_offsets, metadata
 
 _TIMEOUT_S: Final = 5.0
 _LATEST: Final = -1

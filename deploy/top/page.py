@@ -7,10 +7,10 @@ from rich.console import Group
 from rich.table import Table
 
 from penstock.controller.api.load_messages import StoreRequests
+from penstock.deploy.admin.cost import usd_month
+from penstock.deploy.admin.views import NodeView
 from penstock.deploy.output import cell, size
-from penstock.deploy.top.cost import usd_month
 from penstock.deploy.top.view import TopView
-from penstock.deploy.views import NodeView
 
 TOPICS_MAX = 20
 

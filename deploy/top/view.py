@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.controller.metadata.image import MetadataImage
-from penstock.deploy.top.cost import Prices, StoreCost, store_cost
-from penstock.deploy.views import ClusterView
+from penstock.deploy.admin.cost import Prices, StoreCost, store_cost
+from penstock.deploy.admin.views import ClusterView
 
 STANDARD = Prices()
 Offsets = Mapping[str, int]

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.controller.api.load_messages import ProposeMoves
+from penstock.deploy.admin.cost import Prices
+from penstock.deploy.admin.views import view_cluster
 from penstock.deploy.clients.controllers import answer_of, connect
 from penstock.deploy.errors import NoController
-from penstock.deploy.top.cost import Prices
 from penstock.deploy.top.offsets import EndOffsets
 from penstock.deploy.top.view import STANDARD, Offsets, TopView, stored_topics, view_top
-from penstock.deploy.views import view_cluster
 
 if TYPE_CHECKING:
     from penstock.base.ids import NodeId

@@ -28,8 +28,9 @@ from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
 from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
-from penstock.stream.batch.compression import Inflater
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.compression import Inflater
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import (
     COMPRESSION_MASK,
     CONTROL_MASK,
     CRC_START,
@@ -39,8 +40,7 @@ from penstock.stream.batch.header import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
-from penstock.stream.batch.sound_records import BAD_CHECKSUM, sound_records
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.sound_records import BAD_CHECKSUM, sound_records
 from penstock.stream.format.transaction_log import AbortedTransaction
 
 _GROUP_BYTES: Final = 1 << 20

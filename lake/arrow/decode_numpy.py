@@ -28,10 +28,10 @@ from penstock.lake.arrow.pyarrow_untyped import (
     pa,
 )
 from penstock.lake.fetch.limits import ReadConfig
-from penstock.stream.batch.header import HEADER as BATCH_HEADER
-from penstock.stream.batch.header import HEADER_BYTES, MAGIC, BatchHeader
-from penstock.stream.batch.varint import read_varint
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import HEADER as BATCH_HEADER
+from penstock.protocol.batch.header import HEADER_BYTES, MAGIC, BatchHeader
+from penstock.protocol.batch.varint import read_varint
 
 _Numbers = NDArray[np.int64]
 _INT64_MAX: Final = (1 << 63) - 1

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.stream.batch import sound_records as sound
+from penstock.protocol.batch import sound_records as sound
 
 Bytes = NDArray[np.uint8]
 Table = NDArray[np.int64]

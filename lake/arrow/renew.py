@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
+from penstock.base.errors import StreamError
 from penstock.base.log import get_logger
 from penstock.lake.arrow.cluster import REPLANS_MAX, StoreCluster
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch
@@ -26,7 +27,6 @@ from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
 from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
 from penstock.lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from penstock.lake.manifest.plan import OffsetRange
-from penstock.stream.errors import StreamError
 
 _log = get_logger(__name__)
 

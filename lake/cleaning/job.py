@@ -19,10 +19,11 @@ from penstock.lake.rewrite.run import Exchange
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
+from penstock.protocol.batch.errors import BatchTooLarge
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.cleaning.cleaner import CleanerConfig, CleaningTask, LogCleaner
 from penstock.stream.compaction.compactor import OwnedStream
-from penstock.stream.errors import BatchTooLarge, NotContiguous, ObjectCorrupt, StreamFenced
+from penstock.stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
 from penstock.stream.ports import CommitObjects, ObjectRange, PreparedObject
 from penstock.stream.read.object_reader import ObjectReader
 

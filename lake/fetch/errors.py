@@ -5,8 +5,8 @@ Must survive pickling: executors raise them, drivers show them.
 
 from functools import partial
 
+from penstock.base.errors import StreamError
 from penstock.lake.fetch.slices import Slice
-from penstock.stream.errors import StreamError
 
 
 class ReadError(StreamError):

@@ -2,12 +2,12 @@
 
 Invariant: a block or batch is left out only if no record of it can be wanted, and is taken without
 a look at its records only if all of them are. An unknown lower bound decides neither. Must not
-import more than the standard library and `stream.batch.header`.
+import more than the standard library and `protocol.batch.header`.
 """
 
 from typing import Final, NamedTuple
 
-from penstock.stream.batch.header import NEWEST_UNKNOWN, OLDEST_UNKNOWN
+from penstock.protocol.batch.header import NEWEST_UNKNOWN, OLDEST_UNKNOWN
 from penstock.stream.format.layout import BlockEntry
 
 _NEWEST: Final = (1 << 63) - 1

@@ -1,6 +1,6 @@
 """Errors of readers of the manifest. Each message names the offsets or versions, and what to do."""
 
-from penstock.stream.errors import StreamError
+from penstock.base.errors import StreamError
 
 
 class ManifestNotFound(StreamError):

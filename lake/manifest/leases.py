@@ -1,6 +1,6 @@
 """Create, renew and release the leases of readers.
 
-`stream.format.manifest.lease` defines a lease, and `controller.leader.leases` honors it.
+`stream.format.manifest.lease` defines a lease, and `controller.active.leases` honors it.
 """
 
 from uuid import UUID

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.lake.fetch.slices import Slice, share
 from penstock.lake.manifest.errors import OffsetsLost, OffsetsMissing
-from penstock.stream.batch.header import may_be_as_young
+from penstock.protocol.batch.header import may_be_as_young
 from penstock.stream.format.manifest.model import Entries, PageRef
 
 

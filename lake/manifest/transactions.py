@@ -11,8 +11,9 @@ from penstock.lake.fetch.fetcher import Fetch, IndexCache
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.slices import Slice
 from penstock.objectstore.ports import ObjectStore
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.errors import BatchCorrupt, ObjectCorrupt
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import iter_headers
+from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.decoder import check_block
 from penstock.stream.format.transaction_log import (
     AbortedTransaction,

@@ -4,7 +4,7 @@
 Must survive pickling: executors raise them, drivers show them.
 """
 
-from penstock.stream.errors import StreamError
+from penstock.base.errors import StreamError
 
 _LOSS = (
     "Some data may have been lost because they are not available in Kafka any more; either the data"

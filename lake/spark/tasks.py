@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.errors import StreamError
 from penstock.base.log import get_logger
 from penstock.lake.fetch.errors import ObjectStaysGone, ReadError
 from penstock.lake.fetch.slices import Slice
@@ -21,7 +22,6 @@ from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.spark.cluster import SparkCluster
 from penstock.lake.spark.errors import DataLoss
 from penstock.lake.spark.filters import Pushed
-from penstock.stream.errors import StreamError
 
 if TYPE_CHECKING:
     from penstock.lake.arrow.pyarrow_untyped import RecordBatch

@@ -2,7 +2,7 @@
 them, drivers show them.
 """
 
-from penstock.stream.errors import StreamError
+from penstock.base.errors import StreamError
 
 
 class TableError(StreamError):

@@ -15,17 +15,17 @@ from difflib import get_close_matches
 from typing import Final, TypeVar
 from uuid import UUID
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.error_codes import ErrorCode, explain, known_code
-from penstock.broker.wire.gen import create_topics, fetch, init_producer_id, metadata, produce
-from penstock.broker.wire.primitives import Reader, Writer
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed, UsageError
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.batch.records import Record as BatchRecord
-from penstock.stream.batch.records import decode_records, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.batch.records import Record as BatchRecord
+from penstock.protocol.batch.records import decode_records, encode_batch
+from penstock.protocol.error_codes import ErrorCode, explain, known_code
+from penstock.protocol.gen import create_topics, fetch, init_producer_id, metadata, produce
+from penstock.protocol.primitives import Reader, Writer
 from penstock.testing.records import Position, Record, partition_of
 
 _RETRY_S: Final = 0.01

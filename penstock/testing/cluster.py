@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.clock import wall_ms
 from penstock.deploy.errors import ClusterFailed, UsageError
-from penstock.stream.batch.records import Record as BatchRecord
+from penstock.protocol.batch.records import Record as BatchRecord
 from penstock.testing.client import KafkaClient
 from penstock.testing.client_settings import settings_of
 from penstock.testing.control import AddFaults, AwaitTopic, KillBroker, RemoveFaults, RestartBroker

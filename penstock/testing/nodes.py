@@ -19,6 +19,7 @@ from uuid import UUID
 
 import structlog
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import NodeId
 from penstock.base.listeners import SecurityProtocol
 from penstock.base.settings import fields_of
@@ -45,7 +46,6 @@ from penstock.objectstore.faults import (
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
 from penstock.stream.config import StreamConfig
-from penstock.stream.errors import StreamError
 from penstock.testing.control import AddFaults
 from penstock.testing.options import Options
 

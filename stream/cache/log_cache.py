@@ -23,7 +23,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.stream.batch.header import batch_span
+from penstock.protocol.batch.header import batch_span
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import NotContiguous
 

@@ -15,13 +15,14 @@ from crc32c import crc32c
 
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Millis, Offset
-from penstock.stream.batch.compression import (
+from penstock.protocol.batch.compression import (
     DECOMPRESSED_BYTES_MAX,
     Compression,
     compress,
     decompress,
 )
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import (
     BATCH_OVERHEAD,
     CRC_START,
     DELETE_HORIZON_MASK,
@@ -31,11 +32,10 @@ from penstock.stream.batch.header import (
     BatchHeader,
     check_crc,
 )
-from penstock.stream.batch.records import encode_batch
-from penstock.stream.batch.varint import append_varint, read_varlong
+from penstock.protocol.batch.records import encode_batch
+from penstock.protocol.batch.varint import append_varint, read_varlong
 from penstock.stream.cleaning.key_map import KeyMap
 from penstock.stream.cleaning.runs import Run, find_run, varint
-from penstock.stream.errors import BatchCorrupt
 
 _DELTA_MAX: Final = 2**31 - 1
 _LOOKED_UP_MAX: Final = 10_000

@@ -23,9 +23,10 @@ from penstock.base.clock import WallClock
 from penstock.base.ids import Millis, Offset, StreamId, WalSequence
 from penstock.base.turns import in_turns
 from penstock.objectstore.ports import ObjectStore
-from penstock.stream.batch.compression import DECOMPRESSED_BYTES_MAX
-from penstock.stream.batch.control import decode_marker
-from penstock.stream.batch.header import BatchHeader, iter_headers
+from penstock.protocol.batch.compression import DECOMPRESSED_BYTES_MAX
+from penstock.protocol.batch.control import decode_marker
+from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
+from penstock.protocol.batch.header import BatchHeader, iter_headers
 from penstock.stream.cleaning.batches import (
     PlainRecords,
     RecordPosition,
@@ -46,7 +47,7 @@ from penstock.stream.cleaning.transactions import CleanedTransactions
 from penstock.stream.compaction.compactor import OwnedStream
 from penstock.stream.compaction.plan import Compaction, Output, check_outputs, replaced_by
 from penstock.stream.compaction.rewrite import everything, read_entries
-from penstock.stream.errors import BatchCorrupt, BatchTooLarge, ObjectCorrupt, StreamFenced
+from penstock.stream.errors import ObjectCorrupt, StreamFenced
 from penstock.stream.format.builder import Entry, RunEntry, StreamRun, build_steps
 from penstock.stream.format.layout import NO_SEQUENCE
 from penstock.stream.format.transaction_log import AbortedTransaction

@@ -11,7 +11,7 @@ Source: Kafka `CleanedTransactionMetadata`; KIP-98.
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from penstock.stream.batch.header import BatchHeader
+from penstock.protocol.batch.header import BatchHeader
 from penstock.stream.format.transaction_log import AbortedTransaction
 
 

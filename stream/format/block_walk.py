@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Millis, Offset
-from penstock.stream.batch.header import BatchSpan, batch_span, merged_newest, parse_header
-from penstock.stream.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN
-from penstock.stream.errors import BatchCorrupt, NotContiguous, ObjectCorrupt
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import BatchSpan, batch_span, merged_newest, parse_header
+from penstock.protocol.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN
+from penstock.stream.errors import NotContiguous, ObjectCorrupt
 from penstock.stream.format.builder import RunEntry
 from penstock.stream.format.layout import BlockEntry
 from penstock.stream.ports import ObjectRange

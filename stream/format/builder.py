@@ -20,8 +20,8 @@ from penstock.base.ids import (
     WalSequence,
 )
 from penstock.base.turns import at_once
-from penstock.stream.batch.header import BatchHeader, merged_newest
-from penstock.stream.batch.uncompressed_size import uncompressed_bytes
+from penstock.protocol.batch.header import BatchHeader, merged_newest
+from penstock.protocol.batch.uncompressed_size import uncompressed_bytes
 from penstock.stream.errors import NotContiguous
 from penstock.stream.format import layout
 from penstock.stream.format.layout import BlockEntry

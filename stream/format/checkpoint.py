@@ -10,8 +10,8 @@ import msgspec
 
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Offset, StreamEpoch
-from penstock.stream.batch.records import decode_records
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.records import decode_records
 
 RECOVERY_KEY: Final = "recovery"
 PRODUCERS_KEY: Final = "producers"

@@ -22,7 +22,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.stream.batch.header import HEADER_BYTES as BATCH_HEADER_BYTES
+from penstock.protocol.batch.header import HEADER_BYTES as BATCH_HEADER_BYTES
 from penstock.stream.errors import FormatUnknown, ObjectCorrupt
 from penstock.stream.format import layout
 from penstock.stream.format.layout import BlockEntry

@@ -47,7 +47,7 @@ class BlockEntry(NamedTuple):
 
     min_timestamp_ms: no record is older; OLDEST_UNKNOWN if no such bound is known, -1 if no record
     has a timestamp. max_timestamp_ms: -1 if no record has a timestamp, negative if the newest one
-    is not known (`stream.batch.header.merged_newest`).
+    is not known (`protocol.batch.header.merged_newest`).
     uncompressed_bytes: the size of the batches if their records were not compressed,
     as the compressed bytes declare it, which producers wrote; 0 if one does not. It
     helps to plan: never allocate by it.

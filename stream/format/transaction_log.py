@@ -23,8 +23,8 @@ import msgspec
 
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Millis, Offset, StreamEpoch
-from penstock.stream.batch.records import Record, decode_records, encode_batch
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
 
 NO_OFFSET: Final = Offset(-1)
 _DELTA_MAX: Final = 2**31 - 1

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock.base.buffers import Buffer
-from penstock.stream.errors import StreamError
+from penstock.base.errors import StreamError
 from penstock.stream.ports import ObjectRange
 
 Get = Callable[[ObjectRange, int, int], Awaitable[Buffer]]

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 from penstock.base.buffers import Buffer
+from penstock.base.errors import StreamError
 from penstock.base.ids import Offset
 from penstock.base.log import get_logger
 from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
 from penstock.objectstore.ports import ObjectStore
-from penstock.stream.batch.header import may_be_as_young
+from penstock.protocol.batch.header import may_be_as_young
 from penstock.stream.cache.block_cache import BlockCache, BlockKey, LoadedValue, LoadingCache
-from penstock.stream.errors import NotContiguous, ObjectCorrupt, StreamError
+from penstock.stream.errors import NotContiguous, ObjectCorrupt
 from penstock.stream.format.block_walk import Piece, batches_since, cut
 from penstock.stream.format.decoder import (
     NeedMore,

@@ -18,7 +18,7 @@ import structlog
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Millis, Offset, StreamId
 from penstock.objectstore.errors import ObjectNotFound
-from penstock.stream.batch.header import batch_span, iter_headers, may_be_as_young
+from penstock.protocol.batch.header import batch_span, iter_headers, may_be_as_young
 from penstock.stream.cache.log_cache import LogCache
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange

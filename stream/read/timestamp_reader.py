@@ -14,13 +14,13 @@ from functools import partial
 from typing import Final, TypeVar
 
 from penstock.base.buffers import Buffer
-from penstock.stream.batch.header import NEWEST_UNKNOWN, BatchHeader, check_crc, parse_header
-from penstock.stream.batch.records import (
+from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
+from penstock.protocol.batch.header import NEWEST_UNKNOWN, BatchHeader, check_crc, parse_header
+from penstock.protocol.batch.records import (
     RECORDS_SEARCHED_MAX,
     first_record_at_or_after,
     newest_timestamp,
 )
-from penstock.stream.errors import BatchCorrupt, BatchTooLarge
 
 SHORT_RECORDS_MAX: Final = 500
 SHORT_BYTES_MAX: Final = 64 << 10

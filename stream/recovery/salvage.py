@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import Offset, StreamId, WalSequence
-from penstock.stream.errors import NotContiguous, StreamError
+from penstock.stream.errors import NotContiguous
 from penstock.stream.ports import StreamRange
 
 

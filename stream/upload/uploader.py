@@ -22,6 +22,7 @@ import structlog
 
 from penstock.base.backoff import Backoff
 from penstock.base.clock import WallClock
+from penstock.base.errors import StreamError
 from penstock.base.histogram import LatencyHistogram
 from penstock.base.ids import WalSequence
 from penstock.base.turns import in_turns
@@ -29,7 +30,7 @@ from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from penstock.stream.cache.log_cache import AppendEntry, CacheSegment
 from penstock.stream.config import StreamConfig
-from penstock.stream.errors import StreamError, WalFailed, WalFenced
+from penstock.stream.errors import WalFailed, WalFenced
 from penstock.stream.format.builder import BuiltObject, StreamRun, build_steps
 from penstock.stream.format.layout import NO_SEQUENCE
 from penstock.stream.ports import (

@@ -15,11 +15,12 @@ from random import Random
 import structlog
 
 from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.errors import StreamError
 from penstock.base.ids import StreamId, WalSequence
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.cache.log_cache import AppendEntry
 from penstock.stream.config import StreamConfig
-from penstock.stream.errors import StreamError, WalFailed
+from penstock.stream.errors import WalFailed
 from penstock.stream.format.builder import StreamRun, build_object
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange

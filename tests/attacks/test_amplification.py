@@ -13,8 +13,11 @@ from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.configs import CONFIGS_MAX
 from penstock.broker.handlers.partition_turns import CHUNK_PARTITIONS, FEW_PARTITIONS
 from penstock.broker.handlers.slices import SLICE_COUNT
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.controller.api.messages import PARTITIONS_PER_REQUEST_MAX, CreateTopics, NewTopic
+from penstock.controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
+from penstock.controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     consumer_group_describe,
     create_partitions,
     create_topics,
@@ -28,10 +31,7 @@ from penstock.broker.wire.gen import (
     metadata,
     offset_fetch,
 )
-from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
-from penstock.controller.api.messages import PARTITIONS_PER_REQUEST_MAX, CreateTopics, NewTopic
-from penstock.controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
-from penstock.controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved
+from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 

@@ -17,13 +17,13 @@ from structlog.testing import capture_logs
 from penstock.broker.errors import ErrorCode
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.record_check import RecordCheck
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import list_offsets
 from penstock.controller.api.messages import CreateTopics, NewTopic
-from penstock.stream.batch.compression import Compression, compress
-from penstock.stream.batch.header import CRC_START, HEADER, HEADER_BYTES
-from penstock.stream.batch.records import Record, encode_batch
-from penstock.stream.batch.walk import ERRORS_MAX
+from penstock.protocol import apis
+from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.batch.header import CRC_START, HEADER, HEADER_BYTES
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.batch.walk import ERRORS_MAX
+from penstock.protocol.gen import list_offsets
 from penstock.stream.config import StreamConfig
 from penstock.stream.read import timestamp_reader
 from penstock.stream.read.timestamp_reader import SHORT_BYTES_MAX, SHORT_RECORDS_MAX

@@ -17,8 +17,8 @@ from penstock.broker.security.config import OAUTHBEARER, PLAIN
 from penstock.broker.security.oauthbearer import MESSAGE_BYTES_MAX, bearer_message
 from penstock.broker.security.plain import plain_message
 from penstock.broker.security.scram import ScramClient
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import api_versions
+from penstock.protocol import apis
+from penstock.protocol.gen import api_versions
 from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_USER, create_user, secure_cluster

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.ids import Millis
-from penstock.controller.leader.leases import LeaseBook
+from penstock.controller.active.leases import LeaseBook
 from penstock.controller.raft.directory import LocalFiles
 from penstock.deploy.clients import state_file
 from penstock.deploy.clients.bearer_tokens import end_of
@@ -22,7 +22,7 @@ from penstock.deploy.records.formats import BadRecord, JsonCodec
 from penstock.lake.sql.inference import StructOf
 from penstock.lake.sql.json_values import JsonColumn, JsonDecoder
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.records import Record
+from penstock.protocol.batch.records import Record
 from penstock.stream.format.keys import lease_key
 from penstock.stream.format.manifest.lease import LEASE_BYTES_MAX
 

@@ -12,11 +12,11 @@ from penstock.broker.handlers import slices
 from penstock.broker.handlers.fetch_call import FetchCall
 from penstock.broker.handlers.long_requests import AT_ONCE_MAX, LongRequests
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.gen import api_versions, fetch, heartbeat, produce
-from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
 from penstock.controller.api.messages import CreateTopics, NewTopic
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis, framing
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.gen import api_versions, fetch, heartbeat, produce
+from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX
 from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.long_requests import LONG_REQUESTS

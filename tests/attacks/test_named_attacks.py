@@ -19,20 +19,20 @@ from penstock.broker.network.connection import RECEIVE_BYTES
 from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.plain import plain_message
 from penstock.broker.security.scram import ScramClient
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
-    create_topics,
-    describe_configs,
-    get_telemetry_subscriptions,
-    push_telemetry,
-)
 from penstock.controller.api.messages import CreateAcls, CreateTopics, DeleteAcls, NewTopic
 from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from penstock.controller.metadata.records import AclEntry
 from penstock.objectstore.directory import DirectoryStore
-from penstock.stream.batch.compression import Compression, compress
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.gen import (
+    create_topics,
+    describe_configs,
+    get_telemetry_subscriptions,
+    push_telemetry,
+)
 from tests.support.attacker import Attacker
 from tests.support.broker_process import broker_process
 from tests.support.cluster import Cluster

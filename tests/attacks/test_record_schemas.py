@@ -15,9 +15,9 @@ import pytest
 from penstock.broker.errors import ErrorCode
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.controller.metadata.topic_configs import SCHEMA_CHARS_MAX
-from penstock.stream.batch.compression import Compression, compress
-from penstock.stream.batch.header import HEADER_BYTES
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.batch.header import HEADER_BYTES
+from penstock.protocol.batch.records import Record, encode_batch
 from tests.attacks.test_decompression_bombs import sealed
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster

@@ -8,13 +8,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.share.store import CALLS_MAX
+from penstock.broker.groups.share.state.store import CALLS_MAX
 from penstock.broker.transactions.markers import MARKERS_PER_REQUEST_MAX
 from penstock.broker.transactions.verifier import QUESTIONS_PER_REQUEST_MAX
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis, framing
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import (
     add_partitions_to_txn,
     consumer_group_heartbeat,
     delete_records,
@@ -28,8 +28,8 @@ from penstock.broker.wire.gen import (
     txn_offset_commit,
     write_share_group_state,
 )
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT, Reader
-from penstock.broker.wire.request_limits import elements_max, things_max
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT, Reader
+from penstock.protocol.request_limits import elements_max, things_max
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.long_request import LongRequest, ids, names

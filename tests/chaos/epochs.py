@@ -16,16 +16,16 @@ from math import inf
 from random import Random
 from typing import Any, Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode, known_code
-from penstock.broker.wire.gen import end_txn, find_coordinator, init_producer_id, metadata, produce
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
-from penstock.stream.batch.header import TRANSACTIONAL_MASK
-from penstock.stream.batch.records import Record as BatchRecord
-from penstock.stream.batch.records import encode_batch
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.batch.records import Record as BatchRecord
+from penstock.protocol.batch.records import encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import end_txn, find_coordinator, init_producer_id, metadata, produce
 from tests.chaos.clients import Client
 from tests.chaos.record import Record as ChaosRecord
 from tests.support.anomalies import UNKNOWN, Outcome, Record, Write

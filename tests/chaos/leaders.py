@@ -8,11 +8,11 @@ with the start time of its request. Refusals are only counted.
 from typing import Final
 from uuid import UUID
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import fetch, list_offsets, metadata
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import fetch, list_offsets, metadata
 from tests.chaos.clients import Client
 from tests.chaos.record import LEASE_S, Record
 from tests.support.anomalies import Latest

@@ -9,10 +9,10 @@ import asyncio
 from collections import Counter
 from random import Random
 
+from penstock.deploy.admin.reassign.admin import elect_preferred, ongoing, reassign
+from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
-from penstock.deploy.reassign.admin import elect_preferred, ongoing, reassign
-from penstock.deploy.reassign.plan import Key
 from tests.support.history import Part
 
 

@@ -15,10 +15,10 @@ from typing import Final
 from confluent_kafka import Consumer, Producer
 from selenium.webdriver import Chrome
 
+from penstock.deploy.admin.reassign.admin import reassign
+from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
-from penstock.deploy.reassign.admin import reassign
-from penstock.deploy.reassign.plan import Key
 from tests.support.browser import DESK, browser, resize
 from tests.support.console import ConsoleProcess
 

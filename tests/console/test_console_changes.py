@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from penstock.broker.wire.gen.streams_group_heartbeat import Subtopology, Topology
 from penstock.deploy.console.console import STATEMENTS_MAX
 from penstock.deploy.console.guard import BODY_BYTES_MAX
 from penstock.deploy.local.handle import LocalCluster
+from penstock.protocol.gen.streams_group_heartbeat import Subtopology, Topology
 from tests.console.conftest import HOSTILE, RECORDS, commit
 from tests.support.console import ConsoleProcess, Visitor
 from tests.support.dev_cluster import asked

@@ -7,15 +7,15 @@ from typing import Any
 import cramjam
 
 from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.control import Marker, encode_marker
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.control import Marker, encode_marker
+from penstock.protocol.batch.header import (
     HEADER_BYTES,
     TRANSACTIONAL_MASK,
     parse_header,
     patch_log_append_time,
 )
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.stream.cleaning.batches import all_records as all_spans
 from penstock.stream.cleaning.batches import fillers, plain_records, with_records
 from penstock.stream.format.builder import BuiltObject, RunEntry, StreamRun, build_object

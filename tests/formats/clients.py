@@ -6,7 +6,7 @@ from typing import Any
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.stream.batch.records import Record
+from penstock.protocol.batch.records import Record
 from tests.formats.batches import row_json
 from tests.support.clients import TIMEOUT_S
 

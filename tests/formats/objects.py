@@ -10,9 +10,9 @@ import cramjam
 from crc32c import crc32c
 
 from penstock.base.ids import WalSequence
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import parse_header as parse_batch_header
-from penstock.stream.batch.records import Record
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import parse_header as parse_batch_header
+from penstock.protocol.batch.records import Record
 from penstock.stream.format.builder import fence_object
 from penstock.stream.format.decoder import parse_header, verify_object
 from penstock.stream.format.keys import wal_key

@@ -11,13 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.framing import SIZE_BYTES, encode_response_frame, parse_header
-from penstock.broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
 from penstock.controller.backup.snapshots import SnapshotStore
 from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.admin.views import view_cluster
 from penstock.deploy.console.formats import shown_bytes
 from penstock.deploy.console.records import (
     RecordSelection,
@@ -27,8 +23,12 @@ from penstock.deploy.console.records import (
     find_records,
 )
 from penstock.deploy.top.view import TopView, stored_topics, view_top
-from penstock.deploy.views import view_cluster
 from penstock.objectstore.directory import DirectoryStore
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.framing import SIZE_BYTES, encode_response_frame, parse_header
+from penstock.protocol.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
 from tests.formats import batches
 from tests.fuzz.protocol_messages import built_message
 from tools.protocol.kio_schema import Field, Kind, Struct

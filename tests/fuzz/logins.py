@@ -38,10 +38,10 @@ from penstock.broker.security.scram import ScramServer, TokenLogin
 from penstock.broker.security.tls import make_contexts
 from penstock.broker.security.tokens import Key, TokenRules, VerifiedToken, parse_keys, verify
 from penstock.broker.security.users_file import parse_users
-from penstock.broker.wire.apis import SASL_AUTHENTICATE
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.framing import encode_response_frame
-from penstock.broker.wire.gen.sasl_authenticate import SaslAuthenticateResponse
+from penstock.protocol.apis import SASL_AUTHENTICATE
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.framing import encode_response_frame
+from penstock.protocol.gen.sasl_authenticate import SaslAuthenticateResponse
 
 USER = "alice"
 PASSWORD = "secret"

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Container
 from typing import Any
 
-from penstock.broker.wire.apis import ApiSpec
+from penstock.protocol.apis import ApiSpec
 from tools.protocol.kio_schema import OWN_TAGS_FROM, Field, Kind, Struct, load_message
 
 ValueOf = Callable[[Struct, Field], Any]
@@ -22,7 +22,7 @@ def built_message(
     direction: "request" or "response". left_out: names of fields that keep their defaults.
     """
     structs = {struct.name: struct for struct in load_message(api, direction)}
-    module = importlib.import_module(f"penstock.broker.wire.gen.{api.module}")
+    module = importlib.import_module(f"penstock.protocol.gen.{api.module}")
 
     def build(struct: Struct) -> Any:
         present = [

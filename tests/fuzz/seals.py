@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from crc32c import crc32c
 
-from penstock.stream.batch.header import BATCH_OVERHEAD, CRC_AT, CRC_START, HEADER_BYTES
+from penstock.protocol.batch.header import BATCH_OVERHEAD, CRC_AT, CRC_START, HEADER_BYTES
 from penstock.stream.format import layout
 from penstock.stream.format.manifest import codec
 

@@ -13,10 +13,8 @@ from uuid import UUID
 import cramjam
 import msgspec
 
+from penstock.base.errors import StreamError
 from penstock.broker.client_metrics.otlp import resource_of
-from penstock.broker.wire.apis import APIS, ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.framing import SIZE_BYTES, encode_request_frame, encode_response_frame
 from penstock.controller.raft.journal import encode_frame
 from penstock.controller.raft.messages import (
     Append,
@@ -28,9 +26,11 @@ from penstock.controller.raft.messages import (
     Vote,
 )
 from penstock.controller.raft.transport import Hello
-from penstock.stream.batch.compression import Compression, compress
-from penstock.stream.batch.records import Record, encode_batch
-from penstock.stream.errors import StreamError
+from penstock.protocol.apis import APIS, ApiSpec
+from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.framing import SIZE_BYTES, encode_request_frame, encode_response_frame
 from penstock.stream.format.manifest.codec import parse_footer, unpack_section
 from penstock.stream.format.manifest.model import ManifestRoot
 from tests.formats import batches

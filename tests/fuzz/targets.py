@@ -24,13 +24,6 @@ from penstock.broker.client_metrics.otlp import (
 from penstock.broker.schemas.language import SchemaInvalid
 from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.broker.security.tls import SecurityFileInvalid
-from penstock.broker.wire.apis import APIS, PRODUCE
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.framing import decode_body, parse_header, parse_response_header
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
-from penstock.broker.wire.produce import decode_produce_request
-from penstock.broker.wire.request_limits import elements_max
 from penstock.controller.api import (
     load_messages,
     quota_messages,
@@ -56,12 +49,20 @@ from penstock.deploy.node.health import REQUEST_BYTES_MAX, HttpServer, routes_of
 from penstock.lake.manifest.sections import SectionReader, load_root
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.compression import Compression, decompress
-from penstock.stream.batch.control import decode_marker
-from penstock.stream.batch.header import check_crc, iter_headers
-from penstock.stream.batch.records import decode_records
-from penstock.stream.batch.uncompressed_size import uncompressed_bytes
-from penstock.stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt
+from penstock.protocol.apis import APIS, PRODUCE
+from penstock.protocol.batch.compression import Compression, decompress
+from penstock.protocol.batch.control import decode_marker
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import check_crc, iter_headers
+from penstock.protocol.batch.records import decode_records
+from penstock.protocol.batch.uncompressed_size import uncompressed_bytes
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.errors import WireError
+from penstock.protocol.framing import decode_body, parse_header, parse_response_header
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
+from penstock.protocol.produce import decode_produce_request
+from penstock.protocol.request_limits import elements_max
+from penstock.stream.errors import FormatUnknown, ObjectCorrupt
 from penstock.stream.format.checkpoint import decode_map
 from penstock.stream.format.decoder import parse_header as parse_object_header
 from penstock.stream.format.decoder import parse_tail, verify_object

@@ -5,8 +5,8 @@ import tracemalloc
 import cramjam
 import pytest
 
-from penstock.stream.batch.compression import Compression, compress, decompress
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.compression import Compression, compress, decompress
+from penstock.protocol.batch.errors import BatchCorrupt
 
 CAP_BYTES = 4 << 20
 BOMB_BYTES = 64 << 20

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from penstock.base.acls import Operation, PatternType, ResourceType
 from penstock.broker.errors import ErrorCode
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import known_code
-from penstock.broker.wire.frozen_topics import FrozenTopicInfo, decode_frozen_topic
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.error_codes import known_code
+from penstock.protocol.frozen_topics import FrozenTopicInfo, decode_frozen_topic
+from penstock.protocol.gen import (
     create_topics,
     delete_topics,
     find_coordinator,
@@ -25,7 +25,7 @@ from penstock.broker.wire.gen import (
     offset_commit,
     sync_group,
 )
-from penstock.broker.wire.gen.streams_group_heartbeat import (
+from penstock.protocol.gen.streams_group_heartbeat import (
     KeyValue,
     Subtopology,
     TopicInfo,

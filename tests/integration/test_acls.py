@@ -27,9 +27,12 @@ from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Perm
 from penstock.base.acls import ResourceType as Resource
 from penstock.broker.errors import ErrorCode
 from penstock.broker.security.config import SecurityConfig
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import known_code
-from penstock.broker.wire.gen import (
+from penstock.controller.api.messages import CreateAcls, CreateTopics, NewTopic
+from penstock.controller.metadata.records import AclEntry
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.protocol import apis
+from penstock.protocol.error_codes import known_code
+from penstock.protocol.gen import (
     consumer_group_heartbeat,
     create_acls,
     create_topics,
@@ -39,9 +42,6 @@ from penstock.broker.wire.gen import (
     metadata,
     produce,
 )
-from penstock.controller.api.messages import CreateAcls, CreateTopics, NewTopic
-from penstock.controller.metadata.records import AclEntry
-from penstock.deploy.errors import KafkaFailed, UsageError
 from tests.support import clients
 from tests.support.cli import Cli
 from tests.support.clients import TIMEOUT_S

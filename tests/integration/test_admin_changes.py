@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.broker.errors import ErrorCode
 from penstock.broker.security.config import SecurityConfig
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import alter_share_group_offsets as altering
-from penstock.broker.wire.gen import delete_share_group_offsets as deleting
-from penstock.broker.wire.gen import elect_leaders, find_coordinator, offset_commit, offset_delete
 from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.protocol import apis
+from penstock.protocol.gen import alter_share_group_offsets as altering
+from penstock.protocol.gen import delete_share_group_offsets as deleting
+from penstock.protocol.gen import elect_leaders, find_coordinator, offset_commit, offset_delete
 from tests.support.attacker import Attacker
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster

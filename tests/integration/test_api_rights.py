@@ -15,9 +15,9 @@ from penstock.broker.handlers.authorizer import UndeclaredRight
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.table import INLINE, check_declared, make_handlers
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode, known_code
-from penstock.broker.wire.gen import heartbeat
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import heartbeat
 from tests.support.acl_matrix import (
     AS_IT_IS,
     Cell,

@@ -22,12 +22,12 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from penstock.base.scram import ScramMechanism
 from penstock.broker.network.client_connection import Connection
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import api_versions, metadata, sasl_authenticate, sasl_handshake
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
 from penstock.deploy.local.certificates import Authority
+from penstock.protocol import apis, framing
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import api_versions, metadata, sasl_authenticate, sasl_handshake
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from tests.support.clients import TIMEOUT_S, read_records
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import SecureFiles, create_user, secure_cluster

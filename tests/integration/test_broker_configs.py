@@ -17,10 +17,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import create_topics
 from penstock.controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import create_topics
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, ask, describe_configs_of

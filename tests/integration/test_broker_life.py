@@ -15,13 +15,13 @@ from penstock.broker.network import peer_watch
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.server import PortTaken
 from penstock.broker.node import Broker
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import metadata
 from penstock.controller.api.messages import CreateTopics, NewTopic, RegisterBroker
 from penstock.deploy.clients.wire import WireClient
 from penstock.objectstore.errors import ConditionalWritesIgnored
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import Body
+from penstock.protocol import apis
+from penstock.protocol.gen import metadata
 from tests.support.cluster import SHORT_SESSION, Cluster
 from tests.support.steady import SteadyProducer
 from tests.support.waiting import until

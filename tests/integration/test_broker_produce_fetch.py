@@ -17,13 +17,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import fetch as wire_fetch
-from penstock.broker.wire.gen import produce as wire_produce
-from penstock.broker.wire.primitives import Reader, Writer
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import fetch as wire_fetch
+from penstock.protocol.gen import produce as wire_produce
+from penstock.protocol.primitives import Reader, Writer
 from tests.support.cluster import Cluster
 
 TIMEOUT_S = 20

@@ -13,10 +13,10 @@ from confluent_kafka import Producer
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, MetricsData
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import api_versions, get_telemetry_subscriptions, push_telemetry
 from penstock.controller.metadata.configs import CLIENT_METRICS_RESOURCE
-from penstock.stream.batch.compression import Compression, compress
+from penstock.protocol import apis
+from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.gen import api_versions, get_telemetry_subscriptions, push_telemetry
 from tests.support.clients import confluent_consumer, create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, ask

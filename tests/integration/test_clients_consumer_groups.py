@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from penstock.base.ids import NodeId
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.broker.groups.consumer.group import ConsumerGroup
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.clients import (
     TIMEOUT_S,
     Polled,

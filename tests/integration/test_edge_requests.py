@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from penstock import scan
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.lake.manifest.errors import UnknownPartition
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     create_partitions,
     create_topics,
     delete_topics,
@@ -24,7 +25,6 @@ from penstock.broker.wire.gen import (
     list_offsets,
     offset_for_leader_epoch,
 )
-from penstock.lake.manifest.errors import UnknownPartition
 from penstock.stream.config import StreamConfig
 from tests.support.cluster import Cluster
 from tests.support.edge_client import EdgeClient

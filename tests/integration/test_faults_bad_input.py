@@ -17,15 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import create_topics as ct
-from penstock.broker.wire.gen import fetch, list_offsets, metadata, produce
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
 from penstock.controller.api.messages import CreateTopics, NewTopic
-from penstock.stream.batch.header import HEADER_BYTES
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis, framing
+from penstock.protocol.batch.header import HEADER_BYTES
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import create_topics as ct
+from penstock.protocol.gen import fetch, list_offsets, metadata, produce
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from tests.property.test_wire_strategies import messages
 from tests.support.cluster import Cluster
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.controller.metadata.configs import GROUP_RESOURCE
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     consumer_group_describe,
     consumer_group_heartbeat,
     find_coordinator,
 )
-from penstock.controller.metadata.configs import GROUP_RESOURCE
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, ask, describe_configs_of

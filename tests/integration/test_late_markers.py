@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
-from penstock.broker.wire import apis
+from penstock.protocol import apis
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
 from tests.support.stream_server import StreamServer

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from penstock.base.acls import STANDARD_AUTHORIZER
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
 from penstock.deploy.clients.security import parse
 from penstock.deploy.mirror.admin import topic_configs
@@ -20,8 +19,9 @@ from penstock.deploy.mirror.plan import OffsetKind
 from penstock.deploy.mirror.same_offsets import SameOffsets
 from penstock.deploy.mirror.source import Copy
 from penstock.deploy.mirror.state import PartitionState
-from penstock.stream.batch.header import parse_header
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.header import parse_header
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.cluster import Cluster
 from tests.support.dev_cluster import penstock
 from tests.support.mirrors import mirrored

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import describe_groups, find_coordinator, offset_commit, offset_fetch
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import describe_groups, find_coordinator, offset_commit, offset_fetch
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask

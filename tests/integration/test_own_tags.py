@@ -10,11 +10,11 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import APIS, ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import describe_log_dirs, list_offsets, metadata
 from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.apis import APIS, ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import describe_log_dirs, list_offsets, metadata
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tools.protocol.kio_schema import OWN_TAGS_FROM, load_message

@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, Producer, ThrottleEvent
 
 from penstock.broker.errors import ErrorCode
 from penstock.broker.node import Broker
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import alter_client_quotas as altering
-from penstock.broker.wire.gen import create_partitions, create_topics, delete_topics, metadata
-from penstock.broker.wire.gen import describe_client_quotas as describing
+from penstock.protocol import apis
+from penstock.protocol.gen import alter_client_quotas as altering
+from penstock.protocol.gen import create_partitions, create_topics, delete_topics, metadata
+from penstock.protocol.gen import describe_client_quotas as describing
 from tests.support.clients import create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask

@@ -16,10 +16,6 @@ from penstock.broker.handlers.departed import LISTED_S
 from penstock.broker.node import Broker
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail import links, redirects, session
-from penstock.broker.wire import apis
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.deploy.clients.wire import WireClient
 from penstock.objectstore.faults import (
     Fault,
@@ -30,6 +26,10 @@ from penstock.objectstore.faults import (
     Selection,
 )
 from penstock.objectstore.memory import MemoryStore
+from penstock.protocol import apis
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.stream.config import StreamConfig
 from tests.support.clients import (
     TIMEOUT_S,

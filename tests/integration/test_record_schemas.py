@@ -29,11 +29,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.broker.errors import ErrorCode
 from penstock.broker.partition.append import NAMED_TWICE
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import produce
 from penstock.controller.api.messages import CreateTopics
 from penstock.controller.api.messages import NewTopic as TopicRequest
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.gen import produce
 from tests.support.attacker import Attacker
 from tests.support.clients import TIMEOUT_S, confluent_consumer, read_records
 from tests.support.cluster import Cluster

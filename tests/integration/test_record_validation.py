@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import fetch, produce
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
 from penstock.controller.api.messages import CreateTopics, NewTopic
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol import apis, framing
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import fetch, produce
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.record_cases import Case, field, record

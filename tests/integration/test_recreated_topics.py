@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
-from penstock.broker.groups.records import OffsetKey, decode_key
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import offset_commit
+from penstock.broker.groups.offsets.records import OffsetKey, decode_key
 from penstock.controller.api.errors import RequestRefused
 from penstock.controller.api.messages import FeatureUpdate, UpdateFeatures
 from penstock.controller.metadata.features import OFFSETS_VERSION, SUPPORTED
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import offset_commit
 from tests.integration.test_undelete import delete, undelete
 from tests.support.clients import TIMEOUT_S, create_topic, produce, read_records
 from tests.support.cluster import Cluster

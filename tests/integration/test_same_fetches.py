@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.broker.handlers.fetch_call import FetchCall
-from penstock.broker.wire import apis
-from penstock.broker.wire.framing import encode_request_frame, parse_response_header
-from penstock.broker.wire.gen import fetch as wire_fetch
-from penstock.broker.wire.primitives import Reader
-from penstock.stream.batch.header import iter_headers
+from penstock.protocol import apis
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.framing import encode_request_frame, parse_response_header
+from penstock.protocol.gen import fetch as wire_fetch
+from penstock.protocol.primitives import Reader
 from tests.support.clients import create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.waiting import until

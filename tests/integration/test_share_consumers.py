@@ -19,9 +19,9 @@ from penstock.broker.handlers.dispatch import RequestDispatcher
 from penstock.broker.handlers.node import Handler
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire.apis import SHARE_FETCH
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.protocol.apis import SHARE_FETCH
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import OffsetOutOfRange
 from tests.support.clients import TIMEOUT_S, create_topic, produce

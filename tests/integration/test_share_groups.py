@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 
 from penstock.broker.groups.share.group import ShareGroup
-from penstock.broker.share.state import SharePartitionKey
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.broker.groups.share.state.state import SharePartitionKey
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     alter_share_group_offsets,
     describe_share_group_offsets,
     share_group_heartbeat,

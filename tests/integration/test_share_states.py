@@ -16,17 +16,17 @@ from penstock.broker.coordination.internal_topics import (
 )
 from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.model import ShareHeartbeatRequest
-from penstock.broker.node import Broker
-from penstock.broker.share.state import (
+from penstock.broker.groups.share.state.state import (
     ACKNOWLEDGED,
     NO_START_OFFSET,
     SharePartitionKey,
     ShareStateError,
     StateBatch,
 )
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.request_limits import elements_max
+from penstock.broker.node import Broker
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.request_limits import elements_max
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.waiting import until

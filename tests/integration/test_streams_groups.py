@@ -11,10 +11,10 @@ import pytest
 
 from penstock.base.acls import Operation, ResourceType
 from penstock.broker.groups.streams.group import StreamsGroup
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import find_coordinator, streams_group_describe
-from penstock.broker.wire.gen.streams_group_heartbeat import (
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import find_coordinator, streams_group_describe
+from penstock.protocol.gen.streams_group_heartbeat import (
     KeyValue,
     StreamsGroupHeartbeatRequest,
     Subtopology,

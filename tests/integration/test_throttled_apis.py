@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import alter_client_quotas as altering
-from penstock.broker.wire.throttle import FIRST_FROM, WITHOUT
+from penstock.protocol import apis
+from penstock.protocol.gen import alter_client_quotas as altering
+from penstock.protocol.throttle import FIRST_FROM, WITHOUT
 from tests.support.acl_requests import HIDDEN, SEEN, questions, share_state_questions
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster

@@ -16,9 +16,9 @@ from penstock.broker.coordination.log import TopicLog
 from penstock.broker.node import Broker
 from penstock.broker.partition.partition import Partition
 from penstock.broker.transactions.records import decode_key, decode_value
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import api_versions, update_features
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.protocol import apis
+from penstock.protocol.gen import api_versions, update_features
 from tests.support.clients import produce
 from tests.support.cluster import Cluster
 from tests.support.transaction_client import TOPIC, TransactionClient, create_ledger

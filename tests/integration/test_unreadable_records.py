@@ -26,7 +26,7 @@ from penstock.lake.table.source import TopicSource
 from penstock.lake.table.sync import SyncOptions, TableSync
 from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import Warehouse
-from penstock.stream.batch.compression import Compression, compress
+from penstock.protocol.batch.compression import Compression, compress
 from tests.support.bad_batches import (
     BAD,
     NOW_MS,

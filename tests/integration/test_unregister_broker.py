@@ -9,12 +9,12 @@ import pytest
 
 from penstock.base.ids import NodeId
 from penstock.broker.errors import ErrorCode
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import unregister_broker as wire
 from penstock.controller.api.messages import CreateTopics, DeleteTopics, NewTopic
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import DeployError
+from penstock.protocol import apis
+from penstock.protocol.gen import unregister_broker as wire
 from penstock.stream.config import StreamConfig
 from penstock.stream.ports import ObjectRole
 from tests.support.cli import Cli

@@ -146,7 +146,7 @@ def test_a_lost_slot_is_named_and_given_up_only_when_somebody_says_so(
 def test_a_slot_that_is_restored_loses_nothing(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.broker.recovery_duty.DAMAGED_RETRY_S", 0.5)
+    monkeypatch.setattr("penstock.broker.background.recovery.DAMAGED_RETRY_S", 0.5)
     lost, _, key, data = lose_a_slot(cluster)
     cluster.run(cluster.store.put(key, data))
     wait_until(lambda: "wal-slot-lost" not in findings(cluster) and repair(cluster)["wals"] == [])

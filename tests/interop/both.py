@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from penstock.broker.wire.apis import ApiSpec
+from penstock.protocol.apis import ApiSpec
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask

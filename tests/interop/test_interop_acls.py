@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.base.acls import Operation, PatternType, ResourceType
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     consumer_group_heartbeat,
     fetch,
     find_coordinator,

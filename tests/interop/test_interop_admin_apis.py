@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     alter_configs,
     alter_replica_log_dirs,
     describe_client_quotas,

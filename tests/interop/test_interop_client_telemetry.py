@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric, MetricsData
 
 from benchmarks.kafka import kafka
-from penstock.stream.batch.compression import Compression, compress
+from penstock.protocol.batch.compression import Compression, compress
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, describe_configs_of

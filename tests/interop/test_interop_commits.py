@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     delete_groups,
     join_group,
     leave_group,
@@ -24,7 +24,7 @@ from penstock.broker.wire.gen import (
     sync_group,
     txn_offset_commit,
 )
-from penstock.broker.wire.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from penstock.protocol.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.support.cluster import Cluster
 from tests.support.kafka_comparison import Step, compare
 from tests.support.streams_groups import StreamsTalk, reading

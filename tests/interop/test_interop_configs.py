@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from penstock.broker.dynamic_settings import is_dynamic
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     alter_configs,
     describe_configs,
     incremental_alter_configs,

@@ -14,21 +14,21 @@ import msgspec
 import pytest
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
-from penstock.broker.groups.consumer.model import MemberMetadata
-from penstock.broker.groups.consumer.records import (
+from penstock.broker.groups.classic.embedded import decode_assignment
+from penstock.broker.groups.common.model import GroupType
+from penstock.broker.groups.common.records import (
     ConsumerRecordKind,
     decode_consumer_key,
-    decode_consumer_value,
     encode_consumer_key,
-    encode_consumer_value,
 )
-from penstock.broker.groups.embedded import decode_assignment
-from penstock.broker.groups.model import GroupType
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.broker.groups.consumer.model import MemberMetadata
+from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
+from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     consumer_group_describe,
     consumer_group_heartbeat,
     delete_groups,
@@ -44,9 +44,8 @@ from penstock.broker.wire.gen import (
     offset_fetch,
     sync_group,
 )
-from penstock.broker.wire.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from penstock.broker.wire.primitives import Writer
-from penstock.deploy.clients.wire import WireClient
+from penstock.protocol.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from penstock.protocol.primitives import Writer
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.internal_topic import read_internal_topic

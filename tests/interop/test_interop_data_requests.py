@@ -14,17 +14,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     alter_partition_reassignments,
     fetch,
     list_offsets,
     metadata,
     produce,
 )
-from penstock.deploy.errors import KafkaFailed
-from penstock.stream.batch.records import Record, encode_batch
 from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.clients import produce as produce_records

@@ -13,12 +13,12 @@ from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Perm
 from penstock.base.scram import ScramMechanism
 from penstock.broker.security.plain import plain_message
 from penstock.broker.security.scram import ScramClient
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import create_acls, describe_acls
-from penstock.broker.wire.gen import create_delegation_token as creating
-from penstock.broker.wire.gen import describe_delegation_token as describing
-from penstock.broker.wire.gen import expire_delegation_token as expiring
-from penstock.broker.wire.gen import renew_delegation_token as renewing
+from penstock.protocol import apis
+from penstock.protocol.gen import create_acls, describe_acls
+from penstock.protocol.gen import create_delegation_token as creating
+from penstock.protocol.gen import describe_delegation_token as describing
+from penstock.protocol.gen import expire_delegation_token as expiring
+from penstock.protocol.gen import renew_delegation_token as renewing
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     alter_partition_reassignments,
     create_partitions,
     create_topics,
@@ -24,7 +25,6 @@ from penstock.broker.wire.gen import (
     metadata,
     offset_for_leader_epoch,
 )
-from penstock.stream.batch.header import TRANSACTIONAL_MASK
 from tests.support.cluster import Cluster
 from tests.support.edge_client import CLOSED, EdgeClient
 from tests.support.kafka_comparison import Step, compare, hold

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     alter_share_group_offsets,
     consumer_group_describe,
     consumer_group_heartbeat,

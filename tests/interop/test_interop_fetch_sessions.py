@@ -9,9 +9,9 @@ from uuid import UUID
 from confluent_kafka import Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import fetch as wire
 from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.gen import fetch as wire
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_until

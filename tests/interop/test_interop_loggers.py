@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from penstock.base.log_levels import LOG_LEVELS, ROOT
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     alter_configs,
     describe_configs,
     incremental_alter_configs,

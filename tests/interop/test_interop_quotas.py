@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.gen import alter_client_quotas as altering
-from penstock.broker.wire.gen import create_partitions, create_topics, delete_topics, metadata
-from penstock.broker.wire.gen import describe_client_quotas as describing
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.gen import alter_client_quotas as altering
+from penstock.protocol.gen import create_partitions, create_topics, delete_topics, metadata
+from penstock.protocol.gen import describe_client_quotas as describing
 from tests.interop.both import Both
 from tests.support.cluster import Cluster
 from tests.support.host_client import HostClient

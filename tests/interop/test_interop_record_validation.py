@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import fetch, produce
 from penstock.deploy.clients.wire import WireClient
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import (
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import (
     HEADER_BYTES,
     TIMESTAMP_TYPE_MASK,
     BatchHeader,
     parse_header,
 )
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import fetch, produce
 from tests.interop.both import Both
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome

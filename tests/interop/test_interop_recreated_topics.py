@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import offset_fetch
+from penstock.protocol import apis
+from penstock.protocol.gen import offset_fetch
 from tests.integration.test_undelete import delete
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster

@@ -13,26 +13,26 @@ import msgspec
 import pytest
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC
-from penstock.broker.groups.consumer.records import (
+from penstock.broker.groups.common.model import GroupType
+from penstock.broker.groups.common.records import (
     ConsumerRecordKind,
     decode_consumer_key,
-    decode_consumer_value,
     encode_consumer_key,
-    encode_consumer_value,
 )
-from penstock.broker.groups.model import GroupType
-from penstock.broker.share.records import (
+from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
+from penstock.broker.groups.share.state.records import (
     decode_share_key,
     decode_share_value,
     encode_share_key,
     encode_share_value,
 )
-from penstock.broker.share.state import SharePartitionKey
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.broker.groups.share.state.state import SharePartitionKey
+from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     alter_share_group_offsets,
     consumer_group_heartbeat,
     delete_groups,
@@ -55,7 +55,6 @@ from penstock.broker.wire.gen import (
     share_group_heartbeat,
     write_share_group_state,
 )
-from penstock.deploy.clients.wire import WireClient
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.internal_topic import read_internal_topic

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.kafka import kafka
 from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission, ResourceType
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen.create_acls import AclCreation
+from penstock.protocol import apis
+from penstock.protocol.gen.create_acls import AclCreation
 from tests.support.acl_requests import everything
 from tests.support.acl_rights import create
 from tests.support.clients import POLL_S, TIMEOUT_S, checked, produce

@@ -11,22 +11,21 @@ from typing import Any
 import pytest
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
-from penstock.broker.groups.consumer.records import (
+from penstock.broker.groups.common.model import GroupType
+from penstock.broker.groups.common.records import (
     ConsumerRecordKind,
     decode_consumer_key,
-    decode_consumer_value,
     encode_consumer_key,
-    encode_consumer_value,
 )
-from penstock.broker.groups.consumer.streams_values import (
+from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
+from penstock.broker.groups.streams.values import (
     StreamsAssignment,
     StreamsEpoch,
     TaskIds,
     Tasks,
 )
-from penstock.broker.groups.model import GroupType
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     consumer_group_describe,
     consumer_group_heartbeat,
     describe_groups,
@@ -36,7 +35,7 @@ from penstock.broker.wire.gen import (
     offset_fetch,
     share_group_heartbeat,
 )
-from penstock.broker.wire.gen.streams_group_heartbeat import Subtopology, Topology
+from penstock.protocol.gen.streams_group_heartbeat import Subtopology, Topology
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.internal_topic import read_internal_topic

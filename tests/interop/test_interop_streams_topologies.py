@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.wire.gen.streams_group_heartbeat import CopartitionGroup, Subtopology, Topology
+from penstock.protocol.gen.streams_group_heartbeat import CopartitionGroup, Subtopology, Topology
 from tests.support.cluster import Cluster
 from tests.support.conversation import describe_configs_of
 from tests.support.kafka_comparison import Step, compare

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.deploy.clients.brokers import Brokers
-from penstock.stream.batch.compression import Compression
+from penstock.protocol.batch.compression import Compression
 from tests.interop.both import Both
 from tests.support.bad_batches import store
 from tests.support.cluster import Cluster

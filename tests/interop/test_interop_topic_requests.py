@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import create_partitions, create_topics, delete_topics
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import create_partitions, create_topics, delete_topics
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask
 

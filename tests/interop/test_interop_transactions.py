@@ -14,14 +14,14 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from penstock.broker.transactions.model import EPOCH_LAST_GIVEN, PREPARED
 from penstock.broker.transactions.records import decode_key, decode_value, encode_key, encode_value
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
     update_features,
 )
-from penstock.broker.wire.gen.describe_transactions import DescribeTransactionsRequest
+from penstock.protocol.gen.describe_transactions import DescribeTransactionsRequest
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome

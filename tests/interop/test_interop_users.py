@@ -11,10 +11,10 @@ from confluent_kafka import Producer
 
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.scram import ScramMechanism
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import alter_user_scram_credentials as altering
-from penstock.broker.wire.gen import describe_user_scram_credentials as describing
 from penstock.deploy.clients.security import read_file
+from penstock.protocol import apis
+from penstock.protocol.gen import alter_user_scram_credentials as altering
+from penstock.protocol.gen import describe_user_scram_credentials as describing
 from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster

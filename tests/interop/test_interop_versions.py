@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from penstock.broker.handlers.table import INLINE, make_handlers
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import api_versions
+from penstock.protocol import apis
+from penstock.protocol.gen import api_versions
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask
 from tools.reference.kafka_4_2 import KAFKA_APIS

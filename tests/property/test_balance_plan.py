@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock.base.ids import NodeId
+from penstock.controller.active.balance.plan import BrokerSlot, Goal, Limits, PartitionSlot, plan
 from penstock.controller.api.load_messages import BrokerLoad, Load
-from penstock.controller.balance.plan import BrokerSlot, Goal, Limits, PartitionSlot, plan
 
 MB = 1_000_000
 LIMITS = Limits()

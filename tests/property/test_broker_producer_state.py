@@ -12,7 +12,7 @@ from penstock.broker.partition.producer_state import (
     ProducerSnapshot,
     ProducerState,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 START = SEQUENCES_COUNT - 6
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from penstock.base.ids import Millis, Offset, StreamEpoch
 from penstock.broker.partition.transactions import Transactions
-from penstock.stream.batch.control import Marker
-from penstock.stream.batch.header import iter_headers
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.batch.header import iter_headers
 from penstock.stream.format.transaction_log import (
     AbortedWithin,
     TransactionEventAt,

@@ -18,22 +18,17 @@ from hypothesis.stateful import (
     rule,
 )
 
+from penstock.broker.groups.classic.embedded import decode_assignment
+from penstock.broker.groups.classic.model import JoinRequest, Protocol, SyncRequest
+from penstock.broker.groups.common.model import Assignment, GroupState, HeartbeatRefused
 from penstock.broker.groups.consumer.classic_members import (
     heartbeat_classic,
     join_classic,
     leave_classic,
     sync_classic,
 )
-from penstock.broker.groups.consumer.model import (
-    ASSIGNORS,
-    RANGE,
-    Assignment,
-    ConsumerLimits,
-    HeartbeatRefused,
-)
-from penstock.broker.groups.embedded import decode_assignment
-from penstock.broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.consumer.model import ASSIGNORS, RANGE, ConsumerLimits
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.embedded import subscription
 from tests.unit.broker.test_consumer_group import World, topic_id
 

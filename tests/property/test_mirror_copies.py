@@ -16,15 +16,15 @@ from penstock.deploy.mirror.batches import (
     in_transaction,
 )
 from penstock.deploy.mirror.translation import OffsetMap, segments_of
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.control import Marker, encode_marker
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.control import Marker, encode_marker
+from penstock.protocol.batch.header import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     check_crc,
     iter_headers,
 )
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
 
 PRODUCERS = (1, 2)
 SETTINGS = settings(max_examples=60, deadline=None)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.quotas.rates import Rate, Window
-from penstock.controller.leader.mutation_quotas import TokenBucket
+from penstock.controller.active.mutation_quotas import TokenBucket
 from penstock.controller.metadata.quota_scopes import (
     ABSENT,
     DEFAULT,

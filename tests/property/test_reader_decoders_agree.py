@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from penstock.lake.arrow.decode import Place
 from penstock.lake.fetch.errors import ReadError
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import HEADER_BYTES
-from penstock.stream.batch.records import Record, encode_batch
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import HEADER_BYTES
+from penstock.protocol.batch.records import Record, encode_batch
 from tests.support.reader_objects import decode, records_of, row_of, rows_of, sealed
 
 FIELD = st.none() | st.binary(max_size=40) | st.just(b"long" * 300)

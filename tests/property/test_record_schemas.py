@@ -12,7 +12,7 @@ from penstock.broker.schemas.language import compile_schema
 from penstock.broker.schemas.messages import MISMATCH, VALID, CheckBatch
 from penstock.broker.schemas.records import RecordCheck
 from penstock.broker.schemas.rules import FieldRule, SchemaRules
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.records import Record, encode_batch
 
 AVRO: dict[str, Any] = {
     "type": "record",

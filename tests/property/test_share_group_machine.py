@@ -17,13 +17,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from penstock.broker.groups.consumer.changes import GroupChanges
-from penstock.broker.groups.consumer.model import HeartbeatRefused
-from penstock.broker.groups.consumer.records import ConsumerRecordKey, ConsumerValue
-from penstock.broker.groups.consumer.share_values import NamedPartitions
+from penstock.broker.groups.common.changes import GroupChanges
+from penstock.broker.groups.common.model import HeartbeatRefused
+from penstock.broker.groups.common.records import ConsumerRecordKey, ConsumerValue
 from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.model import ShareHeartbeatRequest, ShareLimits, indexes_of
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.share.values import NamedPartitions
+from penstock.protocol.error_codes import ErrorCode
 
 NAMES = ("t", "u", "v")
 SESSION_MS = 10_000

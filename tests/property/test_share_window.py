@@ -20,9 +20,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from penstock.broker.share.spans import ACQUIRED, RENEW, Acknowledgement, AcquiredRange
-from penstock.broker.share.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
-from penstock.broker.share.window import (
+from penstock.broker.groups.share.partitions.spans import (
+    ACQUIRED,
+    RENEW,
+    Acknowledgement,
+    AcquiredRange,
+)
+from penstock.broker.groups.share.partitions.window import (
     AcknowledgementRefused,
     AcquireOptions,
     Bounds,
@@ -30,6 +34,7 @@ from penstock.broker.share.window import (
     WindowChanges,
     WindowLimits,
 )
+from penstock.broker.groups.share.state.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
 
 LIMITS = WindowLimits(records_max=24, deliveries_max=3)
 MEMBERS = st.sampled_from(["a", "b", "c"])

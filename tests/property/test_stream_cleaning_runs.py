@@ -7,10 +7,10 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import BatchHeader, check_crc, parse_header
-from penstock.stream.batch.records import Record, decode_records, encode_batch
-from penstock.stream.batch.varint import read_varint, read_varlong
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import BatchHeader, check_crc, parse_header
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.varint import read_varint, read_varlong
 from penstock.stream.cleaning.batches import (
     PlainRecords,
     RecordPosition,

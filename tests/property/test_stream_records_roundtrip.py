@@ -7,11 +7,11 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.stream.batch.compression import Compression, decompress
-from penstock.stream.batch.header import check_crc, iter_headers, parse_header
-from penstock.stream.batch.records import Record, decode_records, encode_batch
-from penstock.stream.batch.varint import append_varint, read_varint, read_varlong
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.compression import Compression, decompress
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import check_crc, iter_headers, parse_header
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.varint import append_varint, read_varint, read_varlong
 
 FIELD = st.none() | st.binary(max_size=60)
 HEADERS = st.lists(st.tuples(st.text(max_size=8), FIELD), max_size=3).map(tuple)

@@ -17,24 +17,19 @@ from hypothesis.stateful import (
     rule,
 )
 
-from penstock.broker.groups.consumer.changes import GroupChanges
-from penstock.broker.groups.consumer.model import HeartbeatRefused
-from penstock.broker.groups.consumer.records import (
-    ConsumerRecordKey,
-    ConsumerValue,
-    decode_consumer_value,
-    encode_consumer_value,
-)
-from penstock.broker.groups.consumer.streams_values import (
+from penstock.broker.groups.common.changes import GroupChanges
+from penstock.broker.groups.common.model import GroupState, HeartbeatRefused
+from penstock.broker.groups.common.records import ConsumerRecordKey, ConsumerValue
+from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
+from penstock.broker.groups.streams.group import StreamsGroup
+from penstock.broker.groups.streams.model import StreamsHeartbeatRequest, StreamsLimits
+from penstock.broker.groups.streams.values import (
     InternalTopic,
     Subtopology,
     Tasks,
     Topology,
 )
-from penstock.broker.groups.model import GroupState
-from penstock.broker.groups.streams.group import StreamsGroup
-from penstock.broker.groups.streams.model import StreamsHeartbeatRequest, StreamsLimits
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 SESSION_MS = 10_000
 TOPOLOGY = Topology(

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.wire.apis import APIS, PRODUCE, ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.errors import InvalidLength, UnsupportedApi, WireError
-from penstock.broker.wire.framing import decode_body, parse_header
-from penstock.broker.wire.gen import fetch, metadata, produce
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT, Reader, Writer
-from penstock.broker.wire.produce import decode_produce_request, read_produce_request
-from penstock.broker.wire.request_limits import elements_max
+from penstock.protocol.apis import APIS, PRODUCE, ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.errors import InvalidLength, UnsupportedApi, WireError
+from penstock.protocol.framing import decode_body, parse_header
+from penstock.protocol.gen import fetch, metadata, produce
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT, Reader, Writer
+from penstock.protocol.produce import decode_produce_request, read_produce_request
+from penstock.protocol.request_limits import elements_max
 from tests.property.test_wire_strategies import messages
 
 ALL = [pytest.param(api, id=api.name) for api in APIS.values()]

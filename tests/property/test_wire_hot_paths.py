@@ -9,19 +9,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.wire.apis import FETCH, PRODUCE
-from penstock.broker.wire.errors import UnencodableValue, WireError
-from penstock.broker.wire.fetch import FetchPartitionResult, encode_fetch_response
-from penstock.broker.wire.framing import encode_response_frame
-from penstock.broker.wire.gen import fetch, produce
-from penstock.broker.wire.leader_hint import CurrentLeader, NodeEndpoint
-from penstock.broker.wire.primitives import Writer
-from penstock.broker.wire.produce import (
+from penstock.protocol.apis import FETCH, PRODUCE
+from penstock.protocol.errors import UnencodableValue, WireError
+from penstock.protocol.fetch import FetchPartitionResult, encode_fetch_response
+from penstock.protocol.framing import encode_response_frame
+from penstock.protocol.gen import fetch, produce
+from penstock.protocol.leader_hint import CurrentLeader, NodeEndpoint
+from penstock.protocol.primitives import Writer
+from penstock.protocol.produce import (
     ProducePartitionResult,
     decode_produce_request,
     encode_produce_response,
 )
-from penstock.broker.wire.topic_key import NO_TOPIC_ID, TopicKey
+from penstock.protocol.topic_key import NO_TOPIC_ID, TopicKey
 from tests.property.test_wire_strategies import messages
 
 TOPIC_ID = UUID(int=7)

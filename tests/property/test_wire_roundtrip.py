@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from penstock.broker.wire.apis import APIS, ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.primitives import Reader, Writer
+from penstock.protocol.apis import APIS, ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.primitives import Reader, Writer
 from tests.property.test_wire_strategies import from_kio, kio_type, messages
 
 CASES = [
@@ -56,7 +56,7 @@ def test_defaults_can_be_written_and_read_in_every_version(api: ApiSpec, directi
     for version in range(api.served_min, api.max + 1):
         theirs_type = kio_type(api, direction, version)
         writer = Writer()
-        module = __import__(f"penstock.broker.wire.gen.{api.module}", fromlist=["x"])
+        module = __import__(f"penstock.protocol.gen.{api.module}", fromlist=["x"])
         codec[f"encode_{direction}"](writer, getattr(module, theirs_type.__name__)(), version)
         reader = Reader(writer)
         codec[f"decode_{direction}"](reader, version)

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from penstock.broker.wire.apis import APIS, ApiSpec
+from penstock.protocol.apis import APIS, ApiSpec
 from tools.protocol.kio_schema import (
     OWN_TAGS_FROM,
     Field,
@@ -30,7 +30,7 @@ _MS = datetime.timedelta(milliseconds=1)
 
 
 def module_of(api: ApiSpec) -> ModuleType:
-    return importlib.import_module(f"penstock.broker.wire.gen.{api.module}")
+    return importlib.import_module(f"penstock.protocol.gen.{api.module}")
 
 
 @functools.cache
@@ -122,7 +122,7 @@ def kio_type(api: ApiSpec, direction: str, version: int) -> type[Any]:
 
 
 def from_kio(api: ApiSpec, direction: str, entity: Any) -> Any:
-    """Convert kio's entity to a message of `broker.wire.gen`."""
+    """Convert kio's entity to a message of `protocol.gen`."""
     fields = {
         field.kio_name: field
         for field in structs_of(api, direction)[

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.throttle import WITHOUT, write_throttle
+from penstock.protocol import apis, framing
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.throttle import WITHOUT, write_throttle
 
 CASES = [
     (api, version) for api in apis.APIS.values() for version in range(api.served_min, api.max + 1)
@@ -17,7 +17,7 @@ CASES = [
 
 @pytest.mark.parametrize(("api", "version"), CASES, ids=lambda case: getattr(case, "name", case))
 def test_the_wait_is_written_in_place(api: ApiSpec, version: int) -> None:
-    module = importlib.import_module(f"penstock.broker.wire.gen.{api.module}")
+    module = importlib.import_module(f"penstock.protocol.gen.{api.module}")
     response: Any = getattr(module, f"{api.name}Response")
 
     def frame(throttle_ms: int) -> bytearray:

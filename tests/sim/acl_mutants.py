@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import penstock.controller.active.server as server
 import penstock.controller.backup.snapshots as snapshots
-import penstock.controller.leader.server as server
 from penstock.base.ids import Millis
+from penstock.controller.active.writer import Runtime
 from penstock.controller.api.messages import DeleteAcls, Reply, Status
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.acls import AclsImage
@@ -19,7 +20,6 @@ from penstock.controller.metadata.records import (
     ControllerEpoch,
     DelegationTokenRecord,
 )
-from penstock.controller.writer.runtime import Runtime
 
 Patch = tuple[Any, str, Any]
 

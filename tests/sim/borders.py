@@ -16,10 +16,10 @@ import structlog
 import penstock.broker.coordination.log as coordinator_log_module
 import penstock.broker.handlers.slices as slices_module
 import penstock.broker.transactions.markers as markers_module
+import penstock.controller.active.controller as active_controller_module
+import penstock.controller.active.server as server_module
 import penstock.controller.api.client as client_module
 import penstock.controller.api.follower as follower_module
-import penstock.controller.leader.active_controller as active_controller_module
-import penstock.controller.leader.server as server_module
 import penstock.controller.main as main_module
 import penstock.controller.managers.objects as objects_manager
 import penstock.controller.raft.identity as identity_module

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from penstock.base.ids import StreamId
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectPhase
-from penstock.stream.batch.records import Record
+from penstock.protocol.batch.records import Record
 from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
 from penstock.stream.format.keys import parse_data_key, parse_wal_key
 from penstock.stream.ports import BrokerIncarnation, ObjectRole

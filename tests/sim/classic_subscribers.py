@@ -12,11 +12,15 @@ import contextlib
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.groups.embedded import CONSUMER_PROTOCOL, decode_assignment, encode_assignment
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import heartbeat, join_group, leave_group, sync_group
-from penstock.broker.wire.primitives import Writer
+from penstock.broker.groups.classic.embedded import (
+    CONSUMER_PROTOCOL,
+    decode_assignment,
+    encode_assignment,
+)
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import heartbeat, join_group, leave_group, sync_group
+from penstock.protocol.primitives import Writer
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker, ConsumerGroup

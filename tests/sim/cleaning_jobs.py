@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.base.errors import StreamError
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError
 from penstock.deploy.cli.compact_by_key import read_checkpoints
@@ -18,7 +19,6 @@ from penstock.lake.cleaning.run import Checkpoint, CleaningOptions, TopicCleaner
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
-from penstock.stream.errors import StreamError
 from tests.sim.compacted import COMPACT_TOPIC
 from tests.sim.control import addresses
 from tests.sim.limits import PREPARED_TTL_MS

@@ -11,9 +11,9 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.backup.layout import HISTORY_GAP
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
 from tests.sim.checkers import Part
 from tests.sim.nodes import FetchResult, SimBroker, produce_request
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import tests.sim.nodes as nodes
 from penstock.base.ids import Millis
-from penstock.controller.leader.leases import LeaseBook
-from penstock.controller.leader.ticks import Ticks
+from penstock.controller.active.leases import LeaseBook
+from penstock.controller.active.manifest.publisher import ManifestPublisher
+from penstock.controller.active.sessions import SessionEnded
+from penstock.controller.active.ticks import Ticks
+from penstock.controller.active.timeline import Timeline
 from penstock.controller.managers.nodes import fence_brokers
 from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
 from penstock.controller.managers.result import Result
-from penstock.controller.manifest.publisher import ManifestPublisher
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import MetadataOffset
-from penstock.controller.writer.sessions import SessionEnded
-from penstock.controller.writer.timeline import Timeline
 from penstock.objectstore.ports import ObjectInfo
 from penstock.stream.format.manifest.lease import LEASE_MS_MAX
 from penstock.stream.storage import Storage

@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.buffers import Buffer
+from penstock.base.errors import StreamError
 from penstock.base.ids import (
     Millis,
     NodeId,
@@ -20,19 +21,19 @@ from penstock.base.ids import (
 )
 from penstock.broker.handlers.fetch import handle_fetch
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import fetch as wire_fetch
 from penstock.lake.fetch.errors import ObjectGone, ReadError
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.manifest.errors import ManifestNotFound
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError
-from penstock.stream.batch.control import decode_marker
-from penstock.stream.batch.header import BatchHeader, iter_headers
-from penstock.stream.batch.records import decode_records
+from penstock.protocol import apis
+from penstock.protocol.batch.control import decode_marker
+from penstock.protocol.batch.header import BatchHeader, iter_headers
+from penstock.protocol.batch.records import decode_records
+from penstock.protocol.gen import fetch as wire_fetch
 from penstock.stream.cache.block_cache import BlockCache
-from penstock.stream.errors import ObjectCorrupt, StreamError
+from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.transaction_log import AbortedTransaction
 from penstock.stream.ports import ObjectRange, ObjectRole, StreamRange
 from penstock.stream.read.object_reader import ObjectReader

@@ -17,16 +17,16 @@ from collections.abc import Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import StreamError
 from penstock.broker.handlers.fetch import handle_fetch
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import fetch as wire_fetch
 from penstock.objectstore.errors import ObjectStoreError
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.gen import fetch as wire_fetch
 from penstock.stream.cleaning.cleaner import CleanerConfig
 from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX
-from penstock.stream.errors import StreamError
 from tests.sim.checkers import Part
 from tests.sim.clients import Producer, settle
 from tests.sim.compacted_transactions import ID_HEADER, KeyedRead, KeyedTransactions

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.base.ids import Offset
-from penstock.broker.cleaner_duty import CleanerDuty
+from penstock.broker.background.cleaner import CleanerDuty
 from penstock.broker.partition.opener import PartitionOpener
 from penstock.broker.partition.partition import Partition
-from penstock.stream.batch.control import decode_marker
+from penstock.protocol.batch.control import decode_marker
 from penstock.stream.cleaning.cleaner import LogCleaner, _Rewriter
 from penstock.stream.cleaning.key_map import KeyMap
 from penstock.stream.cleaning.transactions import CleanedTransactions

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.wire.gen import fetch as wire_fetch
-from penstock.stream.batch.records import Record, decode_records
+from penstock.protocol.batch.records import Record, decode_records
+from penstock.protocol.gen import fetch as wire_fetch
 from tests.sim.checkers import Part
 from tests.sim.committed import answered_batches
 from tests.sim.ledger import Entry, Fate

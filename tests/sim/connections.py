@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.base.ids import NodeEpoch, NodeId
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.peers import PeerConnections, PeerGone
-from penstock.broker.wire import framing
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.errors import WireError
+from penstock.protocol import framing
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.errors import WireError
 from tests.sim.frames import connection_info, decode_response
 from tests.sim.loop import PROCESS
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import penstock.broker.groups.consumer.classic_members as classic_members
 import penstock.broker.groups.consumer.group as group_module
+from penstock.broker.groups.common.model import NOTHING
+from penstock.broker.groups.common.records import ConsumerRecordKind
 from penstock.broker.groups.consumer.group import ConsumerGroup
-from penstock.broker.groups.consumer.model import NOTHING
 from penstock.broker.groups.consumer.reconciliation import reconcile
-from penstock.broker.groups.consumer.records import ConsumerRecordKind
-from penstock.broker.groups.consumer_coordinator import ConsumerCoordinator
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.coordinator.consumer import ConsumerCoordinator
+from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

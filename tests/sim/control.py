@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.controller.active.controller import ActiveController, RecoveredState
 from penstock.controller.api.errors import (
     BackupCorrupt,
     BackupFenced,
@@ -23,7 +24,6 @@ from penstock.controller.api.errors import (
     SnapshotMissing,
 )
 from penstock.controller.config import ControllerConfig
-from penstock.controller.leader.active_controller import ActiveController, RecoveredState
 from penstock.controller.main import ControllerServer
 from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
 from penstock.controller.raft.replicated_log import RaftQuorum

@@ -15,15 +15,15 @@ from typing import Any, Final, TypeAlias
 
 from penstock.base.ids import NodeId
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import create_topics, delete_topics, find_coordinator
-from penstock.broker.wire.gen import fetch as wire_fetch
-from penstock.broker.wire.gen import produce as wire_produce
 from penstock.controller.api.messages import NewTopic
 from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.topic_configs import FORK_SOURCE
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import create_topics, delete_topics, find_coordinator
+from penstock.protocol.gen import fetch as wire_fetch
+from penstock.protocol.gen import produce as wire_produce
 from penstock.stream.cleaning.cleaner import CleanerConfig
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig

@@ -6,9 +6,10 @@ Each request is repeated until it succeeds, unless its method says that it is se
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
@@ -16,8 +17,7 @@ from penstock.broker.wire.gen import (
     offset_commit,
     offset_fetch,
 )
-from penstock.broker.wire.gen import txn_offset_commit as txn_commit
-from penstock.stream.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.gen import txn_offset_commit as txn_commit
 from tests.sim.checkers import Part
 from tests.sim.connections import Connection
 from tests.sim.directed import TRANSACTIONAL_ID, Script, produce_request_of

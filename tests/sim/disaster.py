@@ -11,12 +11,12 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.base.errors import StreamError
 from penstock.controller.api.errors import ControllerError, RecoveryRefused
 from penstock.controller.backup.snapshots import SnapshotStore
 from penstock.controller.disaster_recovery.recovery import Recovery
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
-from penstock.stream.errors import StreamError
 from tests.sim.loop import Process
 from tests.sim.store import SimStore
 

@@ -22,17 +22,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.handlers.forks import FORK_DELETED_RECORDS, FORK_OFFSETS
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import create_topics, delete_topics
-from penstock.broker.wire.gen import fetch as wire_fetch
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topic_configs import FORK_SOURCE
 from penstock.controller.metadata.topics import TopicState
-from penstock.stream.batch.control import decode_marker
-from penstock.stream.batch.header import BatchHeader, iter_headers
-from penstock.stream.batch.records import decode_records
+from penstock.protocol import apis
+from penstock.protocol.batch.control import decode_marker
+from penstock.protocol.batch.header import BatchHeader, iter_headers
+from penstock.protocol.batch.records import decode_records
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import create_topics, delete_topics
+from penstock.protocol.gen import fetch as wire_fetch
 from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR, in_snapshot
 from tests.sim.checkers import Part, identity_of
 from tests.sim.clients import Producer

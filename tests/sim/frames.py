@@ -5,8 +5,8 @@ from typing import Any
 
 from penstock.base.listeners import SecurityProtocol
 from penstock.base.principal import ANONYMOUS
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.primitives import Reader, Writer
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.primitives import Reader, Writer
 
 
 def connection_info(number: int) -> SimpleNamespace:

@@ -10,12 +10,11 @@ from typing import Any
 from penstock.broker.coordination.compaction import CoordinatorLogCompactor
 from penstock.broker.coordination.log import TopicLog
 from penstock.broker.coordination.shards import CoordinatorShards
-from penstock.broker.groups import janitor
-from penstock.broker.groups.classic import ClassicGroup
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.records import OffsetKey, decode_key
-from penstock.broker.groups.state import Group
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.classic.group import ClassicGroup
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator, janitor
+from penstock.broker.groups.coordinator.shard import Group
+from penstock.broker.groups.offsets.records import OffsetKey, decode_key
+from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

@@ -14,9 +14,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     delete_groups,
     find_coordinator,
     heartbeat,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.ids import NodeId
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from penstock.broker.wire import apis
+from penstock.protocol import apis
 from penstock.stream.config import StreamConfig
 from tests.sim.chaos import Chaos
 from tests.sim.connections import Connection

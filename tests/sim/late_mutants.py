@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-import penstock.broker.groups.coordinator as groups
+import penstock.broker.groups.coordinator.group_coordinator as groups
 import penstock.broker.transactions.coordinator as transactions
 from penstock.broker.coordination.connection_order import ConnectionOrder
 from penstock.broker.partition.append import PartitionAppend
 from penstock.broker.partition.producer_state import ProducerState
 from penstock.broker.transactions.states import TransactionStates
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.controller.leader.janitor import Janitor
+from penstock.controller.active.janitor import Janitor
 from penstock.stream.wal.slots import SlotTable
 
 Patch = tuple[Any, str, Any]

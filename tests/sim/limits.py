@@ -9,8 +9,8 @@ from random import Random
 import msgspec
 
 from penstock.broker.coordination.compaction import CompactionLimits
+from penstock.broker.groups.classic.model import GroupLimits
 from penstock.broker.groups.consumer.model import ConsumerLimits
-from penstock.broker.groups.model import GroupLimits
 from penstock.broker.groups.share.model import ShareLimits
 from penstock.broker.groups.streams.model import StreamsLimits
 from penstock.controller.config import ControllerConfig

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.base.ids import Offset
-from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.partition.transactions import Transactions
-from penstock.stream.batch.control import Marker
+from penstock.protocol.batch.control import Marker
 
 Patch = tuple[Any, str, Any]
 

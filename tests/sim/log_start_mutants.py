@@ -71,7 +71,7 @@ def _size_is_exceeded_by_the_last_range() -> list[Patch]:
             return start
         return next((item.end_offset for item in entries if item.end_offset > start), start)
 
-    import penstock.broker.retention_duty as duty
+    import penstock.broker.background.retention as duty
 
     return [(duty, "retained_from", retained_from)]
 

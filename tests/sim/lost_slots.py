@@ -27,8 +27,8 @@ from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.batch.records import Record, decode_records
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.batch.records import Record, decode_records
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail

@@ -18,12 +18,12 @@ from penstock.broker.partition.append import PartitionAppend
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import ProducerState
 from penstock.broker.partition.refused import RefusedBatches
-from penstock.controller.leader.janitor import Janitor
-from penstock.controller.leader.standby import Standby
+from penstock.controller.active.janitor import Janitor
+from penstock.controller.active.writer import Runtime
 from penstock.controller.raft.core import RaftCore
 from penstock.controller.raft.journal import Journal
 from penstock.controller.raft.replicated_log import RaftQuorum
-from penstock.controller.writer.runtime import Runtime
+from penstock.controller.standby import Standby
 from penstock.objectstore.errors import PreconditionFailed
 from penstock.stream.errors import WalFenced
 from penstock.stream.format.keys import wal_prefix

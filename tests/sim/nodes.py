@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from penstock.base.clock import steady
+from penstock.base.errors import StreamError
 from penstock.base.ids import Millis, NodeId, Offset
-from penstock.broker.cleaner_duty import CleanerDuty
+from penstock.broker.background.cleaner import CleanerDuty
+from penstock.broker.background.load_report import LoadReporter
+from penstock.broker.background.recovery import RecoveryDuty
+from penstock.broker.background.retention import RetentionDuty
 from penstock.broker.config import BrokerConfig
 from penstock.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
@@ -25,9 +29,13 @@ from penstock.broker.coordination.internal_topics import (
 )
 from penstock.broker.coordination.log import TopicLog
 from penstock.broker.dynamic_settings import BrokerSettings
-from penstock.broker.groups.consumer.topics import ImageTopics
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.offset_topics import OffsetTopics
+from penstock.broker.groups.common.topics import ImageTopics
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.offsets.topics import OffsetTopics
+from penstock.broker.groups.share.partitions.partitions import SharePartitions
+from penstock.broker.groups.share.partitions.sessions import ShareSessions
+from penstock.broker.groups.share.state.coordinator import ShareCoordinator
+from penstock.broker.groups.share.state.store import RoutedShareStates
 from penstock.broker.handlers.delete_records import handle_delete_records
 from penstock.broker.handlers.dispatch import RequestDispatcher
 from penstock.broker.handlers.fetch import handle_fetch
@@ -39,7 +47,6 @@ from penstock.broker.handlers.record_checks import RecordChecks
 from penstock.broker.handlers.same_fetches import SameFetches
 from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
-from penstock.broker.load_report import LoadReporter
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
@@ -48,12 +55,6 @@ from penstock.broker.partition.leaders import announced_leader
 from penstock.broker.partition.log import LogConfig
 from penstock.broker.partition.manager import PartitionManager
 from penstock.broker.partition.partition import Partition
-from penstock.broker.recovery_duty import RecoveryDuty
-from penstock.broker.retention_duty import RetentionDuty
-from penstock.broker.share.coordinator import ShareCoordinator
-from penstock.broker.share.partitions import SharePartitions
-from penstock.broker.share.sessions import ShareSessions
-from penstock.broker.share.store import RoutedShareStates
 from penstock.broker.tail.followers import TailFollowers
 from penstock.broker.tail.links import TailLinks
 from penstock.broker.transactions.coordinator import TransactionCoordinator
@@ -63,10 +64,6 @@ from penstock.broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from penstock.broker.transactions.producer_ids import ProducerIds
 from penstock.broker.transactions.records import record_version
 from penstock.broker.transactions.verifier import TransactionVerifier
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import delete_records as wire_delete
-from penstock.broker.wire.gen import fetch as wire_fetch
-from penstock.broker.wire.gen import produce as wire_produce
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.confirmed_reads import ConfirmedReads
 from penstock.controller.api.errors import ControllerError
@@ -80,11 +77,15 @@ from penstock.controller.metadata.nodes import NodeState
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
-from penstock.stream.batch.records import Record, decode_records
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, decode_records
+from penstock.protocol.gen import delete_records as wire_delete
+from penstock.protocol.gen import fetch as wire_fetch
+from penstock.protocol.gen import produce as wire_produce
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.cleaning.cleaner import LogCleaner
 from penstock.stream.compaction.compactor import Compactor
-from penstock.stream.errors import StreamError, WalFenced
+from penstock.stream.errors import WalFenced
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.read.object_reader import ObjectReader

@@ -11,7 +11,7 @@ from penstock.broker.errors import ErrorCode
 from penstock.broker.partition.append import PartitionAppend
 from penstock.broker.partition.leader_epochs import LeaderEpochs
 from penstock.controller.api.lease import Lease
-from penstock.stream.batch.records import decode_records
+from penstock.protocol.batch.records import decode_records
 from penstock.stream.read.stream_reader import StreamReader
 from tests.sim.nodes import SimBroker
 

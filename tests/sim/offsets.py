@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import fetch, list_offsets, metadata, offset_for_leader_epoch
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import fetch, list_offsets, metadata, offset_for_leader_epoch
 from tests.sim.checkers import Part
 from tests.sim.clients import Producer
 from tests.sim.connections import Connection, Unanswered

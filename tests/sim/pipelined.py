@@ -11,10 +11,10 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import produce
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import produce
 from tests.sim.checkers import Part
 from tests.sim.clients import may_lag
 from tests.sim.connections import Connection, Unanswered

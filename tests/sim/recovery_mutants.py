@@ -5,11 +5,11 @@ from typing import Any
 
 import penstock.controller.disaster_recovery.plan as plan
 import penstock.controller.disaster_recovery.recovery as recovery
+from penstock.controller.active.dispatch import Dispatch
+from penstock.controller.active.janitor import Janitor
 from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.backup.layout import LogObject
 from penstock.controller.backup.log import BackupLog
-from penstock.controller.leader.dispatch import Dispatch
-from penstock.controller.leader.janitor import Janitor
 from penstock.controller.metadata.records import MetadataOffset
 
 Patch = tuple[Any, str, Any]

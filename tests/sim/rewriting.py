@@ -9,6 +9,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import Millis, ObjectId, StreamId
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError
@@ -19,7 +20,6 @@ from penstock.lake.rewrite.job import RewriteResult, RewriteTask, rewrite
 from penstock.lake.rewrite.run import Exchange
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.stream.compaction.plan import Compaction
-from penstock.stream.errors import StreamError
 from tests.sim.control import addresses
 from tests.sim.limits import PREPARED_TTL_MS
 from tests.sim.loop import Process

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from penstock.broker.share.partition import SharePartition
-from penstock.broker.share.spans import ACQUIRED, UNCHANGED, Span
-from penstock.broker.share.state import AVAILABLE
-from penstock.broker.share.window import ShareWindow
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.share.partitions.partition import SharePartition
+from penstock.broker.groups.share.partitions.spans import ACQUIRED, UNCHANGED, Span
+from penstock.broker.groups.share.partitions.window import ShareWindow
+from penstock.broker.groups.share.state.state import AVAILABLE
+from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.share.settings import ShareGroupConfig
-from penstock.broker.share.spans import ACCEPT, REJECT, RELEASE
-from penstock.broker.share.window import WindowLimits
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import share_acknowledge as acknowledging
-from penstock.broker.wire.gen import share_fetch as fetching
+from penstock.broker.groups.share.partitions.settings import ShareGroupConfig
+from penstock.broker.groups.share.partitions.spans import ACCEPT, REJECT, RELEASE
+from penstock.broker.groups.share.partitions.window import WindowLimits
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import share_acknowledge as acknowledging
+from penstock.protocol.gen import share_fetch as fetching
 from tests.sim.checkers import Part
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.share_states import ShareAsker, StateHistory, until_done

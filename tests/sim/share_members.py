@@ -12,11 +12,11 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.share.state import SharePartitionKey
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import read_share_group_state_summary as summing
-from penstock.broker.wire.gen import share_group_heartbeat as wire
+from penstock.broker.groups.share.state.state import SharePartitionKey
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import read_share_group_state_summary as summing
+from penstock.protocol.gen import share_group_heartbeat as wire
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from penstock.broker.groups.consumer.records import ConsumerRecordKind
+from penstock.broker.groups.common.records import ConsumerRecordKind
 from penstock.broker.groups.share.group import ShareGroup
-from penstock.broker.share.coordinator import ShareCoordinator, _LiveShareStates
-from penstock.broker.share.state import NO_START_OFFSET
-from penstock.broker.share.states import ShareStates
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.share.state.coordinator import ShareCoordinator, _LiveShareStates
+from penstock.broker.groups.share.state.state import NO_START_OFFSET
+from penstock.broker.groups.share.state.states import ShareStates
+from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

@@ -17,12 +17,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.coordination.internal_topics import SHARE_STATES_TOPIC
-from penstock.broker.share.state import ACKNOWLEDGED, NO_START_OFFSET, SharePartitionKey
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import initialize_share_group_state as initializing
-from penstock.broker.wire.gen import read_share_group_state as reading
-from penstock.broker.wire.gen import write_share_group_state as writing
+from penstock.broker.groups.share.state.state import (
+    ACKNOWLEDGED,
+    NO_START_OFFSET,
+    SharePartitionKey,
+)
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import initialize_share_group_state as initializing
+from penstock.protocol.gen import read_share_group_state as reading
+from penstock.protocol.gen import write_share_group_state as writing
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker

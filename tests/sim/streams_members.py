@@ -14,9 +14,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import streams_group_heartbeat as wire
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import streams_group_heartbeat as wire
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker, ConsumerGroup

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import penstock.broker.groups.streams.group as group_module
-from penstock.broker.groups.consumer.records import ConsumerRecordKind
-from penstock.broker.groups.consumer.streams_values import NO_TASKS
+from penstock.broker.groups.common.records import ConsumerRecordKind
+from penstock.broker.groups.coordinator.streams import StreamsGroups
 from penstock.broker.groups.streams.group import StreamsGroup
 from penstock.broker.groups.streams.reconciliation import reconcile
-from penstock.broker.groups.streams_groups import StreamsGroups
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.streams.values import NO_TASKS
+from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

@@ -10,9 +10,6 @@ from collections.abc import Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import create_partitions, create_topics, delete_topics
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import (
@@ -24,6 +21,9 @@ from penstock.controller.api.messages import (
     Status,
 )
 from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import create_partitions, create_topics, delete_topics
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.control import addresses
 from tests.sim.loop import Process

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from penstock.base.ids import StreamId
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import fetch
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topics import TopicState
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import fetch
 from tests.sim.checkers import Checker, Part
 from tests.sim.clients import RETRIED, may_lag, settle
 from tests.sim.connections import Connection, Unanswered

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 import penstock.controller.managers.topics as topics
-from penstock.broker.groups.offsets import GroupOffsets
+from penstock.broker.groups.offsets.offsets import GroupOffsets
 from penstock.broker.handlers.fetch_call import FetchCall
 from penstock.broker.partition.manager import PartitionManager
+from penstock.controller.active import ticks
 from penstock.controller.api.messages import NewPartitions
-from penstock.controller.leader import ticks
 from penstock.controller.managers import deleted_topics
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import PartitionRecord, StreamRemoved

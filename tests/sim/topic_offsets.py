@@ -10,9 +10,9 @@ import contextlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import offset_commit, offset_fetch
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import offset_commit, offset_fetch
 from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker
 

@@ -17,7 +17,7 @@ from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topic_configs import FORK_SOURCE
 from penstock.controller.metadata.topics import TopicState
-from penstock.stream.batch.records import Record
+from penstock.protocol.batch.records import Record
 from penstock.stream.format.manifest.model import in_snapshot
 from tests.sim.checkers import identity_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import penstock.broker.transactions.machine as machine
 import penstock.broker.transactions.markers as markers
 from penstock.broker.coordination.log import LogBatch, TopicLog, _decode
-from penstock.broker.groups.offsets import GroupOffsets
+from penstock.broker.groups.offsets.offsets import GroupOffsets
 from penstock.broker.handlers import txn_markers, verification
 from penstock.broker.handlers.txn_markers import LedMarkers
 from penstock.broker.partition.partition import Partition
@@ -21,9 +21,9 @@ from penstock.broker.transactions.model import (
     TransactionState,
 )
 from penstock.broker.transactions.states import TransactionStates
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker
-from penstock.stream.batch.header import parse_header
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.batch.header import parse_header
+from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
@@ -30,9 +32,7 @@ from penstock.broker.wire.gen import (
     init_producer_id,
     offset_fetch,
 )
-from penstock.broker.wire.gen import txn_offset_commit as offset_commit
-from penstock.stream.batch.header import TRANSACTIONAL_MASK
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.gen import txn_offset_commit as offset_commit
 from tests.sim.checkers import Part
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.ledger import Entry, Fate, Ledger

@@ -23,11 +23,11 @@ from uuid import UUID
 import msgspec
 
 from penstock.base.acls import Operation
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.framing import encode_request_frame
-from penstock.broker.wire.gen import find_coordinator
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.framing import encode_request_frame
+from penstock.protocol.gen import find_coordinator
 from tests.support.acl_requests import (
     GROUPS,
     HIDDEN,

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     alter_client_quotas,

@@ -27,8 +27,8 @@ from penstock.base.acls import (
     ResourceType,
 )
 from penstock.broker.security.config import SecurityConfig
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     create_acls,
     delete_acls,
     find_coordinator,

@@ -6,10 +6,10 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import produce, sasl_authenticate, sasl_handshake
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
+from penstock.protocol import apis, framing
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import produce, sasl_authenticate, sasl_handshake
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 
 TIMEOUT_S = 20
 

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import cramjam
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import produce
 from penstock.deploy.clients.wire import WireClient
-from penstock.stream.batch.compression import Compression, compress
-from penstock.stream.batch.header import HEADER_BYTES
-from penstock.stream.batch.records import Record, encode_batch
-from penstock.stream.batch.varint import append_varint
+from penstock.protocol import apis
+from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.batch.header import HEADER_BYTES
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.batch.varint import append_varint
+from penstock.protocol.gen import produce
 from tests.support.reader_objects import sealed
 
 UNCHECKED = {"record.validation": "header"}

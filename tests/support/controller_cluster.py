@@ -6,6 +6,7 @@ from uuid import uuid4
 import msgspec
 
 from penstock.base.ids import NodeId
+from penstock.controller.active.writer import Runtime
 from penstock.controller.api import messages as m
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.follower import MetadataFollower
@@ -15,7 +16,6 @@ from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer
 from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.image import MetadataImage
-from penstock.controller.writer.runtime import Runtime
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.ports import BrokerIncarnation
 

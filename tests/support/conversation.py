@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import describe_configs, incremental_alter_configs
 from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import describe_configs, incremental_alter_configs
 
 SET, DELETE = 0, 1
 

@@ -5,14 +5,14 @@ from typing import Any, Final
 
 from penstock.base.ids import NodeId
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode, known_code
-from penstock.broker.wire.gen import delete_groups, find_coordinator
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import delete_groups, find_coordinator
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 

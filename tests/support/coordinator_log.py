@@ -13,7 +13,7 @@ from penstock.broker.coordination.log import (
     MarkerParts,
     TransactionalProducer,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 
 class MemoryLog:

@@ -8,14 +8,14 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import find_coordinator, metadata, offset_fetch, produce
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import find_coordinator, metadata, offset_fetch, produce
 from tests.support.clients import create_topic
 from tests.support.waiting import wait_until
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from penstock.broker.wire.primitives import Writer
+from penstock.protocol.primitives import Writer
 
 
 def subscription(*topics: str, owned: Mapping[str, Iterable[int]] | None = None) -> bytes:

@@ -31,10 +31,6 @@ from penstock.broker.network.request import UNKNOWN_SOFTWARE, Response, Software
 from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.sasl import SaslState
 from penstock.broker.transactions.producer_ids import ProducerIds
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import metadata
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
 from penstock.controller.api import messages
 from penstock.controller.api.errors import refusal
 from penstock.controller.api.quota_messages import AlterQuotas, QuotasAltered
@@ -51,6 +47,10 @@ from penstock.controller.metadata.records import (
     StreamCreated,
     TopicRecord,
 )
+from penstock.protocol import apis, framing
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import metadata
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
 

@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import produce as wire
 from penstock.deploy.clients.wire import WireClient
-from penstock.stream.batch.header import TRANSACTIONAL_MASK
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.gen import produce as wire
 
 HANGING_ID: Final = 424_242
 HANGING_EPOCH: Final = 3

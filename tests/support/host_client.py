@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.framing import decode_body, encode_request_frame, parse_response_header
-from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.framing import decode_body, encode_request_frame, parse_response_header
+from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from tests.support.clients import TIMEOUT_S
 
 ADMIN_HOST = "127.0.0.1"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     add_partitions_to_txn,
     alter_share_group_offsets,
     consumer_group_describe,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.request_limits import elements_max, things_max
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.request_limits import elements_max, things_max
 
 ID: Final = UUID(int=7)
 UNKNOWN_NODES: Final = [97, 98, 99]

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
@@ -32,7 +33,6 @@ from penstock.broker.wire.gen import (
     offset_for_leader_epoch,
     produce,
 )
-from penstock.controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 from tests.support.long_group_requests import GROUP_REQUESTS
 from tests.support.long_request import UNKNOWN_NODES, LongRequest, ids, names
 

@@ -16,6 +16,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
+from penstock.controller.active.timeline import Timeline
 from penstock.controller.api.messages import (
     AlterReassignments,
     CloseItem,
@@ -64,7 +65,6 @@ from penstock.controller.metadata.records import (
 )
 from penstock.controller.metadata.snapshot import ImageCopy
 from penstock.controller.metadata.topics import PartitionKey, leader_of
-from penstock.controller.writer.timeline import Timeline
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import BrokerIncarnation, ObjectRole
 

@@ -34,14 +34,6 @@ from penstock.broker.partition.move_notice import MoveNoticeConfig
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail.followers import TailFollowers
 from penstock.broker.tail.links import TailLinks
-from penstock.broker.wire import apis
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import fetch as wire_fetch
-from penstock.broker.wire.gen import list_offsets as wire_list
-from penstock.broker.wire.gen import offset_for_leader_epoch as wire_epoch
-from penstock.broker.wire.gen import produce as wire_produce
-from penstock.broker.wire.gen import write_txn_markers as wire_markers
-from penstock.broker.wire.primitives import Reader, Writer
 from penstock.controller.api import messages as m
 from penstock.controller.api.errors import refusal
 from penstock.controller.api.stream_metadata import ControllerStreamMetadata
@@ -66,9 +58,17 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.topic_configs import UNDELETE
 from penstock.controller.metadata.topics import PartitionKey
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.control import decode_marker
-from penstock.stream.batch.header import TRANSACTIONAL_MASK, iter_headers
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.control import decode_marker
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK, iter_headers
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import fetch as wire_fetch
+from penstock.protocol.gen import list_offsets as wire_list
+from penstock.protocol.gen import offset_for_leader_epoch as wire_epoch
+from penstock.protocol.gen import produce as wire_produce
+from penstock.protocol.gen import write_txn_markers as wire_markers
+from penstock.protocol.primitives import Reader, Writer
 from penstock.stream.config import StreamConfig
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.recovery.recoverer import recover_wal

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.base.ids import Millis
+from penstock.controller.active.manifest.publisher import ManifestPublisher
 from penstock.controller.config import ControllerConfig
-from penstock.controller.manifest.publisher import ManifestPublisher
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import Record
 from penstock.stream.ports import BrokerIncarnation

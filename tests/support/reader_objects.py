@@ -25,8 +25,8 @@ from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectStore
-from penstock.stream.batch.header import CRC_AT, CRC_START, iter_headers, parse_header
-from penstock.stream.batch.records import Record, decode_records
+from penstock.protocol.batch.header import CRC_AT, CRC_START, iter_headers, parse_header
+from penstock.protocol.batch.records import Record, decode_records
 from penstock.stream.format.builder import (
     BuiltObject,
     RunEntry,

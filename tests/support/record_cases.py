@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import cramjam
 from crc32c import crc32c
 
-from penstock.stream.batch.compression import Compression, compress
-from penstock.stream.batch.header import CRC_START, HEADER, HEADER_BYTES
-from penstock.stream.batch.varint import append_varint
+from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.batch.header import CRC_START, HEADER, HEADER_BYTES
+from penstock.protocol.batch.varint import append_varint
 
 HOUR_MS: Final = 3_600_000
 YEAR_MS: Final = 365 * 24 * HOUR_MS

@@ -9,18 +9,18 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.gen import (
+from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.gen import (
     find_coordinator,
     metadata,
     share_acknowledge,
     share_fetch,
     share_group_heartbeat,
 )
-from penstock.deploy.clients.wire import WireClient
-from penstock.stream.batch.header import iter_headers
 from tests.support.waiting import wait_until
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4

@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 
-from penstock.broker.share.state import (
+from penstock.broker.groups.share.state.state import (
     SharePartitionKey,
     ShareState,
     ShareStateError,
     ShareStateSummary,
     StateBatch,
 )
-from penstock.broker.share.states import ShareStates
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.share.state.states import ShareStates
+from penstock.protocol.error_codes import ErrorCode
 
 
 class MemoryShareStates:

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import find_coordinator, metadata
 from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.gen import find_coordinator, metadata
 from tests.support.share_client import ACCEPT, Acks, ShareMember
 
 BEAT_S = 0.3

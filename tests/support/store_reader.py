@@ -14,8 +14,8 @@ from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.ports import ObjectStore
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.batch.records import decode_records
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.batch.records import decode_records
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.ports import ObjectRange, ObjectRole, StreamRange
 from penstock.stream.read.object_reader import ObjectReader

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import (
     Millis,
     Offset,
@@ -14,9 +15,8 @@ from penstock.base.ids import (
 )
 from penstock.objectstore.body import join_body
 from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.stream.config import StreamConfig
-from penstock.stream.errors import StreamError
 from penstock.stream.ports import BrokerIncarnation, OpenStream
 from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata

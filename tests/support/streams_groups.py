@@ -9,10 +9,10 @@ from contextlib import closing
 from typing import Any
 from uuid import UUID
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     delete_groups,
     find_coordinator,
     list_groups,
@@ -20,7 +20,7 @@ from penstock.broker.wire.gen import (
     offset_commit,
     streams_group_describe,
 )
-from penstock.broker.wire.gen.streams_group_heartbeat import (
+from penstock.protocol.gen.streams_group_heartbeat import (
     Endpoint,
     KeyValue,
     StreamsGroupHeartbeatRequest,

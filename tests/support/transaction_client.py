@@ -12,11 +12,14 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.apis import ApiSpec
-from penstock.broker.wire.codecs import CODECS
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import (
+from penstock.deploy.clients.wire import WireClient
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
@@ -27,10 +30,7 @@ from penstock.broker.wire.gen import (
     produce,
     txn_offset_commit,
 )
-from penstock.broker.wire.gen.describe_transactions import DescribeTransactionsRequest
-from penstock.deploy.clients.wire import WireClient
-from penstock.stream.batch.header import TRANSACTIONAL_MASK
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.gen.describe_transactions import DescribeTransactionsRequest
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.waiting import wait_until
 

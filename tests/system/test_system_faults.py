@@ -16,11 +16,11 @@ from random import Random
 import pytest
 
 from penstock.broker.main import RESTART_LIFE_S
-from penstock.broker.wire.apis import METADATA
-from penstock.broker.wire.gen import metadata
 from penstock.deploy.clients.state_file import ProcessState
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
+from penstock.protocol.apis import METADATA
+from penstock.protocol.gen import metadata
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.clients import create_topic
 from tests.support.dev_cluster import asked, penstock

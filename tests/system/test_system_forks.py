@@ -17,14 +17,14 @@ from confluent_kafka.admin import (
 )
 
 from penstock import scan
-from penstock.broker.wire.apis import CREATE_TOPICS
-from penstock.broker.wire.gen import create_topics
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
 from penstock.lake.manifest.errors import UnknownPartition
 from penstock.lake.manifest.view import ClusterView
 from penstock.lake.rewrite.plan import ranges_of
 from penstock.objectstore.url import open_store
+from penstock.protocol.apis import CREATE_TOPICS
+from penstock.protocol.gen import create_topics
 from tests.support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.deploy.admin.reassign.admin import current_assignment, elect_preferred, ongoing
+from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
-from penstock.deploy.reassign.admin import current_assignment, elect_preferred, ongoing
-from penstock.deploy.reassign.plan import Key
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.ack_recorder import ConfluentLoad, check, read_back
 from tests.support.clients import create_topic, produce
 from tests.support.dev_cluster import penstock

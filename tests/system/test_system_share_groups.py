@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import describe_share_group_offsets as offsets
 from penstock.deploy.local.handle import LocalCluster
+from penstock.protocol import apis
+from penstock.protocol.gen import describe_share_group_offsets as offsets
 from tests.support.clients import create_topic, produce
 from tests.support.share_worker import ShareLedger, ShareWorker, coordinator_of
 from tests.support.waiting import wait_until

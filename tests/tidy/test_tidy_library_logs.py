@@ -18,7 +18,7 @@ import penstock.lake.arrow.topic_scan, penstock.lake.arrow.cluster, penstock.lak
 import penstock.lake.spark.source, penstock.lake.spark.tasks
 import penstock.lake.table.sync, penstock.lake.rewrite.run
 import penstock.lake.spark.sink.writers, penstock.lake.spark.sink.transaction
-ours = {f"penstock.{name}" for name in ("base", "objectstore", "stream", "lake")}
+ours = {f"penstock.{name}" for name in ("base", "protocol", "objectstore", "stream", "lake")}
 for name, module in sys.modules.items():
     if ".".join(name.split(".")[:2]) in ours and module.__file__:
         print(module.__file__)

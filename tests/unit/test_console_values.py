@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.base.acls import Operation
 from penstock.base.listeners import SecurityProtocol
+from penstock.deploy.admin.reassign.trace import MoveView, Step
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.console import formats, views
 from penstock.deploy.console.guard import is_known_host, is_same_origin
@@ -27,7 +28,6 @@ from penstock.deploy.console.sessions import (
     Sessions,
 )
 from penstock.deploy.errors import UsageError
-from penstock.deploy.reassign.trace import MoveView, Step
 from tests.fuzz.console_world import IMAGE, TOPIC
 
 SASL = ClientSecurity(SecurityProtocol.SASL_SSL, "PLAIN", "console", "secret")

@@ -1,6 +1,6 @@
-"""Generate `broker/wire/gen/` from the schemas of `kio` (`python -m tools.protocol.codegen`).
+"""Generate `protocol/gen/` from the schemas of `kio` (`python -m tools.protocol.codegen`).
 
-For each API of `broker.wire.apis` it writes one module: a slotted class per struct for all served
+For each API of `protocol.apis` it writes one module: a slotted class per struct for all served
 versions (the union of their fields), and functions `decode_request`, `encode_response` and their
 inverses, which take the version. So a handler is written once, and only generated code knows which
 version has which field.
@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.broker.wire import gen
-from penstock.broker.wire.apis import APIS, ApiSpec
+from penstock.protocol import gen
+from penstock.protocol.apis import APIS, ApiSpec
 from tools.protocol.kio_schema import Field, Kind, Struct, UnsupportedSchema, load_message
 
 OUTPUT: Final = Path(gen.__path__[0])
@@ -86,7 +86,7 @@ def _preamble(api: ApiSpec, body: Sequence[str]) -> list[str]:
         "",
         "from msgspec import Struct",
         "",
-        f"from penstock.broker.wire.primitives import {', '.join(names)}",
+        f"from penstock.protocol.primitives import {', '.join(names)}",
         "",
         f"API_KEY: Final = {api.key}",
         f"MIN_VERSION: Final = {api.served_min}",

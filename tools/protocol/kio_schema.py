@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from penstock.broker.wire.apis import ApiSpec
+from penstock.protocol.apis import ApiSpec
 
 
 class Kind(Enum):

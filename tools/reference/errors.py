@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
-from penstock.broker.wire import errors as wire
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.api import errors as controller
 from penstock.deploy import errors as deploy
 from penstock.lake.fetch import errors as reader
@@ -23,6 +21,8 @@ from penstock.lake.spark import errors as spark
 from penstock.lake.spark.sink import errors as sink
 from penstock.lake.table import errors as table
 from penstock.objectstore import errors as objectstore
+from penstock.protocol import errors as wire
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream import errors as stream
 
 _HEAD: Final = """\

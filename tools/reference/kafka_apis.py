@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from penstock.broker.handlers.table import INLINE, make_handlers
-from penstock.broker.wire.apis import APIS, ApiSpec
-from penstock.broker.wire.primitives import REQUEST_ELEMENTS_MAX
-from penstock.broker.wire.request_limits import elements_max, things_max
+from penstock.protocol.apis import APIS, ApiSpec
+from penstock.protocol.primitives import REQUEST_ELEMENTS_MAX
+from penstock.protocol.request_limits import elements_max, things_max
 from tools.reference.api_evidence import EVIDENCE
 from tools.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from penstock.broker.groups.consumer.model import RANGE, UNIFORM, Assignment
+from penstock.broker.groups.common.model import Assignment
+from penstock.broker.groups.consumer.model import RANGE, UNIFORM
 
 _ROUNDS_MAX: Final = 16
 """Passes over the topics that even out members with different subscriptions."""

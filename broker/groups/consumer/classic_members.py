@@ -10,30 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from penstock.broker.groups.classic import ClassicGroup
-from penstock.broker.groups.consumer.changes import GroupChanges
-from penstock.broker.groups.consumer.group import ConsumerGroup
-from penstock.broker.groups.consumer.metadata_hash import metadata_hash_of
-from penstock.broker.groups.consumer.model import (
-    NOTHING,
-    Assignment,
-    ClassicMetadata,
-    ConsumerMember,
-    CurrentAssignment,
-    HeartbeatRefused,
-    MemberMetadata,
-    MemberState,
-    TopicsView,
-)
-from penstock.broker.groups.consumer.records import ConsumerRecordKind, GroupEpoch
-from penstock.broker.groups.embedded import (
+from penstock.broker.groups.classic.embedded import (
     CONSUMER_PROTOCOL,
     MalformedEmbedded,
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
-from penstock.broker.groups.model import (
+from penstock.broker.groups.classic.group import ClassicGroup
+from penstock.broker.groups.classic.model import (
     JoinRequest,
     JoinResult,
     Member,
@@ -41,7 +26,20 @@ from penstock.broker.groups.model import (
     SyncRequest,
     SyncResult,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.common.changes import GroupChanges
+from penstock.broker.groups.common.metadata_hash import metadata_hash_of
+from penstock.broker.groups.common.model import NOTHING, Assignment, HeartbeatRefused, TopicsView
+from penstock.broker.groups.common.records import ConsumerRecordKind
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.consumer.model import (
+    ClassicMetadata,
+    ConsumerMember,
+    CurrentAssignment,
+    MemberMetadata,
+    MemberState,
+)
+from penstock.broker.groups.consumer.records import GroupEpoch
+from penstock.protocol.error_codes import ErrorCode
 
 
 def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) -> GroupChanges:

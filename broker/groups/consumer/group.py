@@ -17,35 +17,37 @@ from typing import cast
 from uuid import UUID
 
 from penstock.base.regular_expressions import RegexInvalid, check_regex
-from penstock.broker.groups.consumer.assignors import Subscriber, assign
-from penstock.broker.groups.consumer.changes import GroupChanges, apply_in_order
-from penstock.broker.groups.consumer.deadlines import Deadlines
-from penstock.broker.groups.consumer.metadata_hash import metadata_hash_of
-from penstock.broker.groups.consumer.model import (
+from penstock.broker.groups.common.changes import GroupChanges, apply_in_order
+from penstock.broker.groups.common.deadlines import Deadlines
+from penstock.broker.groups.common.metadata_hash import metadata_hash_of
+from penstock.broker.groups.common.model import (
     JOIN_EPOCH,
     NOTHING,
     STATIC_LEAVE_EPOCH,
     Assignment,
-    ConsumerLimits,
-    ConsumerMember,
-    CurrentAssignment,
+    GroupState,
     HeartbeatRefused,
-    HeartbeatRequest,
     HeartbeatResult,
-    MemberMetadata,
-    MemberState,
-    ResolvedRegex,
     TopicsView,
 )
-from penstock.broker.groups.consumer.reconciliation import is_subset, reconcile
-from penstock.broker.groups.consumer.records import (
+from penstock.broker.groups.common.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     ConsumerValue,
-    GroupEpoch,
 )
-from penstock.broker.groups.model import GroupState
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.consumer.assignors import Subscriber, assign
+from penstock.broker.groups.consumer.model import (
+    ConsumerLimits,
+    ConsumerMember,
+    CurrentAssignment,
+    HeartbeatRequest,
+    MemberMetadata,
+    MemberState,
+    ResolvedRegex,
+)
+from penstock.broker.groups.consumer.reconciliation import is_subset, reconcile
+from penstock.broker.groups.consumer.records import GroupEpoch
+from penstock.protocol.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (
     ConsumerRecordKind.GROUP,

@@ -11,12 +11,8 @@ from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
 
-from penstock.broker.groups.consumer.model import (
-    NOTHING,
-    Assignment,
-    CurrentAssignment,
-    MemberState,
-)
+from penstock.broker.groups.common.model import NOTHING, Assignment
+from penstock.broker.groups.consumer.model import CurrentAssignment, MemberState
 
 IsOwned: TypeAlias = Callable[[UUID, int], bool]
 """Tells whether any member owns the partition."""

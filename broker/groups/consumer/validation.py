@@ -7,14 +7,14 @@ KIP-1082.
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.broker.groups.consumer.model import (
+from penstock.broker.groups.common.model import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     HeartbeatRefused,
-    HeartbeatRequest,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.consumer.model import HeartbeatRequest
+from penstock.protocol.error_codes import ErrorCode
 
 _FIRST_WITH_OWN_IDS: Final = 1
 """From this version on, members choose their ids."""

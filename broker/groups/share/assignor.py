@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from penstock.broker.groups.consumer.model import Assignment
+from penstock.broker.groups.common.model import Assignment
 
 SIMPLE: Final = "simple"
 """The name of this assignor."""

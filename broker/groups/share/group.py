@@ -16,31 +16,24 @@ from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
-from penstock.broker.groups.consumer.changes import GroupChanges, apply_in_order
-from penstock.broker.groups.consumer.deadlines import Deadlines
-from penstock.broker.groups.consumer.metadata_hash import metadata_hash_of
-from penstock.broker.groups.consumer.model import (
+from penstock.broker.groups.common.changes import GroupChanges, apply_in_order
+from penstock.broker.groups.common.deadlines import Deadlines
+from penstock.broker.groups.common.metadata_hash import metadata_hash_of
+from penstock.broker.groups.common.model import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     NOTHING,
     Assignment,
+    GroupState,
     HeartbeatRefused,
     HeartbeatResult,
     TopicsView,
 )
-from penstock.broker.groups.consumer.records import (
+from penstock.broker.groups.common.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     ConsumerValue,
 )
-from penstock.broker.groups.consumer.share_values import (
-    NamedPartitions,
-    ShareAssignment,
-    ShareEpoch,
-    ShareMetadata,
-    SharePartitions,
-)
-from penstock.broker.groups.model import GroupState
 from penstock.broker.groups.share.assignor import ShareSubscriber, assign_shared
 from penstock.broker.groups.share.model import (
     ShareHeartbeatRequest,
@@ -51,7 +44,14 @@ from penstock.broker.groups.share.model import (
     without_partitions,
     without_topics,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.share.values import (
+    NamedPartitions,
+    ShareAssignment,
+    ShareEpoch,
+    ShareMetadata,
+    SharePartitions,
+)
+from penstock.protocol.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (
     ConsumerRecordKind.SHARE_GROUP,

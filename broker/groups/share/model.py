@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from penstock.broker.groups.consumer.model import JOIN_EPOCH, NOTHING, Assignment
-from penstock.broker.groups.consumer.share_values import (
+from penstock.broker.groups.common.model import JOIN_EPOCH, NOTHING, Assignment
+from penstock.broker.groups.share.values import (
     NamedPartitions,
     ShareAssignment,
     ShareMetadata,

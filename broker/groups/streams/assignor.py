@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.broker.groups.consumer.streams_values import Tasks
 from penstock.broker.groups.streams.topology import ConfiguredSubtopology
+from penstock.broker.groups.streams.values import Tasks
 
 Task: TypeAlias = tuple[str, int]
 """Subtopology and partition."""

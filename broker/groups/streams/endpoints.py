@@ -5,7 +5,7 @@ Source: Kafka EndpointToPartitionsManager; KIP-1071, KIP-535.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from penstock.broker.groups.consumer.model import TopicsView
+from penstock.broker.groups.common.model import TopicsView
 from penstock.broker.groups.streams.model import EndpointPartitions, StreamsMember
 from penstock.broker.groups.streams.topology import ConfiguredTopology
 

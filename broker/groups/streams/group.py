@@ -16,27 +16,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from penstock.broker.groups.consumer.changes import GroupChanges, apply_in_order
-from penstock.broker.groups.consumer.deadlines import Deadlines
-from penstock.broker.groups.consumer.metadata_hash import metadata_hash_of
-from penstock.broker.groups.consumer.model import HeartbeatRefused, TopicsView
-from penstock.broker.groups.consumer.records import (
+from penstock.broker.groups.common.changes import GroupChanges, apply_in_order
+from penstock.broker.groups.common.deadlines import Deadlines
+from penstock.broker.groups.common.metadata_hash import metadata_hash_of
+from penstock.broker.groups.common.model import GroupState, HeartbeatRefused, TopicsView
+from penstock.broker.groups.common.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     ConsumerValue,
 )
-from penstock.broker.groups.consumer.streams_values import (
-    HOLDS_NOTHING,
-    NO_TASKS,
-    StreamsAssignment,
-    StreamsEpoch,
-    StreamsMemberState,
-    StreamsMetadata,
-    Tasks,
-    Topology,
-)
-from penstock.broker.groups.model import GroupState
-from penstock.broker.groups.offsets import TopicPartition
+from penstock.broker.groups.offsets.offsets import TopicPartition
 from penstock.broker.groups.streams.assignor import StreamsSubscriber, Task, assign_tasks
 from penstock.broker.groups.streams.endpoints import endpoint_partitions
 from penstock.broker.groups.streams.model import (
@@ -53,7 +42,17 @@ from penstock.broker.groups.streams.topology import (
     required_topics,
     source_subtopologies,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.streams.values import (
+    HOLDS_NOTHING,
+    NO_TASKS,
+    StreamsAssignment,
+    StreamsEpoch,
+    StreamsMemberState,
+    StreamsMetadata,
+    Tasks,
+    Topology,
+)
+from penstock.protocol.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (
     ConsumerRecordKind.STREAMS_GROUP,

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from penstock.broker.groups.consumer.model import JOIN_EPOCH
-from penstock.broker.groups.consumer.streams_values import (
+from penstock.broker.groups.common.model import JOIN_EPOCH
+from penstock.broker.groups.streams.values import (
     StreamsAssignment,
     StreamsMetadata,
     TaskIds,
     Tasks,
     Topology,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 SUBTOPOLOGIES_MAX: Final = 1_000
 TOPICS_MAX: Final = 10_000

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from penstock.broker.groups.consumer.model import HeartbeatRefused
-from penstock.broker.groups.consumer.streams_values import (
+from penstock.broker.groups.common.model import HeartbeatRefused
+from penstock.broker.groups.streams.values import (
     HOLDS_NOTHING,
     HeldTasks,
     StreamsAssignment,
@@ -19,7 +19,7 @@ from penstock.broker.groups.consumer.streams_values import (
     TaskIds,
     Tasks,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 _NONE: Final[frozenset[int]] = frozenset()
 

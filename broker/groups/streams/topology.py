@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from penstock.broker.groups.consumer.model import HeartbeatRefused, TopicsView
-from penstock.broker.groups.consumer.streams_values import InternalTopic, Subtopology, Topology
+from penstock.broker.groups.common.model import HeartbeatRefused, TopicsView
 from penstock.broker.groups.streams.model import (
     SUBTOPOLOGIES_MAX,
     TASKS_MAX,
@@ -20,7 +19,8 @@ from penstock.broker.groups.streams.model import (
     MissingTopic,
     Status,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.streams.values import InternalTopic, Subtopology, Topology
+from penstock.protocol.error_codes import ErrorCode
 
 _SHOWN_MAX: Final = 3
 

@@ -4,10 +4,10 @@ Source: Kafka GroupCoordinatorService.throwIfStreamsGroupHeartbeatRequestIsInval
 .throwIfStreamsGroupHeartbeatRequestIsUsingUnsupportedFeatures; KIP-1071.
 """
 
-from penstock.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, HeartbeatRefused
+from penstock.broker.groups.common.model import STATIC_LEAVE_EPOCH, HeartbeatRefused
 from penstock.broker.groups.streams.model import CLIENT_TAGS_MAX, StreamsHeartbeatRequest
 from penstock.broker.groups.streams.topology import check_topology
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 
 def check_streams_heartbeat(group_id: str, request: StreamsHeartbeatRequest) -> None:

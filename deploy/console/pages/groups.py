@@ -6,14 +6,14 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.deploy.admin.groups.admin import delete as delete_group
+from penstock.deploy.admin.groups.admin import described, found_groups, listed_groups
+from penstock.deploy.admin.groups.views import GroupView, ListedGroup
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.console.console import confirmed, console_of, done, form_of, integer, page
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
-from penstock.deploy.groups.admin import delete as delete_group
-from penstock.deploy.groups.admin import described, found_groups, listed_groups
-from penstock.deploy.groups.views import GroupView, ListedGroup
 
 
 async def groups(request: Request) -> Response:

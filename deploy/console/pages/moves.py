@@ -9,6 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.controller.metadata.topics import PartitionKey, is_moving
+from penstock.deploy.admin.reassign.admin import reassign
+from penstock.deploy.admin.reassign.plan import Key
+from penstock.deploy.admin.reassign.trace import MoveView, view_move
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console import views
 from penstock.deploy.console.console import (
@@ -24,9 +27,6 @@ from penstock.deploy.console.console import (
 from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, comes, event, stream
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import KafkaFailed, UsageError
-from penstock.deploy.reassign.admin import reassign
-from penstock.deploy.reassign.plan import Key
-from penstock.deploy.reassign.trace import MoveView, view_move
 
 TRACE_S_MAX: Final = 5.0
 """How long after the election brokers may take to report their steps."""

@@ -4,12 +4,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.base.ids import StreamId
+from penstock.deploy.admin.views import view_stream
 from penstock.deploy.console import views
 from penstock.deploy.console.bucket import read_index
 from penstock.deploy.console.console import console_of, integer, page, rights_of
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
-from penstock.deploy.views import view_stream
 from penstock.objectstore.url import location
 
 

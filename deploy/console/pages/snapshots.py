@@ -8,6 +8,15 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.deploy.admin.snapshots import (
+    RestoredView,
+    create_snapshot,
+    delete_snapshot,
+    find_snapshot,
+    planned,
+    restore,
+    view_snapshots,
+)
 from penstock.deploy.clients.frozen_topics import find_deleted, frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.console import views
@@ -23,15 +32,6 @@ from penstock.deploy.console.console import (
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import KafkaFailed, UsageError
 from penstock.deploy.output import counted
-from penstock.deploy.snapshots import (
-    RestoredView,
-    create_snapshot,
-    delete_snapshot,
-    find_snapshot,
-    planned,
-    restore,
-    view_snapshots,
-)
 
 
 async def snapshots(request: Request) -> Response:

@@ -3,8 +3,12 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.topics import is_moving
+from penstock.deploy.admin.cost import Prices
+from penstock.deploy.admin.reassign.admin import elect_preferred
+from penstock.deploy.admin.reassign.plan import Key
+from penstock.deploy.admin.topic_sizes import TopicSizeView, topic_sizes
+from penstock.deploy.admin.views import view_streams
 from penstock.deploy.clients import configs
 from penstock.deploy.clients.frozen_topics import delete_topic
 from penstock.deploy.clients.kafka import Kafka
@@ -22,12 +26,8 @@ from penstock.deploy.console.console import (
 )
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import KafkaFailed, UsageError
-from penstock.deploy.reassign.admin import elect_preferred
-from penstock.deploy.reassign.plan import Key
-from penstock.deploy.top.cost import Prices
 from penstock.deploy.top.watch import broker_addresses
-from penstock.deploy.topic_sizes import TopicSizeView, topic_sizes
-from penstock.deploy.views import view_streams
+from penstock.protocol.error_codes import ErrorCode
 
 TOPIC_RESOURCE = 2
 

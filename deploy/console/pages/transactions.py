@@ -4,10 +4,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.base.clock import wall_ms
+from penstock.deploy.admin.transactions.admin import TransactionsClient
+from penstock.deploy.admin.transactions.views import (
+    ListedTransaction,
+    OpenTransaction,
+    TransactionView,
+)
 from penstock.deploy.console.console import console_of, integer, page
 from penstock.deploy.console.paging import page_of
-from penstock.deploy.transactions.admin import TransactionsClient
-from penstock.deploy.transactions.views import ListedTransaction, OpenTransaction, TransactionView
 
 HANGING_MS = 15 * 60_000
 """Age of an open transaction from which `penstock transactions find-hanging` looks at it."""

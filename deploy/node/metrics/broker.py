@@ -11,15 +11,15 @@ from importlib.metadata import version
 from penstock.base.acls import Operation, ResourceType
 from penstock.broker.client_metrics.sender import SentCounts
 from penstock.broker.errors import ErrorCode
-from penstock.broker.groups.model import GroupState
+from penstock.broker.groups.common.model import GroupState
 from penstock.broker.handlers.record_checks import REASONS
 from penstock.broker.health import BrokerHealth
 from penstock.broker.node import Broker
 from penstock.broker.transactions.model import TransactionState
-from penstock.broker.wire import apis
 from penstock.deploy.node.metrics import table
 from penstock.deploy.node.metrics.exposition import Reading
 from penstock.deploy.node.metrics.store import read_store
+from penstock.protocol import apis
 from penstock.stream.read.damage import DAMAGE_KINDS
 
 _ERROR_NAMES = {int(code): code.name for code in ErrorCode}

@@ -11,8 +11,8 @@ from importlib.metadata import version
 
 from penstock.base.clock import wall_ms
 from penstock.base.histogram import Latencies
+from penstock.controller.active.controller import ActiveController
 from penstock.controller.api.gate import Gate
-from penstock.controller.leader.active_controller import ActiveController
 from penstock.controller.main import ControllerHealth, ControllerServer
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectPhase

@@ -2,7 +2,7 @@
 target.
 
 The active controller creates it when both brokers have reported their measurements
-(`controller.leader.move_traces`). As in `penstock reassign trace`, the steps follow each other from
+(`controller.active.move_traces`). As in `penstock reassign trace`, the steps follow each other from
 the controller's change, and no two clocks are compared.
 """
 
@@ -13,8 +13,8 @@ from opentelemetry.trace import SpanKind, Tracer, set_span_in_context
 
 from penstock.controller.api.messages import MoveTrace
 from penstock.controller.metadata.records import PartitionRecord
-from penstock.deploy.reassign.plan import Key
-from penstock.deploy.reassign.trace import view_move
+from penstock.deploy.admin.reassign.plan import Key
+from penstock.deploy.admin.reassign.trace import view_move
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -24,7 +24,7 @@ class MoveSpans:
         self._tracer = tracer
 
     def moved(self, topic: str, record: PartitionRecord, traces: Sequence[MoveTrace]) -> None:
-        """Create the trace; see `controller.leader.move_traces.MoveListener`."""
+        """Create the trace; see `controller.active.move_traces.MoveListener`."""
         view = view_move(Key(topic, record.partition), record, traces)
         if view is None or view.total_ms is None:
             return

@@ -15,7 +15,7 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.node.otlp import TRACES, ReceiverFiles
 
 if TYPE_CHECKING:
-    from penstock.controller.leader.move_traces import MoveListener
+    from penstock.controller.active.move_traces import MoveListener
     from penstock.deploy.node.config.definition import ProcessConfig
     from penstock.deploy.node.traces.export import Exporter
     from penstock.stream.wal.tracing import Tracing

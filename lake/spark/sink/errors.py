@@ -3,7 +3,7 @@
 Must survive pickling: executors raise them, drivers show them.
 """
 
-from penstock.stream.errors import StreamError
+from penstock.base.errors import StreamError
 
 
 class WriteFailed(StreamError):

@@ -24,8 +24,9 @@ import cramjam
 import msgspec
 from crc32c import crc32c
 
-from penstock.stream.batch.compression import Compression, decompress
-from penstock.stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt
+from penstock.protocol.batch.compression import Compression, decompress
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.stream.errors import FormatUnknown, ObjectCorrupt
 from penstock.stream.format.manifest.model import (
     Entries,
     ManifestRoot,

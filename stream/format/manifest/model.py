@@ -22,7 +22,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.stream.batch.header import merged_newest
+from penstock.protocol.batch.header import merged_newest
 from penstock.stream.ports import BrokerIncarnation
 
 PARTITIONS_PER_SHARD = 256

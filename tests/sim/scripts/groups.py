@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import streams_group_heartbeat as streams_wire
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import streams_group_heartbeat as streams_wire
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.directed import Script
 

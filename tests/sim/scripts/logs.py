@@ -1,6 +1,6 @@
 """Scripts about the logs of partitions: appends, recovery and log compaction."""
 
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 from tests.sim.checkers import Part
 from tests.sim.directed import Script
 from tests.sim.directed_clients import Producer

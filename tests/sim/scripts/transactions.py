@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
 from tests.sim.directed import Script

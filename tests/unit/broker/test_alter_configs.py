@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import alter_configs as wire
 from penstock.controller.metadata.records import ConfigRecord
+from penstock.protocol import apis
+from penstock.protocol.gen import alter_configs as wire
 from tests.support.handlers import Fixture
 
 TOPIC, BROKER, GROUP = 2, 4, 32

@@ -19,9 +19,12 @@ from penstock.base.principal import ANONYMOUS, USER, Principal
 from penstock.base.settings import SettingInvalid
 from penstock.broker.errors import ErrorCode
 from penstock.broker.security.config import SecurityConfig
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import known_code
-from penstock.broker.wire.gen import (
+from penstock.controller.api import messages
+from penstock.controller.api.errors import refusal
+from penstock.controller.metadata.records import AclEntry
+from penstock.protocol import apis
+from penstock.protocol.error_codes import known_code
+from penstock.protocol.gen import (
     create_acls,
     create_topics,
     delete_acls,
@@ -30,9 +33,6 @@ from penstock.broker.wire.gen import (
     describe_cluster,
     metadata,
 )
-from penstock.controller.api import messages
-from penstock.controller.api.errors import refusal
-from penstock.controller.metadata.records import AclEntry
 from tests.support.handlers import Fixture
 
 ALICE = Principal(USER, "alice")

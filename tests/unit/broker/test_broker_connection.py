@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.network.connection import FrameReader, ResponseOrder
-from penstock.broker.wire.errors import FrameTooLarge
+from penstock.protocol.errors import FrameTooLarge
 
 BYTES_MAX = 1_000_000
 

@@ -17,10 +17,20 @@ from penstock.broker.handlers.departed import LISTED_S
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import Response
-from penstock.broker.wire import apis, framing
-from penstock.broker.wire.errors import UnsupportedApi, WireError
-from penstock.broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, decode_frozen_topic
-from penstock.broker.wire.gen import (
+from penstock.controller.api import messages
+from penstock.controller.metadata.features import newest_levels
+from penstock.controller.metadata.records import (
+    ConfigRecord,
+    FeatureRecord,
+    FrozenTopicRecord,
+    GroupOffsets,
+    MetadataOffset,
+    TopicDeleted,
+)
+from penstock.protocol import apis, framing
+from penstock.protocol.errors import UnsupportedApi, WireError
+from penstock.protocol.frozen_topics import FrozenPartition, FrozenTopicInfo, decode_frozen_topic
+from penstock.protocol.gen import (
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -37,16 +47,6 @@ from penstock.broker.wire.gen import (
     share_group_heartbeat,
     streams_group_describe,
     streams_group_heartbeat,
-)
-from penstock.controller.api import messages
-from penstock.controller.metadata.features import newest_levels
-from penstock.controller.metadata.records import (
-    ConfigRecord,
-    FeatureRecord,
-    FrozenTopicRecord,
-    GroupOffsets,
-    MetadataOffset,
-    TopicDeleted,
 )
 from tests.support.handlers import Fixture, broker_record, topic_records
 

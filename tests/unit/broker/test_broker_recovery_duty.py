@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from penstock.base.ids import NodeEpoch, NodeId, WalSequence
-from penstock.broker import recovery_duty
-from penstock.broker.recovery_duty import RecoveryDuty
+from penstock.broker.background import recovery as recovery_duty
+from penstock.broker.background.recovery import RecoveryDuty
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import (

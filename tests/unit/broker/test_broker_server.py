@@ -22,7 +22,7 @@ from penstock.broker.network.connection import RECEIVE_BYTES
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import ConnectionInfo, Respond, Response
 from penstock.broker.network.server import PortTaken, Server
-from penstock.broker.wire.errors import Truncated
+from penstock.protocol.errors import Truncated
 from tests.support.waiting import until
 
 SOMAXCONN: Final = Path("/proc/sys/net/core/somaxconn")

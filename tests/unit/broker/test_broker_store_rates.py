@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.broker.store_rates import StoreRates
+from penstock.broker.background.store_rates import StoreRates
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.metered import MeteredStore
 

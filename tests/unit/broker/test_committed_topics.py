@@ -11,22 +11,19 @@ from uuid import UUID
 import pytest
 
 from penstock.base.ids import Millis
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.model import GroupLimits
-from penstock.broker.groups.offset_sweep import SWEEP_DELAY_S
-from penstock.broker.groups.offset_topics import OffsetTopics
-from penstock.broker.groups.offsets import GroupOffsets
-from penstock.broker.groups.records import (
+from penstock.broker.groups.classic.model import GroupLimits
+from penstock.broker.groups.common.records import MalformedGroupRecord
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.coordinator.offset_sweep import SWEEP_DELAY_S
+from penstock.broker.groups.offsets.offsets import GroupOffsets
+from penstock.broker.groups.offsets.records import (
     CommittedOffset,
-    MalformedGroupRecord,
     OffsetKey,
     decode_key,
     decode_offset_value,
     encode_offset_value,
 )
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import offset_commit, offset_fetch
+from penstock.broker.groups.offsets.topics import OffsetTopics
 from penstock.controller.api.confirmed_reads import ConfirmedReads
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.features import OFFSETS_VERSION, joined_ids
@@ -38,6 +35,9 @@ from penstock.controller.metadata.records import (
     TopicRemoved,
     TopicUndeleted,
 )
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import offset_commit, offset_fetch
 from tests.sim.loop import VirtualLoop
 from tests.support.coordinator_log import MemoryLog
 from tests.support.handlers import Fixture

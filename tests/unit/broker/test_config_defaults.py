@@ -9,7 +9,7 @@ from penstock.base.settings import text_of
 from penstock.broker.client_metrics.subscriptions import ClientIdentity, wanted_of
 from penstock.broker.config import BrokerConfig
 from penstock.broker.dynamic_settings import BrokerSettings, all_settings, settle
-from penstock.broker.groups.configs import group_configs, group_defaults
+from penstock.broker.groups.coordinator.configs import group_configs, group_defaults
 from penstock.broker.partition.cleaning import CleaningPolicy
 from penstock.broker.partition.retention import Retention
 from penstock.broker.partition.validation import TopicRules

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.broker.groups.common.model import Assignment
 from penstock.broker.groups.consumer.assignors import Subscriber, assign
-from penstock.broker.groups.consumer.model import ASSIGNORS, RANGE, UNIFORM, Assignment
+from penstock.broker.groups.consumer.model import ASSIGNORS, RANGE, UNIFORM
 
 T, U, V = (UUID(int=number) for number in (1, 2, 3))
 

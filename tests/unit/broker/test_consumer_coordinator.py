@@ -15,31 +15,30 @@ import pytest
 from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from penstock.broker.coordination.compaction import CompactionLimits
 from penstock.broker.coordination.log import TransactionalProducer
-from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, HeartbeatResult
-from penstock.broker.groups.consumer.records import (
-    ConsumerRecordKey,
-    ConsumerRecordKind,
-    decode_consumer_key,
-    encode_consumer_key,
-)
-from penstock.broker.groups.consumer.topics import CHECKED_PER_SLICE_COUNT
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.descriptions import GroupDescription
-from penstock.broker.groups.embedded import decode_assignment, encode_assignment
-from penstock.broker.groups.model import (
+from penstock.broker.groups.classic.embedded import decode_assignment, encode_assignment
+from penstock.broker.groups.classic.model import (
     GroupLimits,
-    GroupState,
-    GroupType,
     JoinRequest,
     Protocol,
     SyncRequest,
     SyncResult,
 )
-from penstock.broker.groups.records import CommittedOffset
-from penstock.broker.groups.state import Group
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.common.model import GroupState, GroupType, HeartbeatResult
+from penstock.broker.groups.common.records import (
+    ConsumerRecordKey,
+    ConsumerRecordKind,
+    decode_consumer_key,
+    encode_consumer_key,
+)
+from penstock.broker.groups.common.topics import CHECKED_PER_SLICE_COUNT
+from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest
+from penstock.broker.groups.coordinator.descriptions import GroupDescription
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.coordinator.shard import Group
+from penstock.broker.groups.offsets.records import CommittedOffset
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import PartitionRecord, TopicRecord
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.embedded import subscription
 from tests.support.waiting import until

@@ -9,19 +9,17 @@ from uuid import UUID
 import pytest
 
 from penstock.base.regular_expressions import matching
-from penstock.broker.groups.consumer.group import ConsumerGroup
-from penstock.broker.groups.consumer.model import (
+from penstock.broker.groups.common.model import (
     Assignment,
-    ConsumerLimits,
+    GroupState,
     HeartbeatRefused,
-    HeartbeatRequest,
     HeartbeatResult,
-    MemberState,
 )
-from penstock.broker.groups.consumer.records import decode_consumer_value, encode_consumer_value
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, MemberState
 from penstock.broker.groups.consumer.validation import check_heartbeat
-from penstock.broker.groups.model import GroupState
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
+from penstock.protocol.error_codes import ErrorCode
 
 LIMITS = ConsumerLimits(session_timeout_ms=10_000, heartbeat_interval_ms=1_000, members_max=5)
 

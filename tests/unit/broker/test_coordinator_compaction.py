@@ -8,7 +8,7 @@ import pytest
 from penstock.broker.coordination.compaction import CompactionLimits, Live
 from penstock.broker.coordination.log import LogBatch, TopicLog
 from penstock.broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.partition_harness import PartitionHarness, transactional
 from tests.support.waiting import until

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.broker.coordination.log import TopicLog
 from penstock.broker.partition.aborted import LogInconsistent
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import PartitionHarness, batch, transactional
 from tests.support.waiting import until
 

@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.objectstore.errors import Unavailable
 from penstock.objectstore.faults import Fault, FaultyStore
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing
 from tests.support.partition_harness import NOW, PartitionHarness, batch
 from tests.support.waiting import until

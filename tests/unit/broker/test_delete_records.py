@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.broker.handlers.delete_records import handle_delete_records
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import delete_records as wire
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import delete_records as wire
 from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
 
 

@@ -5,9 +5,9 @@ Kafka 4.2; tests/interop compares both.
 import pytest
 
 from penstock.broker.handlers import describe_producers as handler
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import describe_producers as wire
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import describe_producers as wire
 from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
 
 LATER = NOW + 5_000

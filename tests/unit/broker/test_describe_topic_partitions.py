@@ -9,14 +9,14 @@ import pytest
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.describe_topic_partitions import PARTITIONS_MAX, TOPICS_MAX
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen.describe_topic_partitions import (
+from penstock.controller.metadata.acl_index import ALL_OPERATIONS
+from penstock.controller.metadata.records import AclEntry
+from penstock.protocol import apis
+from penstock.protocol.gen.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
-from penstock.controller.metadata.acl_index import ALL_OPERATIONS
-from penstock.controller.metadata.records import AclEntry
 from tests.support.handlers import Fixture, broker_record
 
 Place = tuple[str, int]

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.broker.config import BrokerConfig
-from penstock.broker.groups.configs import (
+from penstock.broker.groups.coordinator.configs import (
     InitialOffset,
     group_configs,
     group_defaults,

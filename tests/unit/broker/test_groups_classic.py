@@ -9,12 +9,11 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from penstock.broker.groups.classic import ClassicGroup
-from penstock.broker.groups.model import (
+from penstock.broker.groups.classic.group import ClassicGroup
+from penstock.broker.groups.classic.model import (
     CompleteJoin,
     CompleteSync,
     GroupLimits,
-    GroupState,
     JoinRequest,
     JoinResult,
     PersistGroup,
@@ -22,7 +21,8 @@ from penstock.broker.groups.model import (
     SyncRequest,
     SyncResult,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.common.model import GroupState
+from penstock.protocol.error_codes import ErrorCode
 
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from penstock.broker.coordination.log import TransactionalProducer
 from penstock.broker.coordination.shards import partition_for
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.model import (
+from penstock.broker.groups.classic.model import (
     GroupLimits,
-    GroupState,
     JoinRequest,
     Member,
     Protocol,
     SyncRequest,
 )
-from penstock.broker.groups.offsets import GroupOffsets, TopicPartition
-from penstock.broker.groups.records import (
+from penstock.broker.groups.common.model import GroupState
+from penstock.broker.groups.common.records import MalformedGroupRecord
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.offsets.offsets import GroupOffsets, TopicPartition
+from penstock.broker.groups.offsets.records import (
     CommittedOffset,
     GroupKey,
     GroupSnapshot,
-    MalformedGroupRecord,
     OffsetKey,
     decode_group_value,
     decode_key,
@@ -36,7 +36,7 @@ from penstock.broker.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 
 

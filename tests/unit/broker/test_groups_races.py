@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from penstock.broker.coordination.compaction import CompactionLimits
 from penstock.broker.coordination.log import TransactionalProducer
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.model import GroupLimits
-from penstock.broker.groups.offsets import GroupOffsets, TopicPartition
-from penstock.broker.groups.records import CommittedOffset
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.classic.model import GroupLimits
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.offsets.offsets import GroupOffsets, TopicPartition
+from penstock.broker.groups.offsets.records import CommittedOffset
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 
 NOW_MS = 1_700_000_000_000

@@ -6,11 +6,11 @@ import pytest
 
 from penstock.base.ids import Offset
 from penstock.broker.handlers.list_offsets import handle_list_offsets
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import list_offsets as wire
-from penstock.stream.batch.header import parse_header, patch_times
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.header import parse_header, patch_times
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import list_offsets as wire
 from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
 
 

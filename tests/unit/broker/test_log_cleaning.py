@@ -7,16 +7,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.base.ids import Millis, Offset
-from penstock.broker import cleaner_duty
-from penstock.broker.cleaner_duty import CleanerDuty
+from penstock.broker.background import cleaner as cleaner_duty
+from penstock.broker.background.cleaner import CleanerDuty
 from penstock.broker.handlers.forks import PointRefusal, find_fork_points
 from penstock.broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
 from penstock.broker.partition.fork_point import WantedPoint
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.api import messages as m
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.cleaning.cleaner import CleanerConfig, CleaningTask, LogCleaner
 from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX

@@ -9,11 +9,11 @@ import pytest
 from penstock.base.ids import Millis, ObjectId, Offset
 from penstock.broker.handlers.describe_log_dirs import handle_describe_log_dirs
 from penstock.broker.partition.usage import PartitionUsage, usage_of
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import describe_log_dirs as wire
 from penstock.controller.metadata.log_entry import LogEntry
 from penstock.controller.metadata.objects import ObjectsImage
 from penstock.controller.metadata.records import ObjectCommitted, RangeEntry
+from penstock.protocol import apis
+from penstock.protocol.gen import describe_log_dirs as wire
 from penstock.stream.ports import ObjectRole
 from tests.support.partition_harness import PartitionHarness, batch
 

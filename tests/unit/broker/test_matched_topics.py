@@ -5,8 +5,8 @@ import random
 import pytest
 
 from penstock.base.regular_expressions import INSTRUCTIONS_MAX, RegexInvalid, match_steps, matching
-from penstock.broker.groups.consumer import matched_topics
-from penstock.broker.groups.consumer.matched_topics import (
+from penstock.broker.groups.common import matched_topics
+from penstock.broker.groups.common.matched_topics import (
     EXPRESSIONS_MAX,
     STEPS_PER_SLICE,
     MatchedTopics,

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from penstock.broker.partition.validation import TopicRules
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE, VALUE_SCHEMA
-from penstock.stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, iter_headers
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, iter_headers
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.cleaning.batches import fillers
 from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.model import GroupLimits, JoinRequest, Protocol, SyncRequest
-from penstock.broker.groups.offsets import GroupOffsets, TopicPartition
-from penstock.broker.groups.records import CommittedOffset
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.classic.model import GroupLimits, JoinRequest, Protocol, SyncRequest
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.offsets.offsets import GroupOffsets, TopicPartition
+from penstock.broker.groups.offsets.records import CommittedOffset
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.embedded import subscription
 

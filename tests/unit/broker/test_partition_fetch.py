@@ -7,8 +7,8 @@ import pytest
 
 from penstock.broker.handlers import fetch_call
 from penstock.broker.partition.byte_limiter import ByteLimiter
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.objectstore.errors import ObjectNotFound
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.cache import log_cache
 from tests.support.partition_harness import NOW, PartitionHarness, batch, records_of
 

@@ -12,8 +12,8 @@ from penstock.broker.partition.log import LogConfig
 from penstock.broker.partition.opener import PartitionOpener
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import ProducerState
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.records import PartitionRecord
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import NOW, PartitionHarness, batch, idempotent, key_of
 from tests.support.waiting import until
 from tests.unit.broker.test_log_cleaning import cleaner_of

@@ -6,10 +6,10 @@ import asyncio
 
 from penstock.broker.partition import refused
 from penstock.broker.partition.partition import Partition
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.api import messages as m
 from penstock.controller.managers import reassign
 from penstock.controller.metadata.topics import is_moving
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import PartitionHarness, batch, idempotent
 
 

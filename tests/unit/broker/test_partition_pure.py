@@ -7,9 +7,9 @@ from penstock.broker.partition.leader_epochs import LeaderEpochs
 from penstock.broker.partition.producer_state import SEQUENCES_COUNT, KnownBatch, ProducerState
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.validation import DEFAULT_RULES, TopicRules, validate_batch
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.header import CRC_START, parse_header
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.header import CRC_START, parse_header
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
 
 NOW = 1_700_000_000_000
 

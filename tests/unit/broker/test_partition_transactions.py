@@ -8,10 +8,10 @@ import pytest
 
 from penstock.broker.partition.append import PartitionAppend
 from penstock.broker.partition.log import LogConfig
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker
-from penstock.stream.batch.header import TRANSACTIONAL_MASK
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import NOW, PartitionHarness, batch, key_of, transactional
 
 

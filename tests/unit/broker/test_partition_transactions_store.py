@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.controller.manifest.changes import ManifestChanges
-from penstock.controller.manifest.ledger import Ledger
+from penstock.controller.active.manifest.changes import ManifestChanges
+from penstock.controller.active.manifest.ledger import Ledger
 from penstock.lake.arrow.read import read_slices
 from penstock.lake.manifest.errors import OffsetsLost, OffsetsMissing
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView
+from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.format.keys import manifest_key
 from penstock.stream.format.manifest.codec import Draft
 from penstock.stream.format.manifest.model import LiveWal, ManifestRoot

@@ -20,7 +20,7 @@ from penstock.broker.schemas.messages import CheckBatch, CheckSchema, Registered
 from penstock.broker.schemas.records import IDS_MAX, RecordCheck
 from penstock.broker.schemas.rules import FieldRule, SchemaRules, schema_rules, subject_of
 from penstock.controller.metadata import topic_configs
-from penstock.stream.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch
+from penstock.protocol.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch
 
 LIMIT_BYTES = 1 << 20
 INTEGER = FieldRule("json", '{"type": "integer"}')

@@ -22,11 +22,11 @@ from penstock.broker.partition.record_check import RecordCheck, TakesLong
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.validation import SAMPLED_ONE_IN, TopicRules, validate_batch
 from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS
-from penstock.stream.batch import walk
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import BatchHeader, check_crc, parse_header, patch_times
-from penstock.stream.batch.records import Record, encode_batch
-from penstock.stream.batch.walk import Limits, Walker, is_lz4_frame_in_python, walk_in_python
+from penstock.protocol.batch import walk
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import BatchHeader, check_crc, parse_header, patch_times
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.batch.walk import Limits, Walker, is_lz4_frame_in_python, walk_in_python
 from tests.support.missing import missing
 from tests.support.record_cases import (
     ACCEPTED,

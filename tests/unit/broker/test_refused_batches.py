@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from penstock.base.ids import Millis, Offset
 from penstock.broker.partition.producer_state import SEQUENCES_COUNT, ProducerState
 from penstock.broker.partition.refused import RefusedBatches
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import NOW, idempotent
 
 LATER = Millis(NOW + 30_001)

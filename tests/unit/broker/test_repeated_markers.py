@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker, decode_marker, encode_marker
-from penstock.stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
-from penstock.stream.batch.records import decode_records, encode_batch
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.control import Marker, decode_marker, encode_marker
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
+from penstock.protocol.batch.records import decode_records, encode_batch
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import NOW, PartitionHarness, transactional
 
 

@@ -5,11 +5,11 @@ from random import Random
 import pytest
 
 from penstock.base.ids import Millis, ObjectId, Offset
+from penstock.broker.background.retention import RetentionDuty
 from penstock.broker.partition.retention import Retention, allows_delete_records, retained_from
-from penstock.broker.retention_duty import RetentionDuty
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.log_entry import LogEntry
-from penstock.stream.batch.header import merged_newest
+from penstock.protocol.batch.header import merged_newest
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import NOW, PartitionHarness, batch
 
 DAY_MS = 86_400_000

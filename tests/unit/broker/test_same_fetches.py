@@ -13,10 +13,10 @@ from penstock.broker.handlers.fetch import handle_fetch
 from penstock.broker.handlers.fetch_call import FetchCall
 from penstock.broker.handlers.same_fetches import SEEN_MAX_COUNT, TRUST_COUNT, SameFetches, same_key
 from penstock.broker.security.config import SecurityConfig
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import fetch as wire_fetch
 from penstock.controller.metadata.records import AclEntry
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import fetch as wire_fetch
 from tests.support.partition_harness import PartitionHarness, batch
 
 LONG_MS = 300_000

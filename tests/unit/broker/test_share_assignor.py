@@ -6,7 +6,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.groups.consumer.model import Assignment
+from penstock.broker.groups.common.model import Assignment
 from penstock.broker.groups.share.assignor import ShareSubscriber, assign_shared
 
 T, U, V = (UUID(int=number) for number in (1, 2, 3))

@@ -5,15 +5,15 @@ from uuid import UUID
 import pytest
 
 from penstock.base.ids import Millis, Offset, StreamEpoch
-from penstock.broker.share.batches import FetchedBatches
-from penstock.broker.share.window import Bounds
-from penstock.broker.wire.gen import share_fetch
-from penstock.broker.wire.leader_hint import CurrentLeader, NodeEndpoint
-from penstock.broker.wire.primitives import Reader
-from penstock.broker.wire.share_fetch import ShareFetchPartitionResult, encode_share_fetch_response
-from penstock.stream.batch.control import Marker, encode_marker
-from penstock.stream.batch.header import TRANSACTIONAL_MASK, patch_offset_and_epoch
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.broker.groups.share.partitions.batches import FetchedBatches
+from penstock.broker.groups.share.partitions.window import Bounds
+from penstock.protocol.batch.control import Marker, encode_marker
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK, patch_offset_and_epoch
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.gen import share_fetch
+from penstock.protocol.leader_hint import CurrentLeader, NodeEndpoint
+from penstock.protocol.primitives import Reader
+from penstock.protocol.share_fetch import ShareFetchPartitionResult, encode_share_fetch_response
 from penstock.stream.format.transaction_log import AbortedTransaction
 
 

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from penstock.broker.coordination.compaction import CompactionLimits
-from penstock.broker.share.coordinator import ShareCoordinator
-from penstock.broker.share.state import (
+from penstock.broker.groups.share.state.coordinator import ShareCoordinator
+from penstock.broker.groups.share.state.state import (
     ACKNOWLEDGED,
     AVAILABLE,
     NO_START_OFFSET,
@@ -17,7 +17,7 @@ from penstock.broker.share.state import (
     ShareStateError,
     StateBatch,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.waiting import until
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.groups.consumer.model import HeartbeatResult
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.model import GroupLimits, GroupState, GroupType, JoinRequest, Protocol
+from penstock.broker.groups.classic.model import GroupLimits, JoinRequest, Protocol
+from penstock.broker.groups.common.model import GroupState, GroupType, HeartbeatResult
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.model import ShareHeartbeatRequest, ShareLimits
-from penstock.broker.share.state import NO_START_OFFSET, SharePartitionKey, StateBatch
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.share.state.state import NO_START_OFFSET, SharePartitionKey, StateBatch
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.share_states import MemoryShareStates
 from tests.support.waiting import until

@@ -12,15 +12,15 @@ from uuid import UUID
 import pytest
 
 from penstock.base.ids import Millis, Offset
+from penstock.broker.groups.share.partitions import partition as share_partition
+from penstock.broker.groups.share.partitions.partition import SharePartition
+from penstock.broker.groups.share.partitions.partitions import SharePartitions
+from penstock.broker.groups.share.partitions.settings import ShareGroupConfig
+from penstock.broker.groups.share.partitions.spans import ACCEPT, RELEASE, RENEW, Acknowledgement
+from penstock.broker.groups.share.partitions.window import AcquireOptions, Bounds, WindowLimits
+from penstock.broker.groups.share.state.state import SharePartitionKey
 from penstock.broker.partition.partition import Partition
-from penstock.broker.share import partition as share_partition
-from penstock.broker.share.partition import SharePartition
-from penstock.broker.share.partitions import SharePartitions
-from penstock.broker.share.settings import ShareGroupConfig
-from penstock.broker.share.spans import ACCEPT, RELEASE, RENEW, Acknowledgement
-from penstock.broker.share.state import SharePartitionKey
-from penstock.broker.share.window import AcquireOptions, Bounds, WindowLimits
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.share_states import MemoryShareStates
 from tests.support.waiting import until
 

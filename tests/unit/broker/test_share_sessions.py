@@ -4,14 +4,14 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.share.sessions import (
+from penstock.broker.groups.share.partitions.sessions import (
     FINAL_EPOCH,
     ShareSessionKey,
     ShareSessionRefused,
     ShareSessions,
     TopicIdPartition,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 TOPIC = UUID(int=1)
 A, B = ShareSessionKey("g", "a"), ShareSessionKey("g", "b")

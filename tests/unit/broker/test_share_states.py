@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.share.combining import combine
-from penstock.broker.share.records import (
+from penstock.broker.groups.share.state.combining import combine
+from penstock.broker.groups.share.state.records import (
     SNAPSHOT,
     UPDATE,
     MalformedShareRecord,
@@ -20,7 +20,7 @@ from penstock.broker.share.records import (
     encode_share_key,
     encode_share_value,
 )
-from penstock.broker.share.state import (
+from penstock.broker.groups.share.state.state import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
@@ -32,8 +32,8 @@ from penstock.broker.share.state import (
     StateBatch,
     is_coordinator_key,
 )
-from penstock.broker.share.states import EncodedRecord, ShareStates
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.share.state.states import EncodedRecord, ShareStates
+from penstock.protocol.error_codes import ErrorCode
 
 KEY = SharePartitionKey("g", UUID(int=7), 3)
 OTHER = SharePartitionKey("g", UUID(int=7), 4)

@@ -4,16 +4,16 @@ given twice.
 
 import pytest
 
-from penstock.broker.share.spans import ACCEPT, REJECT, RELEASE, Acknowledgement
-from penstock.broker.share.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
-from penstock.broker.share.window import (
+from penstock.broker.groups.share.partitions.spans import ACCEPT, REJECT, RELEASE, Acknowledgement
+from penstock.broker.groups.share.partitions.window import (
     AcknowledgementRefused,
     AcquireOptions,
     Bounds,
     ShareWindow,
     WindowLimits,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.share.state.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
+from penstock.protocol.error_codes import ErrorCode
 
 LOG = [Bounds(first, first + 10) for first in range(0, 100, 10)]
 

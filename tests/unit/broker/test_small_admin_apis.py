@@ -5,15 +5,15 @@
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.wire import apis
-from penstock.broker.wire.gen import (
+from penstock.controller.metadata.records import ConfigRecord
+from penstock.protocol import apis
+from penstock.protocol.gen import (
     alter_replica_log_dirs,
     describe_client_quotas,
     describe_user_scram_credentials,
     list_config_resources,
     update_features,
 )
-from penstock.controller.metadata.records import ConfigRecord
 from tests.support.handlers import Fixture, broker_record
 
 

@@ -5,14 +5,14 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.groups.consumer.streams_values import (
+from penstock.broker.groups.streams.assignor import StreamsSubscriber, Task, assign_tasks
+from penstock.broker.groups.streams.topology import ConfiguredSubtopology
+from penstock.broker.groups.streams.values import (
     NO_TASKS,
     InternalTopic,
     Subtopology,
     Tasks,
 )
-from penstock.broker.groups.streams.assignor import StreamsSubscriber, Task, assign_tasks
-from penstock.broker.groups.streams.topology import ConfiguredSubtopology
 
 Assigned = dict[str, Tasks]
 

@@ -10,19 +10,14 @@ import pytest
 
 from penstock.broker.coordination.compaction import CompactionLimits
 from penstock.broker.coordination.log import TransactionalProducer
+from penstock.broker.groups.classic.model import GroupLimits, JoinRequest, Protocol
+from penstock.broker.groups.common.model import GroupState, GroupType
+from penstock.broker.groups.common.records import ConsumerRecordKind, decode_consumer_key
 from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest
-from penstock.broker.groups.consumer.records import ConsumerRecordKind, decode_consumer_key
-from penstock.broker.groups.consumer.streams_values import (
-    InternalTopic,
-    Subtopology,
-    Tasks,
-    Topology,
-)
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.model import GroupLimits, GroupState, GroupType, JoinRequest, Protocol
-from penstock.broker.groups.records import CommittedOffset
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.coordinator.shard import Group
+from penstock.broker.groups.offsets.records import CommittedOffset
 from penstock.broker.groups.share.model import ShareHeartbeatRequest
-from penstock.broker.groups.state import Group
 from penstock.broker.groups.streams.group import StreamsGroup
 from penstock.broker.groups.streams.model import (
     CLIENT_TAGS_MAX,
@@ -31,9 +26,15 @@ from penstock.broker.groups.streams.model import (
     StreamsHeartbeatResult,
     StreamsLimits,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.streams.values import (
+    InternalTopic,
+    Subtopology,
+    Tasks,
+    Topology,
+)
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import TopicRecord
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.waiting import until
 from tests.unit.broker.test_consumer_coordinator import image_with, now_ms

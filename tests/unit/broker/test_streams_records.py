@@ -2,16 +2,16 @@
 
 import pytest
 
-from penstock.broker.groups.consumer.records import (
+from penstock.broker.groups.common.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     ConsumerValue,
+    MalformedGroupRecord,
     decode_consumer_key,
-    decode_consumer_value,
     encode_consumer_key,
-    encode_consumer_value,
 )
-from penstock.broker.groups.consumer.streams_values import (
+from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
+from penstock.broker.groups.streams.values import (
     CopartitionGroup,
     HeldTasks,
     InternalTopic,
@@ -23,7 +23,6 @@ from penstock.broker.groups.consumer.streams_values import (
     Tasks,
     Topology,
 )
-from penstock.broker.groups.records import MalformedGroupRecord
 
 _MEMBER = (
     "0000 00 037231 0970656e73746f636b 0b2f3132372e302e302e31 0000ea60 00000000"

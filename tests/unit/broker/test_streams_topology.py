@@ -5,16 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.groups.consumer.model import HeartbeatRefused
-from penstock.broker.groups.consumer.streams_values import (
-    CopartitionGroup,
-    HeldTasks,
-    InternalTopic,
-    StreamsAssignment,
-    StreamsMetadata,
-    Subtopology,
-    Topology,
-)
+from penstock.broker.groups.common.model import HeartbeatRefused
 from penstock.broker.groups.streams.endpoints import endpoint_partitions
 from penstock.broker.groups.streams.model import (
     SUBTOPOLOGIES_MAX,
@@ -24,7 +15,16 @@ from penstock.broker.groups.streams.model import (
     StreamsMember,
 )
 from penstock.broker.groups.streams.topology import ConfiguredTopology, check_topology, configure
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.streams.values import (
+    CopartitionGroup,
+    HeldTasks,
+    InternalTopic,
+    StreamsAssignment,
+    StreamsMetadata,
+    Subtopology,
+    Topology,
+)
+from penstock.protocol.error_codes import ErrorCode
 
 
 class Topics:

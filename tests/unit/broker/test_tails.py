@@ -30,14 +30,14 @@ from penstock.broker.tail.reported_tail import (
     encode_reported_tail,
 )
 from penstock.broker.tail.session import LEAVES_BYTES, TailSession
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.errors import WireError
-from penstock.broker.wire.fetch import FetchPartitionResult
-from penstock.broker.wire.gen.fetch import FetchResponse, ReplicaState
 from penstock.controller.metadata.topics import PartitionKey
-from penstock.stream.batch.control import Marker
-from penstock.stream.batch.records import decode_records
+from penstock.protocol import apis
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.batch.records import decode_records
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.errors import WireError
+from penstock.protocol.fetch import FetchPartitionResult
+from penstock.protocol.gen.fetch import FetchResponse, ReplicaState
 from penstock.stream.format.keys import wal_key
 from penstock.stream.format.transaction_log import AbortedTransaction
 from penstock.stream.ports import BrokerIncarnation, StreamRange

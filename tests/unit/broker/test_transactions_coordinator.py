@@ -30,7 +30,7 @@ from penstock.broker.transactions.records import (
     encode_key,
     encode_value,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.waiting import until
 

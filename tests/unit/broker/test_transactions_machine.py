@@ -20,7 +20,7 @@ from penstock.broker.transactions.model import (
     TransactionState,
     WriteMarkers,
 )
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 
 LIMITS = TransactionLimits(partitions_max=5, id_expiration_ms=1_000_000)
 TIMEOUT_MS = 1_000

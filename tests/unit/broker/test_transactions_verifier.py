@@ -9,7 +9,7 @@ from penstock.base.ids import NodeId
 from penstock.broker.transactions import verifier as module
 from penstock.broker.transactions.model import Membership, ProducerIdentity, TopicPartition
 from penstock.broker.transactions.verifier import TransactionVerifier
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol.error_codes import ErrorCode
 from tests.support.waiting import until
 
 T0, T1 = ("t", 0), ("t", 1)

@@ -5,8 +5,8 @@ import pytest
 from penstock.base.ids import Millis, Offset
 from penstock.broker.partition.producer_state import ProducerState
 from penstock.broker.partition.verification import Admitted, Guard, Verifications
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.error_codes import ErrorCode
 
 
 def noting(seen: list[tuple[str, object]], name: str) -> Admitted:

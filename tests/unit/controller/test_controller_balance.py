@@ -12,6 +12,10 @@ from penstock.base.ids import (
     NodeId,
     StreamEpoch,
 )
+from penstock.controller.active.balance.loads import KEPT_MS, TRUSTED_MS, LoadBook
+from penstock.controller.active.balance.plan import BrokerSlot, Limits, PartitionSlot, plan
+from penstock.controller.active.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
+from penstock.controller.active.balance.view import CAME_BACK, NO_REPORT, Conditions, view
 from penstock.controller.api.load_messages import (
     LeaderMove,
     Load,
@@ -20,10 +24,6 @@ from penstock.controller.api.load_messages import (
     ReportLoad,
 )
 from penstock.controller.api.messages import NewTopic, Status
-from penstock.controller.balance.loads import KEPT_MS, TRUSTED_MS, LoadBook
-from penstock.controller.balance.plan import BrokerSlot, Limits, PartitionSlot, plan
-from penstock.controller.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
-from penstock.controller.balance.view import CAME_BACK, NO_REPORT, Conditions, view
 from penstock.controller.managers import reassign
 from penstock.controller.metadata.topics import PartitionKey
 from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster

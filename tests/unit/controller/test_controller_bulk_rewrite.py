@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from penstock.base.ids import Millis, StreamId
+from penstock.controller.active.manifest.publisher import ManifestPublisher
 from penstock.controller.api.messages import Status
-from penstock.controller.manifest.publisher import ManifestPublisher
 from penstock.lake.manifest.view import ClusterView
 from penstock.lake.rewrite.job import RewriteResult, RewriteTask
 from penstock.lake.rewrite.plan import RewriteOptions

@@ -5,6 +5,8 @@ from uuid import uuid4
 import pytest
 
 from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.active.audit import CHANGES
+from penstock.controller.active.dispatch import REQUESTS
 from penstock.controller.api import load_messages as lm
 from penstock.controller.api import messages as m
 from penstock.controller.api.callers import (
@@ -20,8 +22,6 @@ from penstock.controller.api.callers import (
     method_refusal,
     request_refusal,
 )
-from penstock.controller.leader.audit import CHANGES
-from penstock.controller.leader.dispatch import REQUESTS
 
 RULES = NameRules(
     ("penstock-broker", "penstock-broker-{id}", "penstock://c/broker/{id}"),

@@ -11,9 +11,9 @@ from penstock.base.ids import (
     Offset,
     StreamId,
 )
+from penstock.controller.active.writer import Runtime
 from penstock.controller.api import messages as m
 from penstock.controller.metadata.objects import ObjectPhase
-from penstock.controller.writer.runtime import Runtime
 from penstock.stream.errors import ObjectNotPrepared
 from penstock.stream.ports import (
     CommitObjects,

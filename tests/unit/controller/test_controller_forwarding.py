@@ -13,6 +13,8 @@ from structlog.testing import capture_logs
 
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.ids import NodeId
+from penstock.controller.active.audit import CHANGES
+from penstock.controller.active.forwarding import BROKERS_READ, NAME_CHARS_MAX, RIGHTS
 from penstock.controller.api import messages as m
 from penstock.controller.api import quota_messages as qm
 from penstock.controller.api import scram_messages as sm
@@ -22,8 +24,6 @@ from penstock.controller.api.errors import InvalidConfig
 from penstock.controller.api.tls import TlsFiles
 from penstock.controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel
 from penstock.controller.config import ControllerConfig
-from penstock.controller.leader.audit import CHANGES
-from penstock.controller.leader.forwarding import BROKERS_READ, NAME_CHARS_MAX, RIGHTS
 from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.records import AclEntry, QuotaTarget
 from tests.support.certs import Authority

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.controller.active.manifest.publisher import ManifestPublisher, Superseded
 from penstock.controller.api.messages import AlterConfigs, ConfigChange
 from penstock.controller.managers.configs import alter_configs
-from penstock.controller.manifest.publisher import ManifestPublisher, Superseded
 from penstock.controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from penstock.controller.metadata.records import ConfigRecord
 from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from penstock.base.ids import Millis
+from penstock.controller.active.manifest import ledger as ledger_module
+from penstock.controller.active.manifest.changes import ManifestChanges
+from penstock.controller.active.manifest.ledger import Ledger
 from penstock.controller.api.messages import AlterConfigs, ConfigChange
 from penstock.controller.managers.configs import alter_configs
-from penstock.controller.manifest import ledger as ledger_module
-from penstock.controller.manifest.changes import ManifestChanges
-from penstock.controller.manifest.ledger import Ledger
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.lake.manifest import view as view_module
 from penstock.lake.manifest.errors import OffsetsLost, OffsetsMissing, UnknownPartition

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.controller.active import mutation_quotas
+from penstock.controller.active.mutation_quotas import MutationQuotas
 from penstock.controller.api import messages as m
 from penstock.controller.api import quota_messages as qm
 from penstock.controller.api.client import ControllerClient
-from penstock.controller.leader import mutation_quotas
-from penstock.controller.leader.mutation_quotas import MutationQuotas
 from penstock.controller.managers import deleted_topics, topics
 from penstock.controller.metadata.records import QuotaRecord, QuotaTarget
 from tests.support.controller_quorum import Quorum

@@ -16,7 +16,6 @@ from penstock.controller.api.errors import (
 )
 from penstock.controller.backup.snapshots import SnapshotStore
 from penstock.controller.config import ControllerConfig
-from penstock.controller.leader.standby import Standby
 from penstock.controller.metadata.codec import encode_record
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
@@ -25,6 +24,7 @@ from penstock.controller.raft.core_config import CoreConfig
 from penstock.controller.raft.directory import LocalDirectory
 from penstock.controller.raft.messages import Base, Members, Message
 from penstock.controller.raft.replicated_log import RaftQuorum
+from penstock.controller.standby import Standby
 from penstock.objectstore.memory import MemoryStore
 
 MEMBERS = Members((0,))

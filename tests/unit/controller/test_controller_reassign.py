@@ -11,6 +11,7 @@ from penstock.base.ids import (
     StreamEpoch,
     WalSequence,
 )
+from penstock.controller.active.move_traces import TRACES_MAX, MoveTraceRing
 from penstock.controller.api.messages import (
     CloseItem,
     DrainBroker,
@@ -22,7 +23,6 @@ from penstock.controller.api.messages import (
     TraceMove,
     UnregisterBroker,
 )
-from penstock.controller.leader.move_traces import TRACES_MAX, MoveTraceRing
 from penstock.controller.managers import nodes, reassign
 from penstock.controller.metadata.codec import decode_record, encode_record
 from penstock.controller.metadata.records import PartitionRecord

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.ids import Millis
+from penstock.controller.active.writer import Runtime, Work
 from penstock.controller.api.errors import JournalFailed, NotLeader, QuorumClosed
 from penstock.controller.api.messages import Status
 from penstock.controller.config import ControllerConfig
@@ -15,7 +16,6 @@ from penstock.controller.metadata.codec import decode_record
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
 from penstock.controller.raft.replicated_log import CommittedRecords, Leadership
-from penstock.controller.writer.runtime import Runtime, Work
 
 
 class HeldQuorum:

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.active.sessions import Sessions
 from penstock.controller.api.errors import InvalidConfig
 from penstock.controller.api.lease import HEARTBEAT_SHARE, Lease
 from penstock.controller.api.load_messages import BrokerSession
 from penstock.controller.config import ControllerConfig
-from penstock.controller.writer.sessions import Sessions
 
 TIMEOUT_MS, GRACE_MS, TICK_MS = 6_000, 1_000, 100
 NODE, EPOCH = NodeId(1), NodeEpoch(4)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.controller.active.timeline import MOMENTS_MAX, Timeline
 from penstock.controller.metadata.records import MetadataOffset
-from penstock.controller.writer.timeline import MOMENTS_MAX, Timeline
 
 
 def test_an_age_counts_from_the_first_note_behind_the_record() -> None:

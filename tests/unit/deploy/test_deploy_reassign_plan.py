@@ -12,14 +12,14 @@ from penstock.base.ids import (
     StreamEpoch,
     StreamId,
 )
-from penstock.broker.wire.gen import alter_partition_reassignments as alter
-from penstock.broker.wire.gen import elect_leaders as elect
 from penstock.controller.api.messages import MoveTiming, MoveTrace
 from penstock.controller.metadata.records import Move, PartitionRecord
-from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import DeployError, UsageError
-from penstock.deploy.reassign.admin import PARTITIONS_PER_REQUEST_MAX, elect_preferred, reassign
-from penstock.deploy.reassign.plan import (
+from penstock.deploy.admin.reassign.admin import (
+    PARTITIONS_PER_REQUEST_MAX,
+    elect_preferred,
+    reassign,
+)
+from penstock.deploy.admin.reassign.plan import (
     Key,
     parse_brokers,
     parse_partitions,
@@ -29,7 +29,11 @@ from penstock.deploy.reassign.plan import (
     status_of,
     to_json,
 )
-from penstock.deploy.reassign.trace import parse_partition, view_move
+from penstock.deploy.admin.reassign.trace import parse_partition, view_move
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.protocol.gen import alter_partition_reassignments as alter
+from penstock.protocol.gen import elect_leaders as elect
 
 KAFKAS_OWN = (
     '{"version":1,"partitions":[{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs":'

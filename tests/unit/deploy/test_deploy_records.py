@@ -10,9 +10,9 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from penstock.broker.schemas.registry import SchemaRegistry, StoredSchema
-from penstock.deploy.csv_rows import encode_csv
+from penstock.deploy.admin.groups.reset import parse_duration, parse_time, read_offsets
 from penstock.deploy.errors import UsageError
-from penstock.deploy.groups.reset import parse_duration, parse_time, read_offsets
+from penstock.deploy.output.csv_rows import encode_csv
 from penstock.deploy.records.formats import (
     BadRecord,
     HexCodec,

@@ -11,9 +11,9 @@ import pytest
 import typer
 
 from penstock.broker.handlers.table import INLINE, make_handlers
-from penstock.broker.wire.apis import APIS
-from penstock.broker.wire.error_codes import ErrorCode
 from penstock.deploy.cli.app import app
+from penstock.protocol.apis import APIS
+from penstock.protocol.error_codes import ErrorCode
 from tests.interop import commands
 from tools.reference import cli, errors, kafka_apis, metadata_records
 from tools.reference.api_evidence import EVIDENCE

@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.controller.api.load_messages import StoreRequests
-from penstock.deploy.top.cost import Prices, store_cost, usd_month
+from penstock.deploy.admin.cost import Prices, store_cost, usd_month
+from penstock.deploy.admin.views import ClusterView
 from penstock.deploy.top.view import Stored, view_top
-from penstock.deploy.views import ClusterView
 
 CLUSTER = ClusterView("c", "127.0.0.1:1", 1, 1, 1, 1, [], [])
 STORED = {"a": Stored(2, 2, 100), "b": Stored(3, 1, 50), "new": Stored(1, 1, 0)}

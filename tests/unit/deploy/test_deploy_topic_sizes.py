@@ -3,10 +3,10 @@
 import pytest
 from typer.testing import CliRunner
 
+from penstock.deploy.admin.cost import Prices, storage_usd_month
+from penstock.deploy.admin.topic_sizes import SizeView, total
 from penstock.deploy.cli.app import app
 from penstock.deploy.errors import UsageError
-from penstock.deploy.top.cost import Prices, storage_usd_month
-from penstock.deploy.topic_sizes import SizeView, total
 
 ONE = SizeView(1_000, 400, 2, 10, 0.5, 3, 0.25)
 UNKNOWN = SizeView(None, None, None, None, None, None, None)

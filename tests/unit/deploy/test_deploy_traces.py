@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import (
     Millis,
     NodeEpoch,
@@ -27,10 +28,10 @@ from penstock.deploy.node.config.load import load
 from penstock.deploy.node.otlp import url_of
 from penstock.deploy.node.traces.requests import RequestTracing
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.cache.log_cache import AppendEntry
 from penstock.stream.config import StreamConfig
-from penstock.stream.errors import StreamError, WalFenced
+from penstock.stream.errors import WalFenced
 from penstock.stream.format.builder import fence_object
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import BrokerIncarnation

@@ -23,7 +23,7 @@ from penstock.deploy.mirror.progress import (
     segment_record,
 )
 from penstock.deploy.mirror.translation import OffsetMap, Segment
-from penstock.stream.batch.records import Record
+from penstock.protocol.batch.records import Record
 
 PENSTOCK = MirrorContext("cluster", has_same_offsets=True)
 KAFKA = MirrorContext("cluster", has_same_offsets=False)

@@ -2,8 +2,14 @@
 
 import pytest
 
+from penstock.deploy.admin.topic_plan import (
+    ChangedTopic,
+    FoundTopic,
+    WantedTopic,
+    plan,
+    read_wanted,
+)
 from penstock.deploy.errors import UsageError
-from penstock.deploy.topic_plan import ChangedTopic, FoundTopic, WantedTopic, plan, read_wanted
 
 FOUND = {"orders": FoundTopic(3, {"retention.ms": "1000"})}
 

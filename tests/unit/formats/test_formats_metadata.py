@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from penstock.base.ids import Millis
+from penstock.controller.active.leases import LeaseBook
 from penstock.controller.api.errors import BackupCorrupt, SnapshotCorrupt
 from penstock.controller.backup.layout import LogObject, unpack
 from penstock.controller.backup.log import BackupLog
 from penstock.controller.backup.snapshots import SnapshotStore
-from penstock.controller.leader.leases import LeaseBook
 from penstock.controller.metadata.codec import decode_record, encode_raw
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import Record

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import ObjectId
 from penstock.lake.arrow.decode import Place
 from penstock.lake.arrow.topic_scan import scan
@@ -17,14 +18,9 @@ from penstock.lake.fetch.errors import ObjectStaysGone, ReadError
 from penstock.lake.manifest.errors import EndInDoubt
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.records import Record, decode_records
-from penstock.stream.errors import (
-    BatchCorrupt,
-    FormatUnknown,
-    ObjectCorrupt,
-    StreamError,
-    WalSlotLost,
-)
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.records import Record, decode_records
+from penstock.stream.errors import FormatUnknown, ObjectCorrupt, WalSlotLost
 from penstock.stream.format.block_walk import Piece, batches_of
 from penstock.stream.format.decoder import ObjectIndex, check_block, parse_tail, verify_object
 from penstock.stream.format.layout import BlockEntry

@@ -38,6 +38,7 @@ def test_importing_it_loads_nothing_else() -> None:
         "penstock",
         "stream",
         "objectstore",
+        "protocol",
         "deploy",
         "pyarrow",
         "msgspec",

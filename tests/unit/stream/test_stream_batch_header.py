@@ -4,7 +4,8 @@ patches change only their fields.
 
 import pytest
 
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import (
     HEADER,
     HEADER_BYTES,
     batch_span,
@@ -14,8 +15,7 @@ from penstock.stream.batch.header import (
     patch_log_append_time,
     patch_offset_and_epoch,
 )
-from penstock.stream.batch.records import Record, decode_records, encode_batch
-from penstock.stream.errors import BatchCorrupt
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
 
 RECORDS = [Record(0, 1_000, b"k", b"v"), Record(1, 3_000, None, b"w"), Record(2, 2_000, b"k", None)]
 

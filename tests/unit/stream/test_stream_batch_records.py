@@ -12,15 +12,15 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from penstock.stream.batch.compression import Compression, compress, decompress
-from penstock.stream.batch.header import CRC_AT, CRC_START, HEADER, HEADER_BYTES, parse_header
-from penstock.stream.batch.records import (
+from penstock.protocol.batch.compression import Compression, compress, decompress
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import CRC_AT, CRC_START, HEADER, HEADER_BYTES, parse_header
+from penstock.protocol.batch.records import (
     Record,
     decode_records,
     encode_batch,
     first_record_at_or_after,
 )
-from penstock.stream.errors import BatchCorrupt
 
 RECORDS = [
     Record(10, 1_700_000_000_000, b"key", b"value" * 50, (("trace", b"\x00\x01"), ("none", None))),

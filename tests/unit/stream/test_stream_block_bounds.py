@@ -17,8 +17,8 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import (
     DELETE_HORIZON_MASK,
     HEADER,
     HEADER_BYTES,
@@ -28,8 +28,8 @@ from penstock.stream.batch.header import (
     parse_header,
     patch_log_append_time,
 )
-from penstock.stream.batch.records import Record, decode_records, encode_batch
-from penstock.stream.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN, uncompressed_bytes
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN, uncompressed_bytes
 from penstock.stream.cleaning.batches import fillers
 from penstock.stream.format.block_walk import Piece, entry_of
 from penstock.stream.format.builder import RunEntry, StreamRun, build_object

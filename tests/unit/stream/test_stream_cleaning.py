@@ -5,8 +5,9 @@ from random import Random
 import pytest
 
 from penstock.base.ids import Millis, Offset
-from penstock.stream.batch.header import HEADER, HEADER_BYTES, BatchHeader, parse_header
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.batch.header import HEADER, HEADER_BYTES, BatchHeader, parse_header
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.stream.cleaning.batches import (
     PlainRecords,
     RecordPosition,
@@ -18,7 +19,6 @@ from penstock.stream.cleaning.batches import (
     with_records,
 )
 from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX, KeyMap
-from penstock.stream.errors import BatchCorrupt
 
 RECORDS = [
     Record(10, 1_000, b"a", b"x" * 300, (("h", b"1"), ("i", None))),

@@ -19,8 +19,8 @@ from penstock.base.ids import (
     WalSequence,
 )
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.header import parse_header
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.header import parse_header
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.compaction.compactor import Compactor
 from penstock.stream.compaction.plan import (

@@ -10,8 +10,8 @@ from uuid import UUID
 import cramjam
 
 from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from penstock.stream.batch.header import parse_header, patch_offset_and_epoch
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.header import parse_header, patch_offset_and_epoch
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.format.builder import RunEntry, StreamRun, build_object
 from penstock.stream.format.manifest import codec
 from penstock.stream.format.manifest.model import (

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from penstock.base.ids import Millis
-from penstock.controller.leader import leases
-from penstock.controller.leader.leases import LeaseBook
+from penstock.controller.active import leases
+from penstock.controller.active.leases import LeaseBook
 from penstock.lake.manifest import leases as held_leases
 from penstock.lake.manifest.errors import TooManyLeases
 from penstock.lake.manifest.leases import HeldLease

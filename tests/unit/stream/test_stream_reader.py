@@ -19,9 +19,9 @@ from penstock.base.ids import (
 )
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import iter_headers, parse_header
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import iter_headers, parse_header
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.errors import NotContiguous, ObjectCorrupt
 from penstock.stream.format.builder import RunEntry, StreamRun, build_object

@@ -30,15 +30,15 @@ from penstock.lake.arrow.decode_table import FAR_FUTURE_MS, FAR_PAST_MS
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.times import TimeBounds
-from penstock.stream.batch.compression import Compression, compress
-from penstock.stream.batch.header import (
+from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.batch.header import (
     CONTROL_MASK,
     HEADER_BYTES,
     TRANSACTIONAL_MASK,
     patch_log_append_time,
 )
-from penstock.stream.batch.records import Record, encode_batch
-from penstock.stream.batch.varint import append_varint
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.batch.varint import append_varint
 from penstock.stream.format.transaction_log import AbortedTransaction
 from tests.support.reader_objects import ALL, decode, row_of, rows_of, sealed
 

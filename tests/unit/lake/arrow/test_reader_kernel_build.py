@@ -15,7 +15,7 @@ from penstock.lake.arrow import kernel_build, kernel_cache
 place = kernel_cache.cache_directory()
 """
 DECODE = """
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.lake.arrow.decode import Decoder, Place
 records = [Record(i, 1_000 + i, b"k%d" % i, b"v" * i) for i in range(50)]
 block = bytes(encode_batch(records, base_offset=0))

@@ -14,8 +14,8 @@ import pytest
 from penstock.lake.arrow.decode import Decoder, Place
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.limits import ReadConfig
-from penstock.stream.batch.header import HEADER_BYTES
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.header import HEADER_BYTES
+from penstock.protocol.batch.records import Record, encode_batch
 from tests.support.reader_objects import ALL, decode, records_of, row_of, rows_of, sealed
 
 BORDERS = (0, 1, 62, 63, 64, 65, 8_190, 8_191, 8_192, 8_193)

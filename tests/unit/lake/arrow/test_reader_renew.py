@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.errors import StreamError
 from penstock.lake.arrow import renew
 from penstock.lake.arrow.columns import DEFAULT
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch
@@ -24,7 +25,6 @@ from penstock.lake.fetch.errors import ObjectGone, ObjectStaysGone
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from penstock.lake.manifest.plan import OffsetRange
-from penstock.stream.errors import StreamError
 from penstock.stream.format.transaction_log import AbortedTransaction
 
 LEFT = [

@@ -14,7 +14,7 @@ from penstock.lake.arrow.columns import DEFAULT
 from penstock.lake.arrow.decode import Decoder, Place
 from penstock.lake.arrow.slabs import Slab, home_of
 from penstock.lake.fetch.limits import ReadConfig
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.records import Record, encode_batch
 
 BATCHES, RECORDS = 60, 40
 CONFIG = ReadConfig(rows_max=RECORDS, batch_bytes_max=40_000)

@@ -25,9 +25,9 @@ from penstock.lake.fetch.times import TimeBounds
 from penstock.objectstore.errors import DeadlineExceeded
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.url import open_store
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.header import TRANSACTIONAL_MASK
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.format.transaction_log import AbortedTransaction
 from tests.support.reader_objects import ALL, WatchedStore, build, put_object, row_of, rows_of
 

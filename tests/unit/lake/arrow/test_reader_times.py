@@ -19,10 +19,10 @@ from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
 from penstock.lake.manifest.plan import OffsetRange
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.control import Marker, encode_marker
-from penstock.stream.batch.header import TRANSACTIONAL_MASK, patch_log_append_time
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.control import Marker, encode_marker
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK, patch_log_append_time
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.format.layout import TAIL_BYTES
 from penstock.stream.format.transaction_log import AbortedTransaction
 from tests.support.reader_objects import WatchedStore, put_object

@@ -12,8 +12,8 @@ import pytest
 from penstock.lake.arrow.columns import DEFAULT, arrow_schema
 from penstock.lake.arrow.decode import Decoder, Place
 from penstock.lake.fetch.limits import ReadConfig
-from penstock.stream.batch.compression import Compression
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.records import Record, encode_batch
 from tests.support.reader_objects import ALL, decode, rows_of
 
 BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["numba", "numpy"])

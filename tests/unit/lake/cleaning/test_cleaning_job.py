@@ -5,8 +5,8 @@ from dataclasses import replace
 from penstock.base.ids import Millis, ObjectId, Offset, StreamId
 from penstock.lake.cleaning.job import PassTask, run_pass
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.header import iter_headers
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.cleaning.cleaner import CleanerConfig, CleaningTask
 from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX

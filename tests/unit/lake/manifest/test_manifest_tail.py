@@ -12,7 +12,7 @@ from penstock.base.ids import (
 from penstock.lake.manifest import tail
 from penstock.lake.manifest.tail import WalTails
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.errors import FormatUnknown
 from penstock.stream.format.builder import StreamRun, build_object
 from penstock.stream.format.decoder import verify_object

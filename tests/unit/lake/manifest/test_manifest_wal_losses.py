@@ -23,7 +23,7 @@ from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectTail
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.errors import ObjectCorrupt, WalSlotLost
 from penstock.stream.format.builder import StreamRun, build_object
 from penstock.stream.format.keys import manifest_key, wal_key

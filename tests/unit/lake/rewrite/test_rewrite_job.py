@@ -6,7 +6,7 @@ from penstock.base.ids import Millis, ObjectId
 from penstock.lake.rewrite.job import RewriteTask, rewrite
 from penstock.objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol.batch.records import Record, encode_batch
 from penstock.stream.compaction.plan import Compaction
 from penstock.stream.ports import ObjectRange, ObjectRole, PreparedObject
 from tests.support.reader_objects import build

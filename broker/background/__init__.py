@@ -1,0 +1,1 @@
+"""Background tasks of a broker: log compaction, retention, recovery, quotas, load reports."""

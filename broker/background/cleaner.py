@@ -1,0 +1,235 @@
+"""Clean the compacted logs that this broker leads, one at a time, the dirtiest first.
+
+Invariants: before a pass, a checkpoint of the producers is durable, because a later scan of the log
+would miss what the pass removes. A pass ends at the last stable offset of that moment. The end of
+the cleaned part is stored only when the exchanged ranges survive the loss of all controllers:
+otherwise a recovery could bring back a deleted record below it, and the next pass would drop its
+tombstone. Coordinators compact internal topics themselves.
+A pass reads only what is in objects. If a log is due because of records that only the WAL has, the
+duty requests an upload: one for all such logs, at most every UPLOAD_INTERVAL_S.
+Source: Kafka `LogCleaner`, `LogCleanerManager`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from random import Random
+from typing import Final, TypeAlias
+
+import structlog
+
+from penstock.base.ids import Millis, Offset, StreamId
+from penstock.broker.background.periodic import IntervalWait, check_periodically
+from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
+from penstock.broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
+from penstock.broker.partition.partition import Partition
+from penstock.controller.metadata.image import MetadataImage
+from penstock.protocol.batch.errors import BatchTooLarge
+from penstock.stream.cleaning.cleaner import CleaningReport, CleaningTask
+from penstock.stream.errors import NotContiguous, ObjectCorrupt
+from penstock.stream.format.checkpoint import CleanedPart
+from penstock.stream.ports import StreamMetadata
+
+_log = structlog.get_logger(__name__)
+
+_PARTITIONS_PER_SLICE_COUNT: Final = 100
+"""Checked between two turns of the event loop: about 0.2 ms."""
+
+UPLOAD_INTERVAL_S: Final = 10.0
+"""Between two uploads that the cleaner requests. Each costs a PUT, however many logs are due."""
+_UPLOAD_MAX_S: Final = 30.0
+"""After this time, logs are cleaned as far as they are in objects."""
+
+_Due: TypeAlias = tuple[float, Partition, CleaningPolicy]
+"""A log with its dirty ratio."""
+
+
+class CleanerDuty:
+    """The passes of one broker. Use: `await duty.run()` in a task of its own.
+
+    checkpoint: `PartitionManager.checkpoint_durably`. clean: `LogCleaner.clean`. upload:
+    `Storage.upload`. buffered_bytes: `Storage.buffered_bytes`. now_ms: the wall clock, because
+    timestamps of records are.
+    """
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        led: Iterable[Partition],
+        checkpoint: Callable[[Partition], Awaitable[None]],
+        metadata: StreamMetadata,
+        clean: Callable[[CleaningTask], Awaitable[CleaningReport]],
+        *,
+        upload: Callable[[], Awaitable[None]],
+        buffered_bytes: Callable[[StreamId], int],
+        now_ms: Callable[[], Millis],
+        interval_s: float,
+        rng: Random,
+    ) -> None:
+        self._image = image
+        self._led = led
+        self._checkpoint = checkpoint
+        self._metadata = metadata
+        self._clean = clean
+        self._upload = upload
+        self._buffered_bytes = buffered_bytes
+        self._now_ms = now_ms
+        self.interval = IntervalWait(interval_s)
+        self._rng = rng
+        self._set_aside: set[int] = set()
+        self._next_upload_at = 0.0
+        """In seconds of the event loop."""
+        self.passes = 0
+        """These only grow."""
+        self.failures = 0
+        self.uploads = 0
+        """Uploads that were requested."""
+        self.removed_records = 0
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.cleaned_bytes = 0
+        """Bytes of the logs that passes went through, before the passes."""
+        self.busy_s = 0.0
+        """Time that passes took."""
+
+    async def run(self) -> None:
+        """Check at every interval, until cancelled."""
+        await check_periodically(self.check, self.interval, self._rng, "cleaner_check_failed")
+
+    async def check(self) -> None:
+        """Clean every log that is due now, the dirtiest first."""
+        due: list[_Due] = []
+        buffered: list[_Due] = []
+        """Those that are due if the records count that only the WAL has."""
+        for number, partition in enumerate(self._led):
+            if number % _PARTITIONS_PER_SLICE_COUNT == _PARTITIONS_PER_SLICE_COUNT - 1:
+                await asyncio.sleep(0)
+            policy = self._policy(partition)
+            if policy is None or partition.log.data.stream_id in self._set_aside:
+                continue
+            size_bytes = self._buffered_part(partition)
+            dirty, now_ms = self._dirty_part(partition, size_bytes), self._now_ms()
+            if is_due(dirty, policy, now_ms):
+                due.append((dirty.ratio, partition, policy))
+            elif size_bytes and is_due(whole := dirty.plus(size_bytes), policy, now_ms):
+                buffered.append((whole.ratio, partition, policy))
+        if buffered and await self._upload_now():
+            due += buffered
+        for _, partition, policy in sorted(due, key=_ratio, reverse=True):
+            await self._clean_one(partition, policy)
+
+    def _buffered_part(self, partition: Partition) -> int:
+        """Return the size of what could be cleaned if it were in objects; at least 1 if there is
+        any.
+        """
+        log = partition.log
+        committed_end = self._metadata.committed_end(log.data.stream_id)
+        if partition.last_stable_offset <= max(committed_end, log.cleaned.end):
+            return 0
+        return max(1, self._buffered_bytes(log.data.stream_id))
+
+    async def _upload_now(self) -> bool:
+        """Upload what only the WAL has. Return False if the last upload is too recent."""
+        clock = asyncio.get_running_loop().time
+        if clock() < self._next_upload_at:
+            return False
+        self.uploads += 1
+        try:
+            async with asyncio.timeout(_UPLOAD_MAX_S):
+                await self._upload()
+        except TimeoutError:
+            _log.warning("upload_before_cleaning_is_slow", seconds=_UPLOAD_MAX_S)
+        self._next_upload_at = clock() + UPLOAD_INTERVAL_S
+        return True
+
+    def _policy(self, partition: Partition) -> CleaningPolicy | None:
+        if partition.topic_name in INTERNAL_TOPICS:
+            return None
+        return CleaningPolicy.from_configs(self._image().configs.topic(partition.topic_name))
+
+    def _dirty_part(self, partition: Partition, buffered_bytes: int) -> DirtyPart:
+        """Return the dirty part of the log in objects, and note when it began. buffered_bytes: of
+        records that only the WAL has.
+        """
+        log, now_ms = partition.log, self._now_ms()
+        stream = self._image().streams.get(log.data.stream_id)
+        size_bytes = self._log_bytes(partition)
+        is_clean = stream is None or stream.end_offset <= log.cleaned.end
+        dirty_bytes = 0 if is_clean else max(1, size_bytes - log.cleaned.size_bytes)
+        if is_clean and not buffered_bytes:
+            log.dirty_since_ms = None
+        elif log.dirty_since_ms is None:
+            log.dirty_since_ms = now_ms
+        return DirtyPart(size_bytes, dirty_bytes, log.dirty_since_ms or now_ms)
+
+    def _log_bytes(self, partition: Partition) -> int:
+        """Return the size of the log in objects."""
+        stream = self._image().streams.get(partition.log.data.stream_id)
+        return sum(entry.size_bytes for entry in stream.entries) if stream else 0
+
+    async def _clean_one(self, partition: Partition, policy: CleaningPolicy) -> None:
+        names = {"topic": partition.topic_name, "partition": partition.index}
+        log_bytes = self._log_bytes(partition)
+        try:
+            report = await self._pass(partition, policy)
+        except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; the next check tries again
+            self.failures += 1
+            if isinstance(error, (ObjectCorrupt, NotContiguous)):
+                self._set_aside.add(partition.log.data.stream_id)
+                _log.error("log_not_cleaned_until_restart", **names, error=str(error))
+            elif isinstance(error, BatchTooLarge):
+                self._set_aside.add(partition.log.data.stream_id)
+                _log.error(
+                    "log_not_cleaned_until_restart",
+                    **names,
+                    error=str(error),
+                    remedy="raise decompressed.batch.max.bytes and restart the broker",
+                )
+            else:
+                _log.warning("log_not_cleaned", **names, error=repr(error))
+            return
+        if report is None:
+            return
+        self.passes += 1
+        self.removed_records += report.removed_records
+        self.read_bytes += report.read_bytes
+        self.written_bytes += report.written_bytes
+        self.cleaned_bytes += log_bytes
+        self.busy_s += report.took_s
+        _log.info(
+            "log_cleaned",
+            **names,
+            end_offset=report.clean_end,
+            removed_records=report.removed_records,
+            kept_records=report.kept_records,
+            read_bytes=report.read_bytes,
+            written_bytes=report.written_bytes,
+            took_ms=round(1_000 * report.took_s),
+        )
+
+    async def _pass(self, partition: Partition, policy: CleaningPolicy) -> CleaningReport | None:
+        log, now_ms = partition.log, self._now_ms()
+        start = partition.log_start_offset
+        end = min(partition.last_stable_offset, self._metadata.committed_end(log.data.stream_id))
+        dirty_from = Offset(max(start, log.cleaned.end))
+        if end <= dirty_from:
+            return None
+        await self._checkpoint(partition)
+        task = CleaningTask(
+            stream_id=log.data.stream_id,
+            start=start,
+            dirty_from=dirty_from,
+            end=end,
+            young_from_ms=Millis(now_ms - policy.lag_ms_min) if policy.lag_ms_min else None,
+            tombstones_kept_ms=policy.tombstones_kept_ms,
+            aborted=await partition.read_aborted(start, end),
+        )
+        report = await self._clean(task)
+        await self._metadata.backed_up(self._metadata.position())
+        log.cleaned = CleanedPart(report.clean_end, report.clean_bytes)
+        log.dirty_since_ms = now_ms
+        await self._checkpoint(partition)
+        return report
+
+
+def _ratio(item: _Due) -> float:
+    return item[0]

@@ -1,0 +1,145 @@
+"""Report load and response times to the controller every few seconds. Balancing uses them; the
+doctor shows what the broker cannot open or read.
+
+Invariants: a lost report is skipped. Nothing here ends or delays the broker. At most one report is
+in flight. A broker that the controller has excluded as slow has no appends to measure, so it sends
+one small PUT per interval to the store.
+Must not: decide anything. Source: AutoMQ `AutoBalancerMetricsReporter`, without its topic.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from penstock.base.turns import in_turns
+from penstock.broker.background.store_rates import StoreRates
+from penstock.broker.partition.load_meter import LoadMeter
+from penstock.broker.partition.manager import PartitionManager
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.load_messages import (
+    ERROR_CHARS_MAX,
+    TROUBLES_PER_REPORT_MAX,
+    DamagedObject,
+    ReportLoad,
+    Troubles,
+)
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.metered import StoreStats
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.read.damage import DamageLog
+
+_log = structlog.get_logger(__name__)
+_TIMEOUT_S: Final = 5.0
+_LAG_INTERVAL_S: Final = 0.1
+"""Sampling interval of the event loop's lag. Costs 20 us per second."""
+
+
+class LoadReporter:
+    """Sends the load reports of one broker.
+
+    probe: writes a small object; its time replaces the append time while there are no appends.
+    """
+
+    def __init__(
+        self,
+        me: BrokerIncarnation,
+        client: ControllerClient,
+        partitions: PartitionManager,
+        probe: Callable[[], Awaitable[None]],
+        *,
+        interval_s: float,
+        store_stats: Callable[[], StoreStats] | None = None,
+        damage: DamageLog | None = None,
+    ) -> None:
+        """damage: the damaged objects that reads of this broker found."""
+        self._me = me
+        self._client = client
+        self._partitions = partitions
+        self._probe = probe
+        self._interval_s = interval_s
+        self._loop = asyncio.get_running_loop()
+        self._meter = LoadMeter(self._loop.time())
+        self._is_excluded = False
+        self._lag_s = 0.0
+        self._store_stats = store_stats
+        self._requests = StoreRates(self._loop.time())
+        self._damage = DamageLog() if damage is None else damage
+
+    async def run(self) -> None:
+        """Send reports until cancelled. The first one is sent immediately, because balancing starts
+        only after all brokers have reported.
+        """
+        while True:
+            await self._report()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        loop = self._loop
+        end = loop.time() + self._interval_s
+        while (now := loop.time()) < end:
+            due = min(now + _LAG_INTERVAL_S, end)
+            await asyncio.sleep(due - now)
+            self._lag_s = max(self._lag_s, loop.time() - due)
+
+    async def _report(self) -> None:
+        answer = self._partitions.append_times.take(self._loop.time())
+        if answer is None and self._is_excluded:
+            answer = await self._time_store_write()
+        items, rest, rest_count = await in_turns(
+            self._meter.sample(list(self._partitions), self._loop.time())
+        )
+        lag_s, self._lag_s = self._lag_s, 0.0
+        report = ReportLoad(
+            node_id=self._me.node_id,
+            node_epoch=self._me.node_epoch,
+            items=items,
+            rest=rest,
+            rest_count=rest_count,
+            append_p50_ms=answer[0] if answer else None,
+            append_p99_ms=answer[1] if answer else None,
+            loop_lag_ms=lag_s * 1_000,
+            store=self._requests.sample(self._store_stats(), self._loop.time())
+            if self._store_stats
+            else None,
+            troubles=self._troubles(),
+        )
+        try:
+            self._is_excluded = (
+                await self._client.report_load(report, timeout_s=_TIMEOUT_S)
+            ).excluded
+        except (TimeoutError, ControllerError) as error:
+            _log.info("load_report_lost", error=str(error))
+
+    def _troubles(self) -> Troubles | None:
+        now = self._loop.time()
+        failing, damaged = self._partitions.failing(), self._damage.listed(now)
+        if not failing and not damaged:
+            return None
+        return Troubles(
+            failing=tuple(failing[:TROUBLES_PER_REPORT_MAX]),
+            failing_count=len(failing),
+            damaged=tuple(
+                DamagedObject(
+                    key=item.key,
+                    kind=item.kind,
+                    reads=item.count,
+                    for_ms=round((now - item.first_s) * 1_000),
+                    error=item.what[:ERROR_CHARS_MAX],
+                )
+                for item in damaged[:TROUBLES_PER_REPORT_MAX]
+            ),
+            damaged_count=len(damaged),
+        )
+
+    async def _time_store_write(self) -> tuple[float, float]:
+        began = self._loop.time()
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                await self._probe()
+        except (TimeoutError, ObjectStoreError):
+            return _TIMEOUT_S * 1_000, _TIMEOUT_S * 1_000
+        took_ms = (self._loop.time() - began) * 1_000
+        return took_ms, took_ms

@@ -1,0 +1,114 @@
+"""The protocol that classic consumers embed in JoinGroup and SyncGroup: subscriptions and
+assignments. Consumer groups (KIP-848) read and write them for their classic members; OffsetDelete
+asks what a classic group reads.
+
+All versions of a subscription begin with the version and the topics.
+Must not: interpret the bytes of users.
+Source: Kafka `ConsumerProtocolSubscription.json`, `ConsumerProtocolAssignment.json`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.broker.groups.classic.model import Member
+from penstock.protocol.errors import WireError
+from penstock.protocol.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
+
+CONSUMER_PROTOCOL: Final = "consumer"
+"""The protocol type of groups of consumers, as opposed to those of Kafka Connect."""
+
+_FIRST_WITH_OWNED: Final = 1
+_FIRST_WITH_GENERATION: Final = 2
+_FIRST_WITH_RACK: Final = 3
+_VERSION_MAX: Final = 3
+
+
+class MalformedEmbedded(Exception):
+    """Raised for bytes in another format."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedSubscription:
+    topics: tuple[str, ...]
+    owned: Mapping[str, frozenset[int]] = field(default_factory=dict[str, frozenset[int]])
+    rack_id: str | None = None
+
+
+def decode_subscription(data: bytes) -> EmbeddedSubscription:
+    """Raises MalformedEmbedded."""
+    try:
+        reader = _reader(data)
+        version, topics = _read_topics(reader)
+        _skip_user_data(reader)
+        owned: dict[str, frozenset[int]] = {}
+        if version >= _FIRST_WITH_OWNED:
+            owned = _read_partitions(reader)
+        if version >= _FIRST_WITH_GENERATION:
+            reader.i32()
+        rack_id = reader.nullable_string(False) if version >= _FIRST_WITH_RACK else None
+        return EmbeddedSubscription(topics, owned, rack_id)
+    except WireError as error:
+        raise MalformedEmbedded(str(error)) from error
+
+
+def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
+    """Return the topics of all members with any of their assignors. None: one does not say, so that
+    it may be any. What follows the topics does not matter here: it grows from version to version.
+    """
+    topics: set[str] = set()
+    for member in members:
+        for protocol in member.protocols:
+            try:
+                topics.update(_read_topics(_reader(protocol.metadata))[1])
+            except WireError:
+                return None
+    return frozenset(topics)
+
+
+def decode_assignment(data: bytes) -> dict[str, frozenset[int]]:
+    """Return partitions by topic; none for no bytes. Raises MalformedEmbedded."""
+    if not data:
+        return {}
+    try:
+        reader = _reader(data)
+        reader.i16()
+        return _read_partitions(reader)
+    except WireError as error:
+        raise MalformedEmbedded(str(error)) from error
+
+
+def encode_assignment(partitions: Mapping[str, frozenset[int]], subscription: bytes) -> bytes:
+    """Return the assignment in the version of the member's subscription."""
+    version = min(max(Reader(subscription).i16(), 0), _VERSION_MAX)
+    writer = Writer(version.to_bytes(2, "big"))
+    writer.length(len(partitions), False)
+    for topic, indexes in sorted(partitions.items()):
+        writer.string(topic, False)
+        writer.i32s(sorted(indexes), False)
+    writer.null(False)
+    return bytes(writer)
+
+
+def _reader(data: bytes) -> Reader:
+    return Reader(data, 0, REQUEST_ELEMENTS_MAX)
+
+
+def _read_topics(reader: Reader) -> tuple[int, tuple[str, ...]]:
+    """Return the version of a subscription and its topics. Raises WireError."""
+    version = reader.i16()
+    return version, tuple(reader.string(False) for _ in range(reader.count(False, 2)))
+
+
+def _skip_user_data(reader: Reader) -> None:
+    size = reader.i32()
+    if size > 0:
+        reader.take(size)
+
+
+def _read_partitions(reader: Reader) -> dict[str, frozenset[int]]:
+    found: dict[str, frozenset[int]] = {}
+    for _ in range(reader.count(False, 6)):
+        topic = reader.string(False)
+        found[topic] = found.get(topic, frozenset()) | frozenset(reader.i32s(False))
+    return found

@@ -1,0 +1,143 @@
+"""Values of the classic group protocol: requests, results, and effects for the coordinator.
+
+Source: Kafka `group-coordinator` (ClassicGroup), KIP-62 (rebalance timeout), KIP-345 (static
+members), KIP-394 (member ids), KIP-814.
+"""
+
+from dataclasses import dataclass, field
+
+from penstock.protocol.error_codes import ErrorCode
+
+Token = int
+"""Identifies a parked request. The coordinator maps it to the waiting connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One assignor that a member offers, with its subscription as opaque bytes."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    needs_known_member_id: bool
+    """KIP-394: version 4 and later must join twice, the second time with the member id from the
+    first answer.
+    """
+    understands_skip: bool = False
+    """KIP-814: version 9 and later know `skip_assignment`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinResult:
+    error: ErrorCode = ErrorCode.NONE
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    member_id: str = ""
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+    """(member id, instance id, subscription) of all members; only for the leader."""
+    skip_assignment: bool = False
+    """KIP-814: the member is the leader, and the current assignment remains valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    assignments: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    error: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(slots=True)
+class Member:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    session_deadline_ms: int = 0
+    join_token: Token | None = None
+    """A parked JoinGroup. While it or a SyncGroup waits, the session cannot expire."""
+    sync_token: Token | None = None
+
+    @property
+    def is_parked(self) -> bool:
+        return self.join_token is not None or self.sync_token is not None
+
+    def offers(self, protocol: str) -> bool:
+        return any(offered.name == protocol for offered in self.protocols)
+
+    def metadata_for(self, protocol: str) -> bytes:
+        return next(
+            (offered.metadata for offered in self.protocols if offered.name == protocol), b""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteJoin:
+    """Answer a parked (or just received) JoinGroup."""
+
+    token: Token
+    result: JoinResult
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSync:
+    token: Token
+    result: SyncResult
+
+
+@dataclass(frozen=True, slots=True)
+class PersistGroup:
+    """Write the group's metadata record, then call `assignment_persisted` with this generation and
+    the outcome.
+    """
+
+    generation: int
+
+
+Effect = CompleteJoin | CompleteSync | PersistGroup
+
+
+@dataclass(slots=True)
+class GroupLimits:
+    """Limits of groups. Defaults are those of Kafka's `group.*` broker configs."""
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    members_max: int = 1_000
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    """How long offsets are kept after their commit or after the last member left the group,
+    whichever is later.
+    """
+    join_bytes_max: int = field(default=1 << 20)
+    """Subscription bytes of one member. They are kept in memory and sent to the leader in every
+    rebalance.
+    """

@@ -1,0 +1,77 @@
+"""The records of one step of a consumer, share or streams group, which can be taken back."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from penstock.broker.groups.common.deadlines import Deadlines
+from penstock.broker.groups.common.records import (
+    ConsumerRecord,
+    ConsumerRecordKey,
+    ConsumerRecordKind,
+    ConsumerValue,
+)
+
+
+class RecordedGroup(Protocol):
+    """A group whose state is a function of its records."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def deadlines(self) -> Deadlines: ...
+
+    def value(self, key: ConsumerRecordKey) -> ConsumerValue | None:
+        """Return the value that the key has now; None if it has none."""
+        ...
+
+    def apply(self, key: ConsumerRecordKey, value: ConsumerValue | None) -> None:
+        """Apply one record. None: a tombstone."""
+        ...
+
+    def reset(self, deadlines: Deadlines) -> None:
+        """Return to earlier deadlines."""
+        ...
+
+
+def apply_in_order(
+    group: RecordedGroup,
+    records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]],
+    kinds: Sequence[ConsumerRecordKind],
+) -> None:
+    """Apply records, which may come in any order, by the order of their kinds."""
+    by_kind: dict[ConsumerRecordKind, list[tuple[ConsumerRecordKey, ConsumerValue]]] = {}
+    for key, value in records:
+        by_kind.setdefault(key.kind, []).append((key, value))
+    for kind in kinds:
+        for key, value in by_kind.get(kind, ()):
+            group.apply(key, value)
+
+
+class GroupChanges:
+    """The records of one step, applied as they are added."""
+
+    def __init__(self, group: RecordedGroup) -> None:
+        self._group = group
+        self._before: list[tuple[ConsumerRecordKey, ConsumerValue | None]] = []
+        self._deadlines: Deadlines | None = None
+        """As they were before the first record: most heartbeats have none."""
+        self.records: list[ConsumerRecord] = []
+
+    def put(self, kind: ConsumerRecordKind, value: ConsumerValue | None, name: str = "") -> None:
+        if self._deadlines is None:
+            self._deadlines = self._group.deadlines.copy()
+        key = ConsumerRecordKey(kind, self._group.group_id, name)
+        self._before.append((key, self._group.value(key)))
+        self._group.apply(key, value)
+        self.records.append((key, value))
+
+    def undo(self) -> None:
+        """Take back what was added, because it was not written."""
+        for key, value in reversed(self._before):
+            self._group.apply(key, value)
+        if self._deadlines is not None:
+            self._group.reset(self._deadlines)
+        self._deadlines = None
+        self._before.clear()
+        self.records.clear()

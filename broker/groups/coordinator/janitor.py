@@ -1,0 +1,174 @@
+"""Delete groups and offsets, on request and when their retention is over.
+
+Invariant: what is gone follows the log. A tombstone of an expiry never follows a commit in flight,
+and a group with a record in flight is not dropped, so that a commit after its deletion is visible.
+Source: Kafka OffsetMetadataManager.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from penstock.broker.coordination.log import Done, KeyValue
+from penstock.broker.coordination.shards import CoordinatorShards
+from penstock.broker.groups.classic.embedded import CONSUMER_PROTOCOL, subscribed_topics
+from penstock.broker.groups.coordinator.shard import (
+    Group,
+    OffsetsPartition,
+    consumer_tombstones,
+    tombstones,
+)
+from penstock.broker.groups.coordinator.share import ShareGroups
+from penstock.broker.groups.offsets.offsets import TopicPartition
+from penstock.broker.groups.offsets.records import OffsetKey, decode_key, encode_offset_key
+from penstock.protocol.error_codes import ErrorCode
+
+
+class JanitorHome(Protocol):
+    """The coordinator that has the groups."""
+
+    async def append(
+        self, group: Group, records: Sequence[KeyValue], durable: Callable[[], None]
+    ) -> ErrorCode: ...
+
+    def begin_append(self, group: Group, records: Sequence[KeyValue], done: Done) -> None: ...
+
+    def forget(self, group: Group) -> None: ...
+
+
+class GroupJanitor:
+    """The deletions of one coordinator."""
+
+    def __init__(
+        self, home: JanitorHome, shards: CoordinatorShards[OffsetsPartition], shares: ShareGroups
+    ) -> None:
+        self._home = home
+        self._shards = shards
+        self._shares = shares
+
+    async def delete_group(self, group: Group) -> ErrorCode:
+        """Delete the group with its offsets, also those of open transactions; durable if the result
+        is NONE. A group with members stays.
+        """
+        if group.has_members:
+            return ErrorCode.NON_EMPTY_GROUP
+        if group.share is not None:
+            code = await self._shares.delete_all_states(group)
+            if code is not ErrorCode.NONE or group.has_members:
+                return ErrorCode.NON_EMPTY_GROUP if group.has_members else code
+        keys = [*group.offsets.known(), *self._commits_in_flight(group)]
+        return await self._home.append(
+            group,
+            _tombstones(group, keys, with_group=True),
+            lambda: self._drop_durably(group, keys, with_group=True),
+        )
+
+    async def delete_offsets(
+        self, group: Group, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode] | ErrorCode:
+        """See `GroupCoordinator.delete_offsets`."""
+        members = group.classic.members
+        if members and group.classic.protocol_type != CONSUMER_PROTOCOL:
+            return ErrorCode.NON_EMPTY_GROUP
+        subscribed = (
+            subscribed_topics(members.values())
+            if group.modern is None
+            else group.modern.subscribed_names()
+        )
+        results = {
+            key: ErrorCode.NONE
+            if subscribed is not None and key[0] not in subscribed
+            else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            for key in partitions
+        }
+        in_flight = set(self._commits_in_flight(group))
+        deleted = [
+            key
+            for key, code in results.items()
+            if code is ErrorCode.NONE and (key in in_flight or group.offsets.is_known(key))
+        ]
+        if not deleted:
+            return results
+        outcome = await self._home.append(
+            group,
+            tombstones(group.classic.group_id, deleted, with_group=False),
+            lambda: self._drop_durably(group, deleted, with_group=False),
+        )
+        return results if outcome is ErrorCode.NONE else outcome
+
+    def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
+        """Return the partitions that may get their first offset from a record in flight."""
+        group_id, known = group.classic.group_id, set(group.offsets.known())
+        decoded = (
+            [decode_key(key) for key in self._shards.in_flight(group.partition)]
+            if group.appends_count
+            else []
+        )
+        found = [
+            (key.topic, key.partition)
+            for key in decoded
+            if isinstance(key, OffsetKey) and key.group_id == group_id
+        ]
+        return [key for key in found if key not in known]
+
+    def _drop_durably(
+        self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool
+    ) -> None:
+        """Apply durable tombstones. The group stays if a member joined or a commit was appended
+        meanwhile.
+        """
+        group.offsets.drop(keys)
+        if with_group:
+            group.record = None
+            group.consumer_records.clear()
+            if group.is_forgettable:
+                group.share = group.streams = None
+                self._home.forget(group)
+
+    def expire(self, oldest_ms: int) -> None:
+        """Append tombstones for offsets committed before this time, and for groups without members
+        and offsets.
+        """
+        for state in self._shards.loaded():
+            for group in list(state.groups.values()):
+                is_in_use = (
+                    group.classic.members or group.offsets.has_pending or group.share is not None
+                )
+                if not is_in_use:
+                    self._expire_group(group, oldest_ms)
+
+    def _expire_group(self, group: Group, oldest_ms: int) -> None:
+        group_id, committed = group.classic.group_id, group.offsets.committed
+        in_flight = (
+            set(self._shards.in_flight(group.partition))
+            if group.appends_count
+            else frozenset[bytes]()
+        )
+        subscribed = frozenset[str]() if group.modern is None else group.modern.subscribed_names()
+        old = [
+            key
+            for key, value in committed.items()
+            if max(value.commit_timestamp_ms, group.emptied_ms) <= oldest_ms
+            and key[0] not in subscribed
+            and encode_offset_key(OffsetKey(group_id, *key)) not in in_flight
+        ]
+        is_held = group.has_members or group.appends_count
+        is_over = len(old) == len(committed) and not is_held
+        if not old and not is_over:
+            return
+
+        def done(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE:
+                self._drop_durably(group, old, with_group=is_over)
+
+        self._home.begin_append(group, _tombstones(group, old, with_group=is_over), done)
+
+
+def _tombstones(
+    group: Group, keys: Iterable[TopicPartition], *, with_group: bool
+) -> list[KeyValue]:
+    if group.share is not None:
+        return consumer_tombstones(group)
+    records = tombstones(group.classic.group_id, keys, with_group=with_group)
+    if with_group and (group.modern is not None or group.consumer_records):
+        records += consumer_tombstones(group)
+    return records

@@ -1,0 +1,167 @@
+"""Write the steps of consumer, share and streams groups to the log, and keep their timers.
+
+Invariants: an answer is given only when the records that it depends on are durable, those of
+earlier steps included. What a refused append has changed is taken back, and an append that fails
+later makes the partition load again from its log.
+Must not: know what the steps are.
+Source: Kafka CoordinatorRuntime.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from penstock.broker.coordination.log import Done, KeyValue
+from penstock.broker.groups.classic.model import Member
+from penstock.broker.groups.common.changes import GroupChanges
+from penstock.broker.groups.common.model import HeartbeatResult
+from penstock.broker.groups.common.records import (
+    ConsumerRecordKey,
+    ConsumerValue,
+    decode_consumer_key,
+    encode_consumer_key,
+)
+from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
+from penstock.broker.groups.coordinator.shard import Group
+from penstock.broker.groups.offsets.records import GroupKey, encode_group_key
+from penstock.protocol.error_codes import ErrorCode
+
+RETRY_S: Final = 1.0
+"""Pause before a timeout is tried again whose records could not be written."""
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
+_T = TypeVar("_T")
+
+
+class GroupHome(Protocol):
+    """The coordinator that has the groups."""
+
+    def find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode: ...
+
+    def begin_append(self, group: Group, records: Sequence[KeyValue], done: Done) -> None: ...
+
+    def reload(self, group: Group) -> None: ...
+
+    def retire_classic(self, group: Group) -> None: ...
+
+    def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None: ...
+
+    def forget(self, group: Group) -> None: ...
+
+
+class GroupJournal:
+    def __init__(self, home: GroupHome, now_ms: Callable[[], int]) -> None:
+        self._home = home
+        self._now_ms = now_ms
+
+    def write(
+        self, group: Group, changes: GroupChanges, *, is_new: bool = False
+    ) -> "asyncio.Future[ErrorCode]":
+        """Append the records of a step. Returns the outcome of this step and all before it. A step
+        that is refused at once is undone.
+
+        is_new: the group replaces a classic one.
+        """
+        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        if not changes.records:
+            return _following(group.consumer_append, outcome)
+        records = encoded(changes)
+        replaces_classic = is_new and (group.record is not None or group.appends_count > 0)
+        classic: list[KeyValue] = []
+        if replaces_classic:
+            classic.append((encode_group_key(GroupKey(group.classic.group_id)), None))
+        is_accepted = False
+
+        def done(code: ErrorCode) -> None:
+            outcome.set_result(code)
+            if code is ErrorCode.NONE:
+                _keep(group, records)
+                if replaces_classic:
+                    group.record = None
+            elif is_accepted:
+                self._home.reload(group)
+
+        before, group.consumer_append = group.consumer_append, outcome
+        self._home.begin_append(group, [*classic, *records], done)
+        if is_refused(outcome):
+            changes.undo()
+            group.consumer_append = before
+        is_accepted = True
+        return asyncio.shield(outcome)
+
+    def set_timer(
+        self,
+        group: Group,
+        deadline_ms: int | None,
+        tick: Callable[[Group], None],
+        *,
+        delay_s: float = 0.0,
+    ) -> None:
+        """Set the timer to the next deadline, at the earliest after the delay. One that fires
+        earlier stays, and is set again when it has fired: each heartbeat moves a deadline.
+        """
+        if deadline_ms is None:
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + max(delay_s, (deadline_ms - self._now_ms()) / 1000)
+        if group.consumer_timer is not None:
+            if group.consumer_timer.when() <= due:
+                return
+            group.consumer_timer.cancel()
+        group.consumer_timer = loop.call_at(due, tick, group)
+
+
+def encoded(changes: GroupChanges) -> list[KeyValue]:
+    return [
+        (
+            encode_consumer_key(key),
+            None if value is None else encode_consumer_value(key.kind, value),
+        )
+        for key, value in changes.records
+    ]
+
+
+def is_refused(outcome: "asyncio.Future[ErrorCode]") -> bool:
+    """Return whether an append was refused at once, and its step undone."""
+    return outcome.done() and outcome.result() is not ErrorCode.NONE
+
+
+def durable_records(group: Group) -> list[tuple[ConsumerRecordKey, ConsumerValue]]:
+    """Return the durable records of a consumer, share or streams group."""
+    return [
+        (decoded, decode_consumer_value(decoded.kind, value))
+        for key, value in group.consumer_records.items()
+        if (decoded := decode_consumer_key(key)) is not None
+    ]
+
+
+async def when_durable(group: Group, described: _T) -> _T | ErrorCode:
+    """Return the description once the last step of the group is durable."""
+    if group.consumer_append is None:
+        return described
+    code = await asyncio.shield(group.consumer_append)
+    return described if code is ErrorCode.NONE else code
+
+
+def failed_heartbeat(code: ErrorCode) -> HeartbeatResult:
+    known = ErrorCode.UNKNOWN_SERVER_ERROR if code in _TOO_LARGE else code
+    return HeartbeatResult(known, known.message)
+
+
+def _following(
+    before: "asyncio.Future[ErrorCode] | None", outcome: "asyncio.Future[ErrorCode]"
+) -> "asyncio.Future[ErrorCode]":
+    if before is not None:
+        return asyncio.shield(before)
+    outcome.set_result(ErrorCode.NONE)
+    return outcome
+
+
+def _keep(group: Group, records: Sequence[KeyValue]) -> None:
+    """Note durable records."""
+    for key, value in records:
+        if value is None:
+            group.consumer_records.pop(key, None)
+        else:
+            group.consumer_records[key] = value

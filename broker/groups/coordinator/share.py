@@ -1,0 +1,492 @@
+"""Run `ShareGroup` for the group coordinator: answer heartbeats, keep time, write records, and have
+the share coordinator initialize and delete the states of partitions.
+
+Invariants: as for consumer groups (see `journal`). A partition is noted as initializing before its
+state is initialized, and as initialized only when that is durable; it is noted as deleting before
+its state is deleted. So whatever a coordinator leaves unfinished, the next one finishes, and no
+state is forgotten.
+Source: Kafka GroupCoordinatorService, GroupMetadataManager (share part); KIP-932.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
+from uuid import UUID
+
+import structlog
+
+from penstock.broker.groups.common.changes import GroupChanges
+from penstock.broker.groups.common.model import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    Assignment,
+    GroupState,
+    HeartbeatRefused,
+    HeartbeatResult,
+    TopicsView,
+)
+from penstock.broker.groups.coordinator.journal import (
+    RETRY_S,
+    GroupHome,
+    GroupJournal,
+    durable_records,
+    failed_heartbeat,
+    is_refused,
+    when_durable,
+)
+from penstock.broker.groups.coordinator.shard import Group
+from penstock.broker.groups.share.group import ShareGroup, check_share_heartbeat
+from penstock.broker.groups.share.model import (
+    ShareHeartbeatRequest,
+    ShareLimits,
+    ShareMember,
+    indexes_of,
+)
+from penstock.broker.groups.share.state.state import (
+    NO_START_OFFSET,
+    SharePartitionKey,
+    ShareStateError,
+    ShareStateStore,
+)
+from penstock.broker.groups.share.values import NamedPartitions
+from penstock.protocol.error_codes import ErrorCode
+
+log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
+Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
+_EPOCH_MAX: Final = (1 << 31) - 2
+_NO_STATE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Outcomes of a deletion after which there is no state."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupDescription:
+    """A snapshot of a share group, for ShareGroupDescribe."""
+
+    group_id: str
+    state: GroupState
+    epoch: int
+    target_epoch: int
+    members: tuple[ShareMember, ...]
+
+
+class ShareGroups:
+    """Share groups of one broker. Call all methods on the event loop.
+
+    limits_of: returns the limits of a group. store: None only in tests without states.
+    """
+
+    def __init__(
+        self,
+        home: GroupHome,
+        topics: TopicsView,
+        limits_of: Callable[[str], ShareLimits],
+        now_ms: Callable[[], int],
+        store: ShareStateStore | None,
+    ) -> None:
+        self._home = home
+        self._journal = GroupJournal(home, now_ms)
+        self._topics = topics
+        self._limits_of = limits_of
+        self._now_ms = now_ms
+        self._store = store
+        self._initializations: dict[asyncio.Task[Any], ShareGroup] = {}
+        self._deletions: set[asyncio.Task[Any]] = set()
+
+    def close(self) -> None:
+        for task in [*self._initializations, *self._deletions]:
+            task.cancel()
+
+    # --- heartbeats -------------------------------------------------------------------------------
+
+    async def heartbeat(self, group_id: str, request: ShareHeartbeatRequest) -> HeartbeatResult:
+        """Handle ShareGroupHeartbeat. The answer is durable."""
+        try:
+            check_share_heartbeat(group_id, request)
+            group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
+            if isinstance(group, ErrorCode):
+                return _not_found(group, group_id, is_leaving=request.member_epoch == LEAVE_EPOCH)
+            result, outcome = self._step(group, request)
+        except HeartbeatRefused as refused:
+            return refused.result
+        code = await outcome
+        return result if code is ErrorCode.NONE else failed_heartbeat(code)
+
+    def _step(
+        self, group: Group, request: ShareHeartbeatRequest
+    ) -> tuple[HeartbeatResult, Outcome]:
+        """Change the group and begin to write that. Raises HeartbeatRefused."""
+        share = group.share
+        if share is None:
+            return self._begin(group, request)
+        share.limits = self._limits_of(group.classic.group_id)
+        if request.member_epoch == LEAVE_EPOCH:
+            result, changes = share.leave(request.member_id, self._topics)
+            return result, self._write(group, share, changes)
+        result, changes = share.heartbeat(request, self._topics, self._now_ms())
+        return result, self._write(group, share, changes, initializes=True)
+
+    def _begin(
+        self, group: Group, request: ShareHeartbeatRequest
+    ) -> tuple[HeartbeatResult, Outcome]:
+        """Begin a share group with its first member. Raises HeartbeatRefused."""
+        group_id = group.classic.group_id
+        if not group.is_unused or request.member_epoch != JOIN_EPOCH:
+            raise HeartbeatRefused(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group."
+            )
+        share = ShareGroup(group_id, self._limits_of(group_id))
+        try:
+            result, changes = share.heartbeat(request, self._topics, self._now_ms())
+        except HeartbeatRefused:
+            self._home.forget(group)
+            raise
+        group.share = share
+        outcome = self._write(group, share, changes, initializes=True)
+        if is_refused(outcome):
+            group.share = None
+        return result, outcome
+
+    def _write(
+        self, group: Group, share: ShareGroup, changes: GroupChanges, *, initializes: bool = False
+    ) -> Outcome:
+        """Append the records of a step, and initialize what it subscribes to behind them."""
+        epoch = share.epoch
+        missing: NamedPartitions = {}
+        if initializes:
+            missing = share.begin_initialization(self._topics, changes)
+        outcome = self._journal.write(group, changes)
+        self._set_timer(group)
+        if missing and is_refused(outcome):
+            share.give_up(missing)
+        elif missing:
+            self._initializing(share, self._initialize(group, share, missing, epoch, outcome))
+        return outcome
+
+    def _initializing(self, share: ShareGroup, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+        """Initialize states in a task that goes on if its caller is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._initializations[task] = share
+        task.add_done_callback(self._initializations.pop)
+        task.add_done_callback(_note_failure)
+        return task
+
+    def _deleting(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+        """Delete states in a task that goes on if its caller is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+        task.add_done_callback(_note_failure)
+        return task
+
+    # --- states of partitions ---------------------------------------------------------------------
+
+    async def _initialize(
+        self,
+        group: Group,
+        share: ShareGroup,
+        missing: NamedPartitions,
+        epoch: int,
+        noted: Outcome,
+    ) -> None:
+        """Initialize states, once they are noted as initializing."""
+        if await noted is not ErrorCode.NONE:
+            return  # the partition loads again, and the next heartbeat begins again
+        offsets = {
+            topic_id: dict.fromkeys(indexes, NO_START_OFFSET)
+            for topic_id, (_, indexes) in missing.items()
+        }
+        codes = await self._initialize_states(group.classic.group_id, epoch, offsets)
+        if ErrorCode.FENCED_STATE_EPOCH in codes.values() and self._is_current(group, share):
+            codes = await self._supersede(group, share, offsets)
+        await self._end_initialization(group, share, missing, codes)
+
+    async def _supersede(
+        self, group: Group, share: ShareGroup, offsets: Mapping[UUID, Mapping[int, int]]
+    ) -> dict[tuple[UUID, int], ErrorCode]:
+        """Initialize states that an earlier group of this id has left behind, in a newer epoch than
+        theirs. A coordinator that is none any more cannot: it has to write that epoch first.
+        """
+        keys = [
+            SharePartitionKey(share.group_id, topic_id, index)
+            for topic_id, by_index in offsets.items()
+            for index in by_index
+        ]
+        left = await asyncio.gather(*map(self._epoch_of, keys))
+        highest = max(left, default=0)
+        if highest >= _EPOCH_MAX:  # out of reach for a group: the state is foreign
+            return {(key.topic_id, key.partition): ErrorCode.FENCED_STATE_EPOCH for key in keys}
+        changes = share.raise_epoch(highest)
+        epoch, code = share.epoch, await self._journal.write(group, changes)
+        if code is not ErrorCode.NONE:
+            return {(key.topic_id, key.partition): code for key in keys}
+        return await self._initialize_states(share.group_id, epoch, offsets)
+
+    async def _epoch_of(self, key: SharePartitionKey) -> int:
+        """Return the epoch of a state; 0 if it cannot be read now."""
+        try:
+            return 0 if self._store is None else (await self._store.summary(key)).state_epoch
+        except ShareStateError:
+            return 0
+
+    async def _end_initialization(
+        self,
+        group: Group,
+        share: ShareGroup,
+        missing: NamedPartitions,
+        codes: Mapping[tuple[UUID, int], ErrorCode],
+    ) -> None:
+        if not self._is_current(group, share):
+            return
+        done: dict[UUID, tuple[str, frozenset[int]]] = {}
+        failed: dict[UUID, tuple[str, frozenset[int]]] = {}
+        for topic_id, (name, indexes) in missing.items():
+            good = frozenset(i for i in indexes if codes[topic_id, i] is ErrorCode.NONE)
+            if good:
+                done[topic_id] = (name, good)
+            if indexes - good:
+                failed[topic_id] = (name, indexes - good)
+        await self._journal.write(group, share.end_initialization(done, failed))
+
+    async def _initialize_states(
+        self, group_id: str, epoch: int, offsets: Mapping[UUID, Mapping[int, int]]
+    ) -> dict[tuple[UUID, int], ErrorCode]:
+        """Initialize the states of partitions with these start offsets."""
+        keys = [
+            (SharePartitionKey(group_id, topic_id, index), offset)
+            for topic_id, by_index in offsets.items()
+            for index, offset in by_index.items()
+        ]
+        codes = await asyncio.gather(
+            *(self._initialize_state(key, epoch, offset) for key, offset in keys)
+        )
+        return {
+            (key.topic_id, key.partition): code for (key, _), code in zip(keys, codes, strict=True)
+        }
+
+    async def _initialize_state(
+        self, key: SharePartitionKey, epoch: int, start_offset: int
+    ) -> ErrorCode:
+        if self._store is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        try:
+            await self._store.initialize(key, state_epoch=epoch, start_offset=start_offset)
+        except ShareStateError as error:
+            log.info("share_state_not_initialized", code=error.code.name, error=str(error))
+            return error.code
+        return ErrorCode.NONE
+
+    async def _delete_state(self, key: SharePartitionKey) -> ErrorCode:
+        if self._store is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        try:
+            await self._store.delete(key)
+        except ShareStateError as error:
+            log.info("share_state_not_deleted", code=error.code.name, error=str(error))
+            return error.code
+        return ErrorCode.NONE
+
+    async def _delete_states(
+        self, group: Group, share: ShareGroup, topic_ids: Iterable[UUID] | None = None
+    ) -> dict[UUID, ErrorCode] | ErrorCode:
+        """Delete the states of topics of an empty group; None: of all. Returns an error for each
+        topic, or one for all. What is being initialized comes first, or it would stay.
+        """
+        wanted = None if topic_ids is None else set(topic_ids)
+        if earlier := [task for task, owner in self._initializations.items() if owner is share]:
+            await asyncio.wait(earlier)
+            if not self._is_current(group, share):
+                return ErrorCode.NOT_COORDINATOR
+            if share.members:
+                return ErrorCode.NON_EMPTY_GROUP
+        before = share.partitions
+        code = await self._journal.write(group, share.begin_deletion(wanted))
+        if code is not ErrorCode.NONE:
+            share.end_deletion((), share.partitions.deleting).undo()
+            return code
+        topics = [key for key in share.partitions.deleting if wanted is None or key in wanted]
+        keys = [
+            SharePartitionKey(group.classic.group_id, topic_id, index)
+            for topic_id in topics
+            for index in self._indexes(topic_id, before.initialized, before.initializing)
+        ]
+        codes = await asyncio.gather(*map(self._delete_state, keys))
+        results = dict.fromkeys(topics, ErrorCode.NONE)
+        for key, found in zip(keys, codes, strict=True):
+            if found not in _NO_STATE:
+                results[key.topic_id] = found
+        if not self._is_current(group, share):
+            return ErrorCode.NOT_COORDINATOR
+        done = [key for key, found in results.items() if found is ErrorCode.NONE]
+        failed = [key for key, found in results.items() if found is not ErrorCode.NONE]
+        code = await self._journal.write(group, share.end_deletion(done, failed))
+        return results if code is ErrorCode.NONE else code
+
+    def _indexes(self, topic_id: UUID, *known: NamedPartitions) -> frozenset[int]:
+        """Return the partitions of a topic that may have a state: those that exist, if an earlier
+        deletion has failed.
+        """
+        found = frozenset(range(self._topics.partition_count(topic_id)))
+        for partitions in known:
+            found |= partitions.get(topic_id, ("", frozenset[int]()))[1]
+        return found
+
+    async def alter_offsets(
+        self, group_id: str, chosen: NamedPartitions, offsets: Mapping[tuple[UUID, int], int]
+    ) -> dict[tuple[UUID, int], ErrorCode]:
+        """Set start offsets of an empty group, which begins to exist with them. Returns an error
+        for each partition. Raises HeartbeatRefused with one for all.
+        """
+        group, share = self._empty(group_id, create=True)
+        if not chosen:
+            if group.is_unused:
+                self._home.forget(group)
+            return {}
+        is_new, group.share = group.share is None, share
+        changes = share.begin_alteration(chosen)
+        epoch, outcome = share.epoch, self._journal.write(group, changes)
+        if is_refused(outcome):
+            share.give_up(chosen)
+            if is_new:
+                group.share = None
+        by_topic = {
+            topic_id: {index: offsets[topic_id, index] for index in indexes}
+            for topic_id, (_, indexes) in chosen.items()
+        }
+        work = self._alter(group, share, chosen, (epoch, outcome), by_topic)
+        return await asyncio.shield(self._initializing(share, work))
+
+    async def _alter(
+        self,
+        group: Group,
+        share: ShareGroup,
+        chosen: NamedPartitions,
+        noted: tuple[int, Outcome],
+        offsets: Mapping[UUID, Mapping[int, int]],
+    ) -> dict[tuple[UUID, int], ErrorCode]:
+        """Initialize states in an epoch, once it is noted. Raises HeartbeatRefused."""
+        epoch, outcome = noted
+        code = await outcome
+        if code is not ErrorCode.NONE:
+            raise HeartbeatRefused(code, code.message)
+        codes = await self._initialize_states(share.group_id, epoch, offsets)
+        await self._end_initialization(group, share, chosen, codes)
+        return codes
+
+    async def delete_offsets(
+        self, group_id: str, topic_ids: Iterable[UUID]
+    ) -> dict[UUID, ErrorCode]:
+        """Delete the states of topics of an empty group. Returns an error for each topic that has
+        states. Raises HeartbeatRefused with one for all.
+        """
+        group, share = self._empty(group_id, create=False)
+        known = {*share.partitions.initialized, *share.partitions.initializing}
+        wanted = set(topic_ids) & {*known, *share.partitions.deleting}
+        results: dict[UUID, ErrorCode] | ErrorCode = {}
+        if wanted:
+            work = self._delete_states(group, share, wanted)
+            results = await asyncio.shield(self._deleting(work))
+        if isinstance(results, ErrorCode):
+            raise HeartbeatRefused(results, results.message)
+        return results
+
+    def initialized(self, group_id: str) -> Assignment | ErrorCode:
+        """Return the partitions with a state; none for what is no share group. The empty id is
+        refused: Kafka answers with nothing, or with UNKNOWN_SERVER_ERROR if topics are named.
+        """
+        if group_id == "":
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._home.find(group_id, create=False, is_read=True)
+        if isinstance(group, ErrorCode):
+            return {} if group is ErrorCode.GROUP_ID_NOT_FOUND else group
+        return {} if group.share is None else indexes_of(group.share.partitions.initialized)
+
+    def _empty(self, group_id: str, *, create: bool) -> tuple[Group, ShareGroup]:
+        """Return a group without members. Raises HeartbeatRefused."""
+        code = ErrorCode.INVALID_GROUP_ID
+        group = self._home.find(group_id, create=create) if group_id else code
+        if isinstance(group, ErrorCode):
+            is_absent = group is ErrorCode.GROUP_ID_NOT_FOUND
+            message = f"Group {group_id} not found." if is_absent else group.message
+            raise HeartbeatRefused(group, message)
+        if group.share is None and not group.is_unused:
+            raise HeartbeatRefused(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group."
+            )
+        share = group.share or ShareGroup(group_id, self._limits_of(group_id))
+        if share.members:
+            raise HeartbeatRefused(ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP.message)
+        return group, share
+
+    async def delete_all_states(self, group: Group) -> ErrorCode:
+        """Delete all states of an empty group, before the group is deleted."""
+        share = group.share
+        assert share is not None
+        results = await asyncio.shield(self._deleting(self._delete_states(group, share)))
+        if isinstance(results, ErrorCode):
+            return results
+        return next(
+            (code for code in results.values() if code is not ErrorCode.NONE), ErrorCode.NONE
+        )
+
+    def _is_current(self, group: Group, share: ShareGroup) -> bool:
+        """Return True unless the group was lost, loaded again or deleted meanwhile."""
+        return group.share is share and self._home.find(share.group_id, create=False) is group
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _set_timer(self, group: Group, *, delay_s: float = 0.0) -> None:
+        deadline_ms = None if group.share is None else group.share.next_deadline_ms()
+        self._journal.set_timer(group, deadline_ms, self._tick, delay_s=delay_s)
+
+    def _tick(self, group: Group) -> None:
+        group.consumer_timer = None
+        if group.share is None:
+            return
+        changes = group.share.tick(self._topics, self._now_ms())
+        must_retry = bool(changes.records) and is_refused(self._journal.write(group, changes))
+        self._set_timer(group, delay_s=RETRY_S if must_retry else 0.0)
+
+    def restore(self, group: Group) -> None:
+        """Restore the group from its durable records."""
+        group_id = group.classic.group_id
+        group.share = ShareGroup(group_id, self._limits_of(group_id))
+        group.share.restore(durable_records(group), self._now_ms())
+        self._set_timer(group)
+
+    # --- describing -------------------------------------------------------------------------------
+
+    async def describe(self, group_id: str) -> ShareGroupDescription | ErrorCode:
+        """Describe a share group once its last change is durable. GROUP_ID_NOT_FOUND: there is no
+        such group.
+        """
+        group = self._home.find(group_id, create=False, is_read=True)
+        if isinstance(group, ErrorCode):
+            return group
+        share = group.share
+        if share is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        described = ShareGroupDescription(
+            group_id,
+            share.state,
+            share.epoch,
+            share.target_epoch,
+            tuple(share.members.values()),
+        )
+        return await when_durable(group, described)
+
+
+def _note_failure(task: "asyncio.Task[Any]") -> None:
+    """Log the error of a task, whose caller may be gone."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, HeartbeatRefused):
+        log.warning("share_states_failed", error=str(error), kind=type(error).__name__)
+
+
+def _not_found(code: ErrorCode, group_id: str, *, is_leaving: bool) -> HeartbeatResult:
+    if code is ErrorCode.GROUP_ID_NOT_FOUND:
+        kind = "Group" if is_leaving else "Share group"
+        return HeartbeatResult(code, f"{kind} {group_id} not found.")
+    return failed_heartbeat(code)

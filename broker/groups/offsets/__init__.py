@@ -1,0 +1,1 @@
+"""Committed offsets, and their records in `__consumer_offsets`."""

@@ -1,0 +1,127 @@
+"""The committed offsets of one group, and those that wait for the end of a transaction.
+
+Offsets of a transaction are appended like others, and count once its marker is in the same log:
+then each partition has the offset that was appended last, in a transaction or not.
+Invariants: calls follow the order of the log, so durable offsets are older than those in flight. A
+marker ends only what was durable before it. An appended offset makes its partition unstable before
+it is durable, because its transaction may be committed next. Keys are names, as in Kafka's records;
+an offset counts only for the topic whose id it has.
+Source: Kafka GroupMetadata (pendingTransactionalOffsetCommits), KIP-98, KIP-447.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+from uuid import UUID
+
+from penstock.broker.groups.offsets.records import CommittedOffset
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class PendingOffsets:
+    """The offsets that one request of a transaction appended."""
+
+    producer_id: int
+    offsets: dict[TopicPartition, CommittedOffset]
+    is_durable: bool = False
+
+
+class GroupOffsets:
+    __slots__ = ("_pending", "committed")
+
+    def __init__(self) -> None:
+        self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self._pending: list[PendingOffsets] = []
+        """In log order."""
+
+    def __len__(self) -> int:
+        """Return the number of offsets, including pending ones."""
+        return len(self.committed) + sum(len(pending.offsets) for pending in self._pending)
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    def known(self) -> list[TopicPartition]:
+        """Return the partitions with an offset, committed or pending."""
+        pending = (key for staged in self._pending for key in staged.offsets)
+        return list(dict.fromkeys([*self.committed, *pending]))
+
+    def is_known(self, key: TopicPartition) -> bool:
+        """Return True if the partition has an offset, committed or pending."""
+        return key in self.committed or self.is_pending(key)
+
+    def is_pending(self, key: TopicPartition) -> bool:
+        """Return True if an open transaction may still change the offset of this partition."""
+        return any(key in pending.offsets for pending in self._pending)
+
+    def of_topic(self, key: TopicPartition, topic_id: UUID | None) -> CommittedOffset | None:
+        """Return the offset of the partition, if it was committed for this topic."""
+        found = self.committed.get(key)
+        return found if found is not None and found.topic_id == topic_id else None
+
+    def is_unstable(self, key: TopicPartition, topic_id: UUID | None) -> bool:
+        """Return True if an open transaction may still change the offset of this topic."""
+        return any(
+            key in pending.offsets and pending.offsets[key].topic_id == topic_id
+            for pending in self._pending
+        )
+
+    def assign_topics(self, owner: Callable[[str], UUID | None]) -> None:
+        """Give every offset whose record has no id the id of its topic."""
+        for offsets in (self.committed, *(pending.offsets for pending in self._pending)):
+            for key, value in offsets.items():
+                if value.topic_id is None:
+                    offsets[key] = replace(value, topic_id=owner(key[0]))
+
+    def put(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Apply a durable commit outside of transactions. It is newer than everything durable."""
+        self.committed.update(offsets)
+        self._supersede(offsets, [pending for pending in self._pending if pending.is_durable])
+
+    def drop(self, keys: Iterable[TopicPartition]) -> None:
+        """Apply durable tombstones. They are newer than everything durable, so pending offsets of
+        these partitions do not come back when their transactions commit.
+        """
+        dropped = list(keys)
+        for key in dropped:
+            self.committed.pop(key, None)
+        self._supersede(dropped, [pending for pending in self._pending if pending.is_durable])
+
+    def stage(
+        self, producer_id: int, offsets: dict[TopicPartition, CommittedOffset]
+    ) -> PendingOffsets:
+        """Add offsets of a transaction that are being appended. Afterwards set `is_durable`, or
+        call `unstage`.
+        """
+        pending = PendingOffsets(producer_id, dict(offsets))
+        self._pending.append(pending)
+        return pending
+
+    def unstage(self, pending: PendingOffsets) -> None:
+        """Remove offsets that did not become durable."""
+        if pending in self._pending:
+            self._pending.remove(pending)
+
+    def complete(self, producer_id: int, *, committed: bool) -> bool:
+        """End the producer's transaction, whose marker is durable. Returns False if none of its
+        offsets is pending any more.
+        """
+        ended = [
+            pending
+            for pending in self._pending
+            if pending.producer_id == producer_id and pending.is_durable
+        ]
+        if committed:
+            for pending in ended:
+                self.committed.update(pending.offsets)
+                self._supersede(pending.offsets, self._pending[: self._pending.index(pending)])
+        self._pending = [pending for pending in self._pending if pending not in ended]
+        return any(pending.producer_id == producer_id for pending in self._pending)
+
+    def _supersede(self, keys: Iterable[TopicPartition], older: Iterable[PendingOffsets]) -> None:
+        for pending in older:
+            for key in keys:
+                pending.offsets.pop(key, None)

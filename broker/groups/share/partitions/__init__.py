@@ -1,0 +1,1 @@
+"""Share partitions on their leader: acquisition locks, acknowledgements, sessions."""

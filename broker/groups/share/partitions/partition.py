@@ -1,0 +1,374 @@
+"""One share partition on its leader: loads its state, writes each change before it is answered, and
+ends locks in time.
+
+Invariants: changes are written one after the other, those that arrive meanwhile together. A change
+is answered when its write has an outcome. After `stop`, and when another leader or group has
+written, nothing is delivered and nothing is acknowledged. A start offset that was found by
+`share.auto.offset.reset` is stored before anything is delivered, so that the next leader does not
+pass over records.
+Must not: know requests, sessions or other share partitions.
+Source: Kafka `SharePartition` (persister calls, acquisition locks).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeAlias
+
+import structlog
+
+from penstock.base.clock import WallClock
+from penstock.base.ids import Millis, Offset, StreamId
+from penstock.broker.groups.share.partitions.settings import (
+    ShareConfigs,
+    ShareCounts,
+    ShareGroupConfig,
+)
+from penstock.broker.groups.share.partitions.spans import Acknowledgement, AcquiredRange
+from penstock.broker.groups.share.partitions.window import (
+    AcknowledgementRefused,
+    AcquireOptions,
+    Bounds,
+    ShareWindow,
+    WindowChanges,
+)
+from penstock.broker.groups.share.state.state import (
+    NO_START_OFFSET,
+    SharePartitionKey,
+    ShareState,
+    ShareStateError,
+    ShareStateStore,
+)
+from penstock.broker.partition.delayed_fetch import FetchWait
+from penstock.broker.partition.partition import Partition
+from penstock.protocol.error_codes import ErrorCode
+
+_log = structlog.get_logger(__name__)
+
+LOAD_RETRY_S: Final = 0.1
+LOAD_RETRY_MAX_S: Final = 2.0
+_RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+_ANSWERS: Final = {
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+
+Outcome: TypeAlias = "ErrorCode | asyncio.Future[ErrorCode]"
+
+
+class TimestampIndex(Protocol):
+    """Finds offsets by timestamp; `stream.storage` does."""
+
+    async def offset_for_timestamp(
+        self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset
+    ) -> tuple[Offset, int] | None: ...
+
+
+class SharePartition:
+    __slots__ = (
+        "_config",
+        "_counts",
+        "_index",
+        "_load_task",
+        "_loop",
+        "_now_ms",
+        "_queue",
+        "_state_epoch",
+        "_store",
+        "_timer",
+        "_waits",
+        "_writer",
+        "error_code",
+        "is_reading",
+        "key",
+        "news_count",
+        "partition",
+        "window",
+    )
+
+    def __init__(
+        self,
+        key: SharePartitionKey,
+        partition: Partition,
+        store: ShareStateStore,
+        config: ShareConfigs,
+        index: TimestampIndex,
+        *,
+        now_ms: WallClock,
+        counts: ShareCounts | None = None,
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.window: ShareWindow | None = None
+        """None until the state is loaded, and after `stop`."""
+        self.error_code = ErrorCode.NONE
+        """Why there is no window and will be none."""
+        self.is_reading = False
+        self.news_count = 0
+        """Increases when records become available that were delivered before, and the like."""
+        """A fetch reads from the store, and others leave the share partition to it."""
+        self._store = store
+        self._config = config
+        self._index = index
+        self._now_ms = now_ms
+        self._counts = counts or ShareCounts()
+        self._loop = asyncio.get_running_loop()
+        self._state_epoch = 0
+        self._queue: list[tuple[WindowChanges, asyncio.Future[ErrorCode] | None]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits: dict[FetchWait, None] = {}
+        self._load_task = self._loop.create_task(self._load())
+
+    @property
+    def config(self) -> ShareGroupConfig:
+        return self._config(self.key.group_id)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing would be lost with the window."""
+        window = self.window
+        return (
+            not self._queue
+            and self._writer is None
+            and (window is None or window.next_deadline is None)
+        )
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def add_wait(self, wait: FetchWait) -> None:
+        """Interrupt `wait` when records become available that were delivered before, or when there
+        is room for new ones.
+        """
+        self._waits[wait] = None
+
+    def remove_wait(self, wait: FetchWait) -> None:
+        self._waits.pop(wait, None)
+
+    def wake(self) -> None:
+        """Interrupt the waits, because something changed."""
+        self.news_count += 1
+        self._interrupt()
+
+    def end_read(self) -> None:
+        """Let the next fetch read. What was read may have been for nothing."""
+        self.is_reading = False
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        for wait in list(self._waits):
+            wait.interrupt()
+
+    # --- load and stop ----------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        pause_s = LOAD_RETRY_S
+        while True:
+            try:
+                self.window = await self._read_window()
+            except ShareStateError as error:
+                if error.code in _RETRIABLE:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LOAD_RETRY_MAX_S)
+                    continue
+                self.error_code = _answer(error.code)
+            except Exception as error:  # noqa: BLE001 - whatever failed, waiting fetches get an error; logged
+                self.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+                _log.warning(
+                    "share_partition_load_failed",
+                    group=self.key.group_id,
+                    topic=self.partition.topic_name,
+                    partition=self.key.partition,
+                    error=str(error),
+                    kind=type(error).__name__,
+                )
+            self.wake()
+            return
+
+    async def _read_window(self) -> ShareWindow:
+        state = await self._store.read(self.key, self.partition.leader_epoch)
+        self._state_epoch = state.state_epoch
+        start_offset = state.start_offset
+        if start_offset == NO_START_OFFSET:
+            start_offset = await self._store_start_offset(state)
+        window = ShareWindow(start_offset, self.config.limits, state.batches)
+        window.trim(self.partition.log_start_offset)
+        return window
+
+    async def _store_start_offset(self, state: ShareState) -> int:
+        start_offset = await self._find_start_offset()
+        await self._store.write(
+            self.key,
+            state_epoch=state.state_epoch,
+            leader_epoch=self.partition.leader_epoch,
+            start_offset=start_offset,
+            delivery_complete_count=0,
+            batches=(),
+        )
+        return start_offset
+
+    async def _find_start_offset(self) -> int:
+        config, partition = self.config, self.partition
+        if config.begins_ms_ago is not None:
+            since_ms = Millis(max(0, self._now_ms() - config.begins_ms_ago))
+            found = await self._index.offset_for_timestamp(
+                partition.log.data.stream_id, since_ms, partition.high_watermark
+            )
+            return partition.high_watermark if found is None else found[0]
+        if config.begins_earliest:
+            return partition.log_start_offset
+        return partition.last_stable_offset if config.reads_committed else partition.high_watermark
+
+    def stop(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """Forget everything. Waiting requests get an error."""
+        if self.error_code is ErrorCode.NONE:
+            self.error_code = code
+        self.window = None
+        self._load_task.cancel()
+        if self._writer is not None:
+            self._writer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        queue, self._queue = self._queue, []
+        _answer_all(queue, code)
+        self.wake()
+
+    # --- delivery ---------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        member_id: str,
+        fetched: Sequence[Bounds],
+        fetch_offset: int,
+        options: AcquireOptions,
+        *,
+        aborted: Sequence[Bounds] = (),
+    ) -> list[AcquiredRange]:
+        """See `ShareWindow.acquire`."""
+        if self.window is None:
+            return []
+        deadline = self._loop.time() + self.config.lock_duration_s
+        found = self.window.acquire(
+            member_id, fetched, fetch_offset, options, deadline=deadline, aborted=aborted
+        )
+        self._counts.delivered += sum(item.last_offset - item.first_offset + 1 for item in found)
+        if found and self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._end_locks)
+        return found
+
+    def _end_locks(self) -> None:
+        self._timer = None
+        if self.window is None:
+            return
+        changes = self.window.expire(self._loop.time())
+        if changes:
+            self._counts.expired += sum(span.end - span.first for span in changes.spans)
+            self._write(changes, None)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        deadline = None if self.window is None else self.window.next_deadline
+        if deadline is not None and self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._end_locks)
+
+    # --- acknowledgements -------------------------------------------------------------------------
+
+    def acknowledge(self, member_id: str, acknowledgements: Sequence[Acknowledgement]) -> Outcome:
+        """Return the outcome, which is known when it is stored."""
+        if self.window is None:
+            return self.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        deadline = self._loop.time() + self.config.lock_duration_s
+        try:
+            changes = self.window.acknowledge(member_id, acknowledgements, deadline)
+        except AcknowledgementRefused as refused:
+            return refused.code
+        return self._written(changes)
+
+    def release(self, member_id: str) -> Outcome:
+        """Give back everything that the member has."""
+        if self.window is None:
+            return self.error_code
+        return self._written(self.window.release(member_id))
+
+    def _written(self, changes: WindowChanges) -> Outcome:
+        if not changes:
+            return ErrorCode.NONE
+        outcome: asyncio.Future[ErrorCode] = self._loop.create_future()
+        self._write(changes, outcome)
+        return outcome
+
+    def _write(self, changes: WindowChanges, outcome: "asyncio.Future[ErrorCode] | None") -> None:
+        self._queue.append((changes, outcome))
+        if self._writer is None:
+            self._writer = self._loop.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        """Write what is queued. What arrives meanwhile is one further write."""
+        window = self.window
+        while self._queue and window is not None and self.error_code is ErrorCode.NONE:
+            queue, self._queue = self._queue, []
+            try:
+                code = await self._write_once(window, [changes for changes, _ in queue])
+            except asyncio.CancelledError:
+                _answer_all(queue, self.error_code)
+                raise
+            for changes, _ in queue:
+                window.settle(changes, is_written=code is ErrorCode.NONE)
+            if code is not ErrorCode.NONE and code not in _RETRIABLE:
+                # Another leader has written, or the group has no such state any more.
+                self._writer = None
+                self.stop(_answer(code))
+            _answer_all(queue, _answer(code))
+            self._set_timer()
+            self.wake()
+        self._writer = None
+
+    async def _write_once(self, window: ShareWindow, changes: Sequence[WindowChanges]) -> ErrorCode:
+        window.trim(self.partition.log_start_offset)
+        draft = window.draft(changes)
+        try:
+            await self._store.write(
+                self.key,
+                state_epoch=self._state_epoch,
+                leader_epoch=self.partition.leader_epoch,
+                start_offset=draft.start_offset,
+                delivery_complete_count=draft.complete_count,
+                batches=draft.batches,
+            )
+        except ShareStateError as error:
+            self._counts.failed_writes += 1
+            _log.info(
+                "share_state_write_failed",
+                group=self.key.group_id,
+                topic=self.partition.topic_name,
+                partition=self.key.partition,
+                code=error.code.name,
+            )
+            return error.code
+        except Exception:  # noqa: BLE001 - whatever failed, the member gets an error; logged
+            self._counts.failed_writes += 1
+            _log.exception("share_state_write_failed", group=self.key.group_id)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.NONE
+
+
+def _answer(code: ErrorCode) -> ErrorCode:
+    return code if code is ErrorCode.NONE else _ANSWERS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _answer_all(
+    queue: Sequence[tuple[WindowChanges, "asyncio.Future[ErrorCode] | None"]], code: ErrorCode
+) -> None:
+    for _, outcome in queue:
+        if outcome is not None and not outcome.done():
+            outcome.set_result(code)

@@ -1,0 +1,142 @@
+"""Remember which partitions a member of a share group fetches from this broker (KIP-932).
+
+A ShareFetch with epoch 0 begins a session, one with epoch -1 ends it. Requests between them name
+only the partitions that come or go, and answers hold only partitions with records or errors.
+
+Invariants: each request has the next epoch; one with another epoch gets
+INVALID_SHARE_SESSION_EPOCH and changes nothing. A session ends with its connection.
+Limits: `group.share.max.share.sessions` sessions, and PARTITIONS_MAX partitions in all of them. A
+member that gets none gets SHARE_SESSION_LIMIT_REACHED: evicting another session would give back
+the records of a member that works on them.
+Must not: know records, or what a session fetches.
+Source: Kafka `ShareSessionCache`, `ShareSession`, `SharePartitionManager.newContext`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from penstock.protocol.error_codes import ErrorCode
+
+FIRST_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+PARTITIONS_MAX: Final = 100_000
+"""In all sessions of a broker."""
+_EPOCH_MAX: Final = 2**31 - 1
+
+
+class ShareSessionKey(NamedTuple):
+    group_id: str
+    member_id: str
+
+
+class TopicIdPartition(NamedTuple):
+    topic_id: UUID
+    partition: int
+
+
+class ShareSessionRefused(Exception):
+    """Raised when a request does not fit its session."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+@dataclass(slots=True)
+class ShareSession:
+    key: ShareSessionKey
+    connection_id: int
+    partitions: dict[TopicIdPartition, bool]
+    """With each partition, whether the next answer has to name it even without records."""
+    epoch: int = FIRST_EPOCH + 1
+    """That of the next request."""
+
+
+@dataclass(slots=True)
+class ShareSessions:
+    """The sessions of one broker."""
+
+    sessions_max: int
+    partitions_max: int = PARTITIONS_MAX
+    partition_count: int = 0
+    _sessions: dict[ShareSessionKey, ShareSession] = field(
+        default_factory=dict[ShareSessionKey, ShareSession]
+    )
+    _by_connection: dict[int, dict[ShareSessionKey, None]] = field(
+        default_factory=dict[int, dict[ShareSessionKey, None]]
+    )
+    _group_counts: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, key: ShareSessionKey) -> ShareSession | None:
+        return self._sessions.get(key)
+
+    def has_group(self, group_id: str) -> bool:
+        return group_id in self._group_counts
+
+    def open(
+        self, key: ShareSessionKey, connection_id: int, partitions: Iterable[TopicIdPartition]
+    ) -> ShareSession:
+        """Begin a session, in place of an earlier one. Raises ShareSessionRefused."""
+        self.close(key)
+        session = ShareSession(key, connection_id, dict.fromkeys(partitions, True))
+        count = self.partition_count + len(session.partitions)
+        if len(self._sessions) >= self.sessions_max or count > self.partitions_max:
+            raise ShareSessionRefused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        self._sessions[key] = session
+        self.partition_count = count
+        self._by_connection.setdefault(connection_id, {})[key] = None
+        self._group_counts[key.group_id] = self._group_counts.get(key.group_id, 0) + 1
+        return session
+
+    def resume(
+        self,
+        key: ShareSessionKey,
+        epoch: int,
+        added: Iterable[TopicIdPartition] = (),
+        forgotten: Iterable[TopicIdPartition] = (),
+    ) -> ShareSession:
+        """Return the session of the next request, with what it adds and forgets. A final request
+        changes nothing. Raises ShareSessionRefused.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            raise ShareSessionRefused(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        if epoch == FINAL_EPOCH:
+            return session
+        if epoch != session.epoch:
+            raise ShareSessionRefused(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        before_count = len(session.partitions)
+        for item in added:
+            if item not in session.partitions and self.partition_count >= self.partitions_max:
+                raise ShareSessionRefused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+            session.partitions.setdefault(item, True)
+        for item in forgotten:
+            session.partitions.pop(item, None)
+        self.partition_count += len(session.partitions) - before_count
+        session.epoch = session.epoch + 1 if session.epoch < _EPOCH_MAX else FIRST_EPOCH + 1
+        return session
+
+    def close(self, key: ShareSessionKey) -> ShareSession | None:
+        """Forget a session."""
+        session = self._sessions.pop(key, None)
+        if session is None:
+            return None
+        self.partition_count -= len(session.partitions)
+        keys = self._by_connection[session.connection_id]
+        del keys[key]
+        if not keys:
+            del self._by_connection[session.connection_id]
+        self._group_counts[key.group_id] -= 1
+        if not self._group_counts[key.group_id]:
+            del self._group_counts[key.group_id]
+        return session
+
+    def close_connection(self, connection_id: int) -> list[ShareSession]:
+        """Forget the sessions of a connection that has closed."""
+        keys = list(self._by_connection.get(connection_id, ()))
+        return [session for key in keys if (session := self.close(key)) is not None]

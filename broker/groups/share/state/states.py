@@ -1,0 +1,280 @@
+"""The states of the share partitions of one partition of `__share_group_state`, as a pure state
+machine.
+
+A write is one record: an update with what has changed, or a snapshot with the whole state after
+`updates_max` updates. A step applies its record at once and returns it; the same records restore
+the states elsewhere.
+Invariants: a write with an older state epoch or leader epoch than a state has seen changes nothing.
+The start offset of a state epoch never decreases, and nothing below it is kept: late copies of
+writes do not bring records back that are done. Initializing a state again in its epoch changes
+nothing, because a coordinator of the group may repeat it late: to begin anew, it begins an epoch.
+Must not: know clocks, storage, or which topics exist.
+Source: Kafka ShareCoordinatorShard; KIP-932, KIP-1226.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from penstock.broker.groups.share.state.combining import combine
+from penstock.broker.groups.share.state.records import (
+    SNAPSHOT,
+    UPDATE,
+    ShareSnapshot,
+    ShareUpdate,
+    ShareValue,
+    decode_share_key,
+    decode_share_value,
+    encode_share_key,
+    encode_share_value,
+)
+from penstock.broker.groups.share.state.state import (
+    ACKNOWLEDGED,
+    ARCHIVED,
+    AVAILABLE,
+    NO_COUNT,
+    NO_START_OFFSET,
+    SharePartitionKey,
+    ShareState,
+    ShareStateError,
+    ShareStateSummary,
+    StateBatch,
+)
+from penstock.protocol.error_codes import ErrorCode
+
+ANY_EPOCH: Final = -1
+"""The caller has no epoch, and is not fenced."""
+_DELIVERY_STATES: Final = frozenset({AVAILABLE, ACKNOWLEDGED, ARCHIVED})
+_NO_STATE: Final = ShareStateSummary(0, 0, NO_START_OFFSET, NO_COUNT)
+
+EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    current: ShareSnapshot
+    updates_count: int = 0
+    """Number of updates since the last snapshot."""
+
+
+class ShareStates:
+    """Steps return the record to write, or None if nothing has changed, and raise
+    ShareStateError.
+    """
+
+    def __init__(self, updates_max: int) -> None:
+        self._updates_max = updates_max
+        self._states: dict[SharePartitionKey, StoredState] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[SharePartitionKey]:
+        return iter(self._states)
+
+    def get(self, key: SharePartitionKey) -> StoredState | None:
+        return self._states.get(key)
+
+    def put_back(self, key: SharePartitionKey, before: StoredState | None) -> None:
+        """Take back a step whose record was refused at once."""
+        if before is None:
+            self._states.pop(key, None)
+        else:
+            self._states[key] = before
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def initialize(
+        self, key: SharePartitionKey, state_epoch: int, start_offset: int, now_ms: int
+    ) -> EncodedRecord | None:
+        before = self._states.get(key)
+        if before is None:
+            first = ShareSnapshot(0, state_epoch, 0, start_offset, NO_COUNT, now_ms, now_ms)
+            return self._apply(key, first)
+        known = before.current
+        if ANY_EPOCH != state_epoch < known.state_epoch:
+            raise _fenced_state()
+        if state_epoch == known.state_epoch:
+            return None
+        return self._apply(
+            key,
+            ShareSnapshot(
+                known.snapshot_epoch + 1,
+                state_epoch,
+                known.leader_epoch,
+                start_offset,
+                NO_COUNT,
+                now_ms,
+                now_ms,
+            ),
+        )
+
+    def read(
+        self, key: SharePartitionKey, leader_epoch: int, now_ms: int
+    ) -> tuple[ShareState, EncodedRecord | None]:
+        """Return the state. A new leader epoch is recorded, to fence earlier leaders."""
+        before = self._states.get(key)
+        if before is None:
+            raise ShareStateError(
+                ErrorCode.INVALID_REQUEST,
+                "Read operation on uninitialized share partition not allowed.",
+            )
+        known = before.current
+        if leader_epoch < known.leader_epoch:
+            raise _fenced_leader()
+        found = ShareState(
+            known.state_epoch,
+            known.start_offset,
+            leader_epoch,
+            known.batches,
+        )
+        if leader_epoch == known.leader_epoch:
+            return found, None
+        update = ShareUpdate(
+            known.snapshot_epoch, leader_epoch, known.start_offset, known.delivery_complete_count
+        )
+        return found, self._change(key, before, update, known.state_epoch, now_ms)
+
+    def write(
+        self,
+        key: SharePartitionKey,
+        *,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+        now_ms: int,
+    ) -> EncodedRecord:
+        before = self._states.get(key)
+        if before is None:
+            raise ShareStateError(
+                ErrorCode.INVALID_REQUEST,
+                "Write operation on uninitialized share partition not allowed.",
+            )
+        known = before.current
+        if ANY_EPOCH != leader_epoch < known.leader_epoch:
+            raise _fenced_leader()
+        if ANY_EPOCH != state_epoch < known.state_epoch:
+            raise _fenced_state()
+        _check_batches(batches)
+        start = max(start_offset, known.start_offset)
+        update = ShareUpdate(
+            known.snapshot_epoch,
+            known.leader_epoch if leader_epoch == ANY_EPOCH else leader_epoch,
+            start,
+            delivery_complete_count,
+            combine((), batches, start),
+        )
+        state_epoch = max(state_epoch, known.state_epoch)
+        return self._change(key, before, update, state_epoch, now_ms)
+
+    def delete(self, key: SharePartitionKey) -> EncodedRecord | None:
+        if self._states.pop(key, None) is None:
+            return None
+        return encode_share_key(key, SNAPSHOT), None
+
+    def summary(self, key: SharePartitionKey) -> ShareStateSummary:
+        """Return the state without its batches; without a start offset if there is none."""
+        stored = self._states.get(key)
+        if stored is None:
+            return _NO_STATE
+        known = stored.current
+        return ShareStateSummary(
+            known.state_epoch,
+            known.leader_epoch,
+            known.start_offset,
+            known.delivery_complete_count,
+        )
+
+    def _change(
+        self,
+        key: SharePartitionKey,
+        before: StoredState,
+        update: ShareUpdate,
+        state_epoch: int,
+        now_ms: int,
+    ) -> EncodedRecord:
+        """Apply a change as an update, or as a snapshot if there were many updates or the update
+        cannot say it: it has no state epoch.
+        """
+        is_new_epoch = state_epoch != before.current.state_epoch
+        if before.updates_count < self._updates_max and not is_new_epoch:
+            return self._apply(key, update)
+        merged = _merged(before.current, update)
+        whole = replace(
+            merged,
+            snapshot_epoch=merged.snapshot_epoch + 1,
+            state_epoch=state_epoch,
+            create_ms=now_ms,
+            write_ms=now_ms,
+        )
+        return self._apply(key, whole)
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def _apply(self, key: SharePartitionKey, value: ShareValue) -> EncodedRecord:
+        self.apply(key, value)
+        kind = SNAPSHOT if isinstance(value, ShareSnapshot) else UPDATE
+        return encode_share_key(key, kind), encode_share_value(value)
+
+    def apply(self, key: SharePartitionKey, value: ShareValue | None) -> None:
+        """Apply one record. None: the state is deleted."""
+        before = self._states.get(key)
+        if value is None:
+            self._states.pop(key, None)
+        elif isinstance(value, ShareSnapshot):
+            self._states[key] = StoredState(value)
+        elif before is not None:
+            self._states[key] = StoredState(
+                _merged(before.current, value), before.updates_count + 1
+            )
+        # An update without its snapshot is left over from before the log start: a copy of the
+        # whole state follows (`broker.coordination.compaction`).
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Apply one record of the log. Raises MalformedShareRecord."""
+        decoded = decode_share_key(key)
+        if decoded is not None:
+            kind, share_partition = decoded
+            if value is not None:
+                self.apply(share_partition, decode_share_value(kind, value))
+            elif kind == SNAPSHOT:
+                self.apply(share_partition, None)
+
+
+def _merged(known: ShareSnapshot, update: ShareUpdate) -> ShareSnapshot:
+    start = known.start_offset if update.start_offset == NO_START_OFFSET else update.start_offset
+    return replace(
+        known,
+        leader_epoch=known.leader_epoch
+        if update.leader_epoch == ANY_EPOCH
+        else update.leader_epoch,
+        start_offset=start,
+        delivery_complete_count=update.delivery_complete_count,
+        batches=combine(known.batches, update.batches, start),
+    )
+
+
+def _fenced_leader() -> ShareStateError:
+    return ShareStateError(ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH.message)
+
+
+def _fenced_state() -> ShareStateError:
+    return ShareStateError(ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_STATE_EPOCH.message)
+
+
+def _check_batches(batches: Iterable[StateBatch]) -> None:
+    for batch in batches:
+        is_valid = (
+            0 <= batch.first_offset <= batch.last_offset
+            and batch.delivery_state in _DELIVERY_STATES
+            and batch.delivery_count >= 0
+        )
+        if not is_valid:
+            raise ShareStateError(
+                ErrorCode.INVALID_REQUEST,
+                f"The state batch {batch} is invalid: offsets must not be negative nor the last"
+                " below the first, the delivery state must be 0, 2 or 4, the delivery count must"
+                " not be negative.",
+            )

@@ -1,0 +1,82 @@
+"""Resolve the topic ids of committed offsets: offsets belong to a topic id, not to a name.
+
+Ids come from the request, else from the assignment of the member, else from this broker's image.
+The image may be behind: a topic may have been deleted and created again. So a request that depends
+on it is answered once a read of the controller has refreshed it; the read runs beside the append.
+Invariant: a commit for a topic that is known to be gone is never acknowledged.
+Must not: read below level 1 of `offsets.version`, because older controllers cannot answer.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from uuid import UUID
+
+from penstock.broker.groups.offsets.offsets import TopicPartition
+from penstock.broker.groups.offsets.records import CommittedOffset
+from penstock.broker.groups.offsets.topics import stores_ids
+from penstock.broker.handlers.node import Node
+from penstock.protocol.error_codes import ErrorCode
+
+
+class CommitTopics:
+    """The topics of one request that commits offsets by name."""
+
+    def __init__(self, node: Node, group_id: str, member_id: str) -> None:
+        self._node = node
+        self._assigned = node.groups.assigned_topics(group_id, member_id)
+        self.needs_read = False
+        """Whether an id comes from the image only."""
+
+    def id_of(self, name: str) -> UUID | None:
+        """Return the id of a topic; None: there is no such topic, or the member has partitions of
+        one that was deleted.
+        """
+        image = self._node.image
+        topic = image.topics.by_name(name)
+        if topic is not None and topic.topic_id in self._assigned:
+            return topic.topic_id
+        if any(self._may_be(topic_id, name) for topic_id in self._assigned):
+            return None
+        self.needs_read = True
+        return None if topic is None else topic.topic_id
+
+    def _may_be(self, topic_id: UUID, name: str) -> bool:
+        """Return whether this is a deleted topic that may have had the name; the names of those
+        that are gone for good are not known.
+        """
+        image = self._node.image
+        if image.topics.by_id(topic_id) is not None:
+            return False
+        deleted = image.frozen_topics.deleted_by_id(topic_id)
+        return deleted is None or deleted.name == name
+
+
+def begin_read(node: Node) -> "asyncio.Future[bool] | None":
+    """Begin to refresh the image; None: this cluster does not need it yet."""
+    return node.confirmed_reads.begin() if stores_ids(node.image) else None
+
+
+async def is_refreshed(read: "asyncio.Future[bool] | None") -> bool:
+    """Wait for the read, which other requests share."""
+    return read is None or await asyncio.shield(read)
+
+
+async def settled(
+    node: Node,
+    results: Mapping[TopicPartition, ErrorCode],
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    read: "asyncio.Future[bool] | None",
+) -> dict[TopicPartition, ErrorCode]:
+    """Return the results once the image is fresh enough. UNKNOWN_TOPIC_ID: the topic is gone."""
+    if ErrorCode.NONE not in results.values():
+        return dict(results)
+    refreshed = await is_refreshed(read)
+    codes: dict[TopicPartition, ErrorCode] = {}
+    for key, code in results.items():
+        codes[key] = code
+        topic = node.image.topics.by_name(key[0])
+        if code is ErrorCode.NONE and not refreshed:
+            codes[key] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        elif code is ErrorCode.NONE and (topic is None or topic.topic_id != offsets[key].topic_id):
+            codes[key] = ErrorCode.UNKNOWN_TOPIC_ID
+    return codes

@@ -1,0 +1,80 @@
+"""Describe groups of one kind, one after the other, without what the client may not see.
+
+A group with a topic that the client may not describe is an error, because its assignments would
+tell of the topic.
+Source: Kafka `KafkaApis#handleConsumerGroupDescribe`, `#handleShareGroupDescribe`,
+`#handleStreamsGroupDescribe`.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from penstock.base.acls import Operation, ResourceType
+from penstock.broker.handlers.authorization import allows_group, find_denied_topics, operations
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import each_once
+from penstock.broker.network.request import RequestContext
+from penstock.protocol.error_codes import ErrorCode
+
+_HIDDEN_TOPICS: Final = (
+    "The group has described topic(s) that the client is not authorized to describe."
+)
+
+
+class DescribedGroup(Protocol):
+    """A group of the response of any of the APIs."""
+
+    error_code: int
+    error_message: str | None
+    authorized_operations: int
+    members: Sequence[Any]
+
+
+_Described = TypeVar("_Described", bound=DescribedGroup)
+
+
+async def describe_groups(
+    node: Node,
+    ctx: RequestContext,
+    group_ids: Sequence[str],
+    describe: Callable[[str], Awaitable[_Described | ErrorCode]],
+    *,
+    kind: str,
+    refused: Callable[[int, str | None, str], _Described],
+    topic_names: Callable[[_Described], set[str]],
+    with_operations: bool,
+) -> list[_Described]:
+    """Return a group, or an error, for each id once.
+
+    describe: of a group whose coordinator is ready. kind: for messages. refused: makes a group of
+    an error code, a message and an id. topic_names: of all topics that the group tells of.
+    """
+    groups: list[_Described] = []
+    async for group_id in each_once(group_ids):
+        if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
+            groups.append(refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, None, group_id))
+            continue
+        if not group_id:
+            groups.append(refused(ErrorCode.INVALID_GROUP_ID, None, group_id))
+            continue
+        await node.groups.ready(group_id)
+        group = await describe(group_id)
+        if isinstance(group, ErrorCode):
+            groups.append(refused(group, _refusal(node, group_id, group, kind), group_id))
+            continue
+        if with_operations:
+            group.authorized_operations = operations(node, ctx, ResourceType.GROUP, group_id)
+        if await find_denied_topics(node, ctx, Operation.DESCRIBE, topic_names(group)):
+            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            group.error_message = _HIDDEN_TOPICS
+            group.members = []
+        groups.append(group)
+    return groups
+
+
+def _refusal(node: Node, group_id: str, code: ErrorCode, kind: str) -> str:
+    """Return why a group of this kind cannot be described."""
+    if code is not ErrorCode.GROUP_ID_NOT_FOUND:
+        return code.message
+    is_known = not isinstance(node.groups.find(group_id, create=False), ErrorCode)
+    return f"Group {group_id} is not a {kind}." if is_known else f"Group {group_id} not found."

@@ -1,0 +1,1 @@
+"""Handlers of ShareFetch, ShareAcknowledge and the share coordinator."""

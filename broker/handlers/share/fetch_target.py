@@ -1,0 +1,56 @@
+"""One partition of a ShareFetch, and what its answer holds so far."""
+
+from uuid import UUID
+
+from penstock.broker.errors import ErrorCode
+from penstock.broker.groups.share.partitions.batches import FetchedBatches
+from penstock.broker.groups.share.partitions.partition import SharePartition
+from penstock.broker.groups.share.partitions.sessions import TopicIdPartition
+from penstock.broker.handlers.leader_hints import LeaderHints
+from penstock.broker.partition.partition import Partition
+from penstock.protocol.share_fetch import ShareFetchPartitionResult
+
+
+class ShareFetchTarget:
+    """One partition of the session with what this call found so far."""
+
+    __slots__ = (
+        "batches",
+        "is_cold",
+        "is_opening",
+        "is_waiting",
+        "item",
+        "offset",
+        "partition",
+        "result",
+        "share",
+    )
+
+    def __init__(self, item: TopicIdPartition) -> None:
+        self.item = item
+        self.reset()
+
+    def reset(self) -> None:
+        self.result = ShareFetchPartitionResult(self.item.partition)
+        self.partition: Partition | None = None
+        self.share: SharePartition | None = None
+        self.batches: FetchedBatches | None = None
+        self.offset = 0
+        self.is_cold = False
+        self.is_waiting = False
+        """The share partition can give nothing before something wakes its fetches."""
+        self.is_opening = False
+
+    def fail(self, code: ErrorCode) -> None:
+        self.result.error_code = code
+
+
+class ShareFetchAnswer:
+    """What the answer to one call holds so far."""
+
+    __slots__ = ("by_topic", "hints", "results")
+
+    def __init__(self, hints: LeaderHints) -> None:
+        self.hints = hints
+        self.results: dict[TopicIdPartition, ShareFetchPartitionResult] = {}
+        self.by_topic: dict[UUID, list[ShareFetchPartitionResult]] = {}

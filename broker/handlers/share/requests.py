@@ -1,0 +1,175 @@
+"""What ShareFetch and ShareAcknowledge have in common: acknowledgements, and the end of a session.
+
+Source: Kafka `KafkaApis.handleAcknowledgements`, `validateAcknowledgementBatches`.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, Protocol, TypeAlias
+from uuid import UUID
+
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode
+from penstock.broker.groups.share.partitions.partition import Outcome
+from penstock.broker.groups.share.partitions.sessions import (
+    ShareSession,
+    ShareSessionKey,
+    TopicIdPartition,
+)
+from penstock.broker.groups.share.partitions.spans import REJECT, RENEW, Acknowledgement
+from penstock.broker.handlers.authorization import allows_topic
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import each_once
+from penstock.broker.network.request import RequestContext
+from penstock.broker.partition.partition import Partition
+from penstock.controller.metadata.features import SHARE_VERSION
+
+RENEW_FROM: Final = 2
+"""First version of both requests in which locks can be renewed."""
+NO_TOPIC_ID: Final = UUID(int=0)
+
+
+def are_shares_on(node: Node) -> bool:
+    """Return whether the cluster has switched share groups on. Every request of theirs gets
+    UNSUPPORTED_VERSION otherwise, as in Kafka.
+    """
+    return node.image.features.level(SHARE_VERSION) >= 1
+
+
+class AcknowledgementBatch(Protocol):
+    """Implemented by the generated structs of both requests."""
+
+    first_offset: int
+    last_offset: int
+    acknowledge_types: Sequence[int]
+
+
+Wanted: TypeAlias = Sequence[tuple[TopicIdPartition, Sequence[AcknowledgementBatch]]]
+
+
+def unreadable_topics(
+    node: Node, ctx: RequestContext, items: Iterable[TopicIdPartition]
+) -> AbstractSet[UUID]:
+    """Return the topics of these partitions that the client may not read."""
+    if node.authorizer is None:
+        return frozenset()
+    found = {item.topic_id: node.image.topics.by_id(item.topic_id) for item in items}
+    return {
+        topic_id
+        for topic_id, topic in found.items()
+        if topic is not None and not allows_topic(node, ctx, Operation.READ, topic.name)
+    }
+
+
+async def find_unreadable_topics(
+    node: Node, ctx: RequestContext, items: Iterable[TopicIdPartition]
+) -> AbstractSet[UUID]:
+    """Do the same with turns for the event loop in between."""
+    if node.authorizer is None:
+        return frozenset()
+    topics = node.image.topics
+    return {
+        topic_id
+        async for topic_id in each_once(item.topic_id for item in items)
+        if (topic := topics.by_id(topic_id)) is not None
+        and not allows_topic(node, ctx, Operation.READ, topic.name)
+    }
+
+
+async def acknowledge(
+    node: Node,
+    key: ShareSessionKey,
+    wanted: Wanted,
+    *,
+    may_renew: bool,
+    denied: AbstractSet[UUID] = frozenset(),
+) -> dict[TopicIdPartition, ErrorCode]:
+    """Return the outcome for each partition when all of them are stored. denied: topics that the
+    client may not read.
+    """
+    outcomes: dict[TopicIdPartition, Outcome] = {}
+    for item, batches in wanted:
+        outcomes[item] = (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if item.topic_id in denied
+            else _begin(node, key, item, batches, may_renew=may_renew)
+        )
+    return {
+        item: outcome if isinstance(outcome, ErrorCode) else await asyncio.shield(outcome)
+        for item, outcome in outcomes.items()
+    }
+
+
+def _begin(
+    node: Node,
+    key: ShareSessionKey,
+    item: TopicIdPartition,
+    batches: Sequence[AcknowledgementBatch],
+    *,
+    may_renew: bool,
+) -> Outcome:
+    if not _are_valid(batches, RENEW if may_renew else REJECT):
+        return ErrorCode.INVALID_REQUEST
+    partition = find_partition(node, item)
+    if not isinstance(partition, Partition):
+        return partition
+    share = node.shares.get(key.group_id, item.topic_id, item.partition)
+    if share is None or share.partition is not partition:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return share.acknowledge(
+        key.member_id,
+        [
+            Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+            for batch in batches
+        ],
+    )
+
+
+def _are_valid(batches: Sequence[AcknowledgementBatch], type_max: int) -> bool:
+    last_offset = -1
+    for batch in batches:
+        types = batch.acknowledge_types
+        if not (
+            last_offset <= batch.first_offset <= batch.last_offset
+            and types
+            and len(types) in (1, batch.last_offset - batch.first_offset + 1)
+            and min(types) >= 0
+            and max(types) <= type_max
+        ):
+            return False
+        last_offset = batch.last_offset
+    return True
+
+
+def find_partition(node: Node, item: TopicIdPartition) -> Partition | ErrorCode:
+    """Return the partition if this broker leads it and may answer for it."""
+    topic = node.image.topics.by_id(item.topic_id)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    found = node.partitions.get(topic.name, item.partition)
+    if found is ErrorCode.LEADER_NOT_AVAILABLE or not node.can_write():
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return found
+
+
+async def end_session(node: Node, key: ShareSessionKey) -> None:
+    """Close the session of a member that leaves, and give back what it has."""
+    session = node.share_sessions.close(key)
+    if session is not None:
+        await release(node, session)
+
+
+async def release(node: Node, session: ShareSession) -> None:
+    """Give back what the member of a closed session has, and forget a group that is gone."""
+    group_id, member_id = session.key
+    outcomes: list[Outcome] = []
+    for item in session.partitions:
+        share = node.shares.get(group_id, item.topic_id, item.partition)
+        if share is not None:
+            outcomes.append(share.release(member_id))
+    for outcome in outcomes:
+        if not isinstance(outcome, ErrorCode):
+            await asyncio.shield(outcome)
+    if not node.share_sessions.has_group(group_id):
+        node.shares.drop_group(group_id)

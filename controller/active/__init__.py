@@ -1,0 +1,1 @@
+"""The active controller: the single writer, its services, broker sessions, periodic tasks."""

@@ -1,0 +1,386 @@
+"""Map each request to the manager that answers it, with what the manager needs besides the image.
+
+Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
+gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
+What acknowledged records need after a loss of all controllers' disks is in the backup before it is
+answered (docs/design/disaster-recovery.md): registrations, topics, levels of features, ACLs,
+users, delegation tokens, quotas, the opening of new streams.
+
+Must hold no other rule. Source: KRaft `ControllerApis`.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any
+from uuid import UUID
+
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import Millis, NodeId, StreamId
+from penstock.controller.active.balance.balancer import Balancer
+from penstock.controller.active.move_traces import MoveListener, MovePairs, MoveTraceRing
+from penstock.controller.active.mutation_quotas import MutationQuotas
+from penstock.controller.active.server import Handle
+from penstock.controller.active.sessions import Sessions
+from penstock.controller.active.writer import Runtime
+from penstock.controller.api import load_messages as lm
+from penstock.controller.api import messages as m
+from penstock.controller.api import quota_messages as qm
+from penstock.controller.api import rewrite_messages as rm
+from penstock.controller.api import scram_messages as sm
+from penstock.controller.api import token_messages as tm
+from penstock.controller.backup.new_streams import NewStreams
+from penstock.controller.backup.writer import Backup
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers import (
+    acls,
+    commits,
+    configs,
+    delegation_tokens,
+    deleted_topics,
+    features,
+    kv,
+    nodes,
+    objects,
+    producer_ids,
+    quotas,
+    reassign,
+    recovery,
+    rewrites,
+    scram,
+    streams,
+    topics,
+)
+from penstock.controller.managers.result import Result
+from penstock.controller.managers.topics import TopicDefaults
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset, StreamCreated
+from penstock.controller.metadata.topics import PartitionKey
+
+REQUESTS: tuple[type[m.Message], ...] = (
+    m.RegisterBroker,
+    m.UnregisterBroker,
+    m.RemoveBroker,
+    m.OpenStreams,
+    m.TrimStream,
+    m.PrepareObjects,
+    m.Commit,
+    m.CommitRecovered,
+    m.CreateTopics,
+    m.DeleteTopics,
+    m.CreatePartitions,
+    m.AlterReassignments,
+    m.ElectPreferred,
+    m.DrainBroker,
+    lm.MoveLeaders,
+    m.AlterConfigs,
+    m.UpdateFeatures,
+    m.CreateAcls,
+    m.DeleteAcls,
+    sm.AlterScramCredentials,
+    tm.CreateDelegationToken,
+    tm.RenewDelegationToken,
+    tm.ExpireDelegationToken,
+    qm.AlterQuotas,
+    m.AllocateProducerIds,
+    m.PutKeyValue,
+    m.GetKeyValue,
+    m.DeleteKeyValue,
+    m.ConfirmMetadata,
+    rm.PrepareRewrite,
+    rm.CommitRewrite,
+    m.ReportMoves,
+    m.TraceMove,
+    lm.ReportLoad,
+    lm.ProposeMoves,
+)
+"""Requests that the leader answers: through a manager, except the last four, which are not
+metadata.
+"""
+
+_BACKED_UP = frozenset(
+    {
+        m.RegisterBroker,
+        m.CreateTopics,
+        m.CreatePartitions,
+        m.DeleteTopics,
+        m.UpdateFeatures,
+        m.CreateAcls,
+        m.DeleteAcls,
+        sm.AlterScramCredentials,
+        tm.CreateDelegationToken,
+        tm.RenewDelegationToken,
+        tm.ExpireDelegationToken,
+        qm.AlterQuotas,
+    }
+)
+"""Requests that are answered only once the backup has them. They are rare."""
+
+Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
+
+
+def managers(
+    config: ControllerConfig,
+    alive: Callable[[], Collection[NodeId]],
+    live: Callable[[], Collection[NodeId]],
+    new_uuid: Callable[[], UUID],
+    mutation_quotas: MutationQuotas,
+) -> dict[type[m.Message], Manager]:
+    """Return the manager of each request class.
+
+    alive: brokers with a session, for moves that a user requests by name; live: those that may get
+    partitions otherwise. Both are called when the writer runs the request.
+    """
+    return {
+        m.RegisterBroker: lambda image, request, _: nodes.register_broker(image, request),
+        m.UnregisterBroker: lambda image, request, now_ms: nodes.unregister_broker(
+            image, request, now_ms, live=live()
+        ),
+        m.RemoveBroker: lambda image, request, _: nodes.remove_broker(image, request),
+        m.OpenStreams: lambda image, request, _: streams.open_streams(image, request),
+        m.TrimStream: lambda image, request, now_ms: streams.trim_stream(
+            image, request, now_ms, grace_ms=config.delete_grace_ms
+        ),
+        m.PrepareObjects: objects.prepare_objects,
+        m.Commit: lambda image, request, now_ms: commits.commit(
+            image, request, now_ms, live=live()
+        ),
+        m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(
+            image, request, now_ms, live=live()
+        ),
+        **_topic_managers(config, live, new_uuid, mutation_quotas),
+        m.AlterReassignments: lambda image, request, now_ms: reassign.alter_reassignments(
+            image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
+        ),
+        m.ElectPreferred: lambda image, request, now_ms: reassign.elect_preferred(
+            image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
+        ),
+        m.DrainBroker: lambda image, request, now_ms: reassign.drain_broker(
+            image, request, now_ms, live=live(), timeout_ms=config.move_timeout_ms
+        ),
+        lm.MoveLeaders: lambda image, request, now_ms: reassign.move_leaders(
+            image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
+        ),
+        m.AlterConfigs: lambda image, request, _: configs.alter_configs(image, request),
+        m.UpdateFeatures: lambda image, request, _: features.update_features(
+            image, request, controller_id=config.controller_id
+        ),
+        m.CreateAcls: lambda image, request, _: acls.create_acls(image, request),
+        m.DeleteAcls: lambda image, request, _: acls.delete_acls(image, request),
+        sm.AlterScramCredentials: lambda image, request, _: scram.alter_scram_credentials(
+            image, request
+        ),
+        tm.CreateDelegationToken: delegation_tokens.create_delegation_token,
+        tm.RenewDelegationToken: delegation_tokens.renew_delegation_token,
+        tm.ExpireDelegationToken: delegation_tokens.expire_delegation_token,
+        qm.AlterQuotas: lambda image, request, _: quotas.alter_quotas(image, request),
+        m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(
+            image, request
+        ),
+        m.PutKeyValue: lambda image, request, _: kv.put_key_value(image, request),
+        m.GetKeyValue: lambda image, request, _: kv.get_key_value(image, request),
+        m.DeleteKeyValue: lambda image, request, _: kv.delete_key_value(image, request),
+        m.ConfirmMetadata: lambda _image, _request, _now_ms: Result(),
+        rm.PrepareRewrite: rewrites.prepare_rewrite,
+        rm.CommitRewrite: rewrites.commit_rewrite,
+    }
+
+
+def _topic_managers(
+    config: ControllerConfig,
+    live: Callable[[], Collection[NodeId]],
+    new_uuid: Callable[[], UUID],
+    mutation_quotas: MutationQuotas,
+) -> dict[type[m.Message], Manager]:
+    """Return the managers of requests that create and delete partitions for clients."""
+    defaults = TopicDefaults(
+        partitions=config.default_partitions, replication_factor=config.default_replication_factor
+    )
+    return {
+        m.CreateTopics: lambda image, request, now_ms: mutation_quotas.apply(
+            image,
+            request.client,
+            lambda count: topics.create_topics(
+                image,
+                request,
+                new_uuid=new_uuid,
+                live=live(),
+                defaults=defaults,
+                now_ms=now_ms,
+                move_timeout_ms=config.move_timeout_ms,
+                partitions_max=config.partitions_max,
+                count=count,
+            ),
+        ),
+        m.DeleteTopics: lambda image, request, now_ms: mutation_quotas.apply(
+            image,
+            request.client,
+            lambda count: deleted_topics.delete_topics(
+                image, request, now_ms, grace_ms=config.delete_grace_ms, count=count
+            ),
+        ),
+        m.CreatePartitions: lambda image, request, _: mutation_quotas.apply(
+            image,
+            request.client,
+            lambda count: topics.create_partitions(
+                image, request, live=live(), partitions_max=config.partitions_max, count=count
+            ),
+        ),
+    }
+
+
+class Dispatch:
+    """Build the server's methods over one runtime. wake: called when maintenance is due."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        runtime: Runtime,
+        sessions: Sessions,
+        backup: Backup,
+        *,
+        new_streams: NewStreams,
+        wake: Callable[[], None],
+        now: MonotonicClock,
+        now_ms: WallClock,
+        new_uuid: Callable[[], UUID],
+        moved: MoveListener | None = None,
+    ) -> None:
+        """moved: called with each planned move when both of its brokers have reported."""
+        self._moved = moved
+        self._pairs = MovePairs()
+        self._runtime = runtime
+        self._sessions = sessions
+        self._backup = backup
+        self._new_streams = new_streams
+        self._wait_s = config.request_timeout_ms / 1_000
+        self._wake = wake
+        self._now = now
+        self._now_ms = now_ms
+        self._traces = MoveTraceRing()
+        self.balancer = Balancer(config, runtime, sessions, now=now, now_ms=now_ms)
+        mutation_quotas = MutationQuotas(config.mutation_window_ms, now)
+        self._managers = managers(
+            config, sessions.alive, self.balancer.live, new_uuid, mutation_quotas
+        )
+        self._follow_ups: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
+            m.RegisterBroker: self._registered,
+            m.UnregisterBroker: self._unregistered,
+        }
+        """Functions to call once the request is committed."""
+        self._direct: dict[type[m.Message], Handle] = {
+            m.ReportMoves: self._report_moves,
+            m.TraceMove: self._trace_move,
+            lm.ReportLoad: self.balancer.report,
+            lm.ProposeMoves: self.balancer.propose,
+        }
+        assert (*self._managers, *self._direct) == REQUESTS, "a handler for each request"
+
+    def methods(self) -> dict[str, Handle]:
+        """Return the handlers by method name."""
+        written = {
+            kind.__name__: self._write_handler(kind, manager)
+            for kind, manager in self._managers.items()
+        }
+        return written | {kind.__name__: handle for kind, handle in self._direct.items()}
+
+    def _write_handler(self, kind: type[m.Message], manager: Manager) -> Handle:
+        """Return the handler that commits what `manager` decides and answers when it is safe."""
+        creates_streams = kind in {m.CreateTopics, m.CreatePartitions}
+        follow_up = self._follow_ups.get(kind)
+
+        def decide(image: MetadataImage, request: m.Message, now_ms: Millis) -> Result[Any]:
+            result = manager(image, request, now_ms)
+            if creates_streams:
+                self._note_new_streams(image, result)
+            return result
+
+        async def handle(
+            request: m.Message, timeout_s: float | None, size_bytes: int, request_id: str
+        ) -> m.Reply[Any]:
+            wait_s = self._wait_s if timeout_s is None else min(timeout_s, self._wait_s)
+            async with asyncio.timeout(wait_s):
+                reply = await self._runtime.submit(
+                    kind.__name__,
+                    lambda image, now_ms: decide(image, request, now_ms),
+                    timeout_s=timeout_s,
+                    size_bytes=size_bytes,
+                    request_id=request_id,
+                )
+                if follow_up is not None and reply.status is m.Status.OK:
+                    follow_up(request, reply)
+                await self._backup.covered(self._backup_offset_needed(request, reply))
+            return reply
+
+        return handle
+
+    def _note_new_streams(self, image: MetadataImage, result: Result[Any]) -> None:
+        """Note new streams. The writer runs this before any client can know them."""
+        created = [
+            record.stream_id for record in result.records if isinstance(record, StreamCreated)
+        ]
+        if created:
+            self._new_streams.created(
+                StreamId(created[-1] + 1), MetadataOffset(image.end_offset + len(result.records))
+            )
+
+    def _backup_offset_needed(self, request: m.Message, reply: m.Reply[Any]) -> MetadataOffset:
+        """Return the offset that the backup must reach before the answer; 0: the answer does not
+        depend on the backup.
+        """
+        if type(request) in _BACKED_UP:
+            return reply.offset
+        if isinstance(request, m.OpenStreams) and request.items:
+            return self._new_streams.needed(
+                max(item.stream_id for item in request.items), self._backup.offset
+            )
+        return MetadataOffset(0)
+
+    def _registered(self, _: m.RegisterBroker, reply: m.Reply[m.BrokerRegistered]) -> None:
+        """Open the session of the new incarnation; this ends the earlier one's."""
+        if reply.value is not None:
+            self._sessions.registered(
+                reply.value.node_id, reply.value.node_epoch, int(self._now() * 1_000)
+            )
+            self._wake()
+
+    def _unregistered(self, request: m.UnregisterBroker, reply: m.Reply[m.Progress]) -> None:
+        if reply.value is not None and not reply.value.remaining:
+            self._sessions.removed(request.node_id, request.node_epoch)
+
+    async def _report_moves(
+        self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str
+    ) -> m.Reply[Any]:
+        """Store what a broker measured of its moves; the writer is not involved. Of too many items,
+        the first ones are kept.
+        """
+        del timeout_s, size_bytes, request_id
+        items, now_ms = request.items[: reassign.MOVES_MAX], self._now_ms()
+        self._traces.add(request.node_id, items, now_ms)
+        if self._moved is not None:
+            await self._publish_moves(self._moved, self._pairs.add(request.node_id, items, now_ms))
+        return m.Reply(controller_epoch=self._runtime.epoch)
+
+    async def _publish_moves(self, moved: MoveListener, pairs: list[list[m.MoveTrace]]) -> None:
+        def publish(image: MetadataImage) -> None:
+            for pair in pairs:
+                timing = pair[-1].timing
+                topic = image.topics.by_id(timing.topic_id)
+                record = image.topics.partition(PartitionKey(timing.topic_id, timing.partition))
+                if (
+                    topic is not None
+                    and record is not None
+                    and record.move is not None
+                    and record.move.leader_epoch == timing.leader_epoch
+                ):
+                    moved(topic.name, record, pair)
+
+        if pairs:
+            await self._runtime.with_committed_image(publish)
+
+    async def _trace_move(
+        self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str
+    ) -> m.Reply[Any]:
+        del timeout_s, size_bytes, request_id
+        return m.Reply(
+            controller_epoch=self._runtime.epoch, value=m.MoveTraces(items=self._traces.of(request))
+        )

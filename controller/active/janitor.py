@@ -1,0 +1,241 @@
+"""Delete from the store what nothing needs any more: destroyed objects, and leftovers of ended
+WALs.
+
+Invariants: An object's bytes are deleted only after the read grace since its destruction was
+*committed*, by this process's monotonic clock. `ObjectRemoved` follows only after the store
+confirmed the delete; after a crash in between, the delete is repeated, which is idempotent. Bytes
+are deleted only after the record that allows it is in the backup: a recovery from the store finds
+everything that its image refers to, and every slot that is not committed there
+(docs/design/disaster-recovery.md). Of an
+ended WAL, slots that are registered as objects stay, and so do the slot at which it ended and
+everything that could be taken for its fence: a fence must outlive every paused writer. These and
+the WAL itself go when no slot is an object any more and the fence is older than
+`wal.fence.retention.ms`, by the wall clocks of the store and of this controller. What a lease or
+the newest manifest may still need stays as well (`holds`). The manifest is asked before the leases:
+a reader that wrote its lease and then finds its root to be the newest is safe.
+
+Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the
+leases while something is due; one LIST per ended WAL and start, and one when it goes. Source:
+AutoMQ `S3ObjectControlManager`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import Millis, ObjectId, WalSequence
+from penstock.controller.active.timeline import Timeline
+from penstock.controller.active.writer import Runtime
+from penstock.controller.api.messages import Status
+from penstock.controller.backup.writer import Backup
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.nodes import removable_wals, remove_wals
+from penstock.controller.managers.objects import deletable, objects_removed
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from penstock.stream.format.keys import parse_wal_key, wal_prefix
+from penstock.stream.ports import BrokerIncarnation
+
+_log = structlog.get_logger(__name__)
+WALS_PER_ROUND_MAX = 20
+
+Hold = Callable[[], Awaitable[int | None]]
+"""Return the offset of the log from which on destroyed objects must stay; None: no limit. After an
+ObjectStoreError, nothing may be deleted.
+"""
+
+
+class Janitor:
+    """Delete the useless objects of one cluster while its controller is active."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        runtime: Runtime,
+        backup: Backup,
+        store: ObjectStore,
+        *,
+        timeline: Timeline,
+        now: MonotonicClock,
+        now_ms: WallClock,
+        holds: Sequence[Hold] = (),
+        wal_hold: Hold | None = None,
+    ) -> None:
+        """holds: for objects. wal_hold: for slots of ended WALs, which leases do not protect."""
+        self._config = config
+        self._runtime = runtime
+        self._backup = backup
+        self._store = store
+        self._timeline = timeline
+        self._now = now
+        self._now_ms = now_ms
+        self._holds = holds
+        self._wal_hold = wal_hold
+        self._seen_ended: dict[BrokerIncarnation, tuple[float, MetadataOffset]] = {}
+        """When each ended WAL was first seen, and the end of the log at that time."""
+        self._cleaned: dict[BrokerIncarnation, tuple[float, Millis]] = {}
+        """When leftovers of each ended WAL were deleted, and the store's time of its fence."""
+
+    async def run(self) -> None:
+        """Delete until cancelled or until the runtime ends. Errors of the store are retried in the
+        next round.
+        """
+        while True:
+            try:
+                while await self.delete_destroyed():
+                    pass
+                await self.clean_ended_wals()
+                await self.remove_old_wals()
+            except ObjectStoreError as error:
+                _log.warning("janitor_round_failed", error=str(error))
+            except TimeoutError:
+                _log.warning(
+                    "janitor_round_failed",
+                    error="the controller is overloaded, or the backup makes no progress",
+                )
+            await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
+
+    async def delete_destroyed(self) -> int:
+        """Delete one batch of objects whose grace has ended. Return their number; 0: none
+        is due.
+        """
+        grace_ms, late_ms = self._config.read_grace_ms, self._config.late_put_grace_ms
+
+        def due(
+            image: MetadataImage,
+        ) -> tuple[list[tuple[ObjectId, str, MetadataOffset]], MetadataOffset]:
+            now = self._now()
+            self._timeline.note(image.end_offset, now)
+            states = deletable(
+                image,
+                lambda offset: self._timeline.age_s(offset, now),
+                grace_ms,
+                late_ms,
+                DELETE_BATCH_COUNT,
+            )
+            return [(state.object_id, state.key, state.since) for state in states], image.end_offset
+
+        objects, offset = await self._runtime.with_committed_image(due)
+        for hold in self._holds if objects else ():
+            protected_from = await hold()
+            objects = [
+                found for found in objects if protected_from is None or found[2] < protected_from
+            ]
+        if not objects:
+            return 0
+        await self._backed_up(offset)
+        await self._store.delete([key for _, key, _ in objects])
+        removed = [object_id for object_id, _, _ in objects]
+        reply = await self._runtime.submit(
+            "ObjectsRemoved", lambda image, _: Result(objects_removed(image, removed))
+        )
+        _log.info("objects_deleted", count=len(objects))
+        return len(objects) if reply.status is Status.OK else 0
+
+    async def clean_ended_wals(self) -> int:
+        """Delete leftovers of WALs that ended at least a read grace ago, or before this process
+        began. Return the number of deleted objects.
+        """
+
+        def ended(
+            image: MetadataImage,
+        ) -> tuple[list[tuple[BrokerIncarnation, WalSequence]], MetadataOffset]:
+            wals = [
+                (wal.writer, wal.end)
+                for wal in image.nodes.wals()
+                if wal.end is not None and wal.writer not in self._cleaned
+            ]
+            return wals, image.end_offset
+
+        now = self._now()
+        deleted = 0
+        cleaned = 0
+        wals, offset = await self._runtime.with_committed_image(ended)
+        protected_from = None if self._wal_hold is None or not wals else await self._wal_hold()
+        for writer, end in wals:
+            since, seen_offset = self._seen_ended.setdefault(writer, (now, offset))
+            if (now - since) * 1_000 < self._config.read_grace_ms or cleaned == WALS_PER_ROUND_MAX:
+                continue
+            if protected_from is not None and seen_offset > protected_from:
+                continue
+            await self._backed_up(offset)
+            count, fence_ms = await self._clean_wal(writer, end)
+            deleted += count
+            cleaned += 1
+            self._cleaned[writer] = now, fence_ms
+            del self._seen_ended[writer]
+        return deleted
+
+    async def remove_old_wals(self) -> int:
+        """Delete the fences of WALs that ended long ago, and forget these WALs. Return their
+        number.
+        """
+        now, limit_ms = self._now(), self._now_ms() - self._config.fence_kept_ms
+        old = [
+            writer
+            for writer, (since, fence_ms) in self._cleaned.items()
+            if fence_ms < limit_ms and (now - since) * 1_000 >= self._config.late_put_grace_ms
+        ]
+        if not old:
+            return 0
+        writers, offset = await self._runtime.with_committed_image(
+            lambda image: (removable_wals(image, old)[:WALS_PER_ROUND_MAX], image.end_offset)
+        )
+        if not writers:
+            return 0
+        await self._backed_up(offset)
+        for writer in writers:
+            keys = [info.key async for info in self._store.list(wal_prefix(writer))]
+            for at in range(0, len(keys), DELETE_BATCH_COUNT):
+                await self._store.delete(keys[at : at + DELETE_BATCH_COUNT])
+        reply = await self._runtime.submit(
+            "RemoveWals", lambda image, _: Result(remove_wals(image, writers))
+        )
+        if reply.status is not Status.OK:
+            return 0
+        for writer in writers:
+            del self._cleaned[writer]
+        _log.info("old_wals_removed", count=len(writers))
+        return len(writers)
+
+    async def _backed_up(self, offset: MetadataOffset) -> None:
+        """Wait until the backup has the image up to `offset`. Raises TimeoutError while the store
+        accepts no backup.
+        """
+        async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
+            await self._backup.covered(offset)
+
+    async def _clean_wal(self, writer: BrokerIncarnation, end: WalSequence) -> tuple[int, Millis]:
+        """Delete the slots below the end. The fence is at the end; after it there are at most
+        useless slots of a paused writer. Return the number of deleted slots, and the time of the
+        newest of what is left at the end and behind it; 0 after an orderly end, which needs no
+        fence.
+        """
+        keys: list[str] = []
+        fence_ms = Millis(0)
+        async for info in self._store.list(wal_prefix(writer)):
+            slot = parse_wal_key(info.key)
+            if slot is None or slot.writer != writer:
+                continue
+            if slot.sequence < end:
+                keys.append(info.key)
+            else:
+                fence_ms = max(fence_ms, Millis(info.modified_ms))
+        unregistered = await self._runtime.with_committed_image(
+            lambda image: [key for key in keys if image.objects.in_place(key) is None]
+        )
+        for at in range(0, len(unregistered), DELETE_BATCH_COUNT):
+            await self._store.delete(unregistered[at : at + DELETE_BATCH_COUNT])
+        if unregistered:
+            _log.info(
+                "ended_wal_cleaned",
+                node_id=writer.node_id,
+                node_epoch=writer.node_epoch,
+                deleted=len(unregistered),
+            )
+        return len(unregistered), fence_ms

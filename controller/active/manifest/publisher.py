@@ -1,0 +1,330 @@
+"""Publish the public manifest to the store: one object a version, at most one a second, only when
+something changed.
+
+Invariants: version = newest in the store + 1, written with put_if_absent, so versions are a chain.
+A publisher that meets a version of a higher controller epoch stops, so a deposed leader cannot go
+back in time. A version shows one moment, between two batches of the writer, when all that the image
+holds is committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until the
+outcome is known. A new leader writes everything again: it refers to nothing that another one wrote.
+Old versions are deleted when no root younger than the grace refers to them. A change that a version
+has shown for less than the readers' grace counts as not shown yet (`protected_from`), and brokers
+delete only what the manifest has shown (`shown_offset`). So a slot or an object that a root names
+exists for that long after the root was the newest.
+Must not hold the event loop: the image is captured, encoded and compressed in steps of some 10 ms.
+Source: docs/design/manifest.md.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import Millis
+from penstock.controller.active.manifest.changes import ManifestChanges
+from penstock.controller.active.manifest.ledger import Ledger
+from penstock.controller.active.writer import Runtime
+from penstock.controller.config import ControllerConfig
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset, Record
+from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS
+from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
+from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from penstock.stream.errors import FormatUnknown, ObjectCorrupt
+from penstock.stream.format.keys import manifest_key, manifest_prefix, parse_manifest_key
+from penstock.stream.format.manifest import codec
+from penstock.stream.format.manifest.codec import Draft
+from penstock.stream.format.manifest.model import LiveWal, ManifestRoot
+
+_log = structlog.get_logger(__name__)
+
+CAPTURE_ENTRIES_MAX = 3_000
+"""Entries taken between two batches of the writer, in 3 to 5 ms. A partition counts as ten."""
+
+LOOKS_PER_DOUBLING = 16
+"""After so many looks at the image, twice as much is taken in each. Otherwise changes that come
+faster than they are captured would delay the version forever.
+"""
+
+
+class Superseded(Exception):
+    """A controller of a higher epoch publishes, so this controller no longer leads."""
+
+    def __init__(self, own_epoch: int, found_epoch: int) -> None:
+        super().__init__(
+            f"the newest manifest is of controller epoch {found_epoch}, this controller leads epoch"
+            f" {own_epoch}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """The contents of the root besides topics, captured with the last of them."""
+
+    metadata_offset: MetadataOffset
+    published_ms: Millis
+    wals: tuple[LiveWal, ...]
+    wal_grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """The first unpublished change, which is at or behind `offset`. `since` is a time of the
+    monotonic clock.
+    """
+
+    offset: MetadataOffset
+    since: float
+
+
+class ManifestPublisher:
+    """The publishing task of one active controller. Create it before its runtime starts."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        runtime: Runtime,
+        store: ObjectStore,
+        *,
+        now: MonotonicClock,
+        now_ms: WallClock,
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._store = store
+        self._now = now
+        self._now_ms = now_ms
+        self._ledger = Ledger()
+        self._changes = ManifestChanges(everything=True)
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._newest = -1
+        """Newest known version in the store, or -1 if it is not known."""
+        self._draft: Draft | None = None
+        self._unsent: list[bytes] | None = None
+        self._stored: set[int] = set()
+        self._retired: dict[int, float] = {}
+        self._behind: _Behind | None = _Behind(MetadataOffset(0), now())
+        self._drawn_behind: _Behind | None = self._behind
+        self._shown: deque[tuple[float, MetadataOffset]] = deque()
+        """For each version in the store that is younger than the grace: the time of its write, and
+        the oldest change that it shows.
+        """
+        runtime.observe(self._note)
+
+    async def run(self) -> None:
+        """Run until cancelled, until the runtime is over, or until another controller has taken
+        over.
+        """
+        interval_s = self._config.manifest_interval_ms / 1_000
+        while True:
+            await self._until_due()
+            began = self._now()
+            try:
+                await self.publish()
+                await self._drop_old()
+            except Superseded as error:
+                _log.warning("manifest_superseded", reason=str(error))
+                return
+            except (ObjectStoreError, FormatUnknown) as error:
+                _log.warning("manifest_not_published", error=str(error))
+                self._wake.set()
+            await asyncio.sleep(max(0.0, began + interval_s - self._now()))
+
+    async def protected_from(self) -> MetadataOffset | None:
+        """Return the offset from which the janitor must keep destroyed objects.
+
+        What was destroyed at this offset or later may still be named by the newest version of less
+        than a grace ago.
+        """
+        due_at = self._now() - self._config.read_grace_ms / 1_000
+        while self._shown and self._shown[0][0] <= due_at:
+            self._shown.popleft()
+        if self._shown:
+            return self._shown[0][1]
+        return None if self._behind is None else self._behind.offset
+
+    @property
+    def shown_offset(self) -> MetadataOffset:
+        """Return the metadata offset below which everything is in the newest version."""
+        return self._runtime.image.end_offset if self._behind is None else self._behind.offset
+
+    @property
+    def behind_s(self) -> float:
+        """Return the age of the oldest change that no version in the store shows, or 0 if there is
+        none.
+        """
+        return 0.0 if self._behind is None else self._now() - self._behind.since
+
+    async def publish(self) -> bool:
+        """Publish one version now if anything changed. Return whether one was written.
+
+        Raises Superseded, ObjectStoreError, and what `Runtime.with_committed_image` raises.
+        """
+        self._wake.clear()
+        if self._newest < 0:
+            await self._adopt()
+        if self._unsent is None and not await self._draw_up():
+            return False
+        await self._send()
+        return True
+
+    def _note(self, records: Sequence[Record]) -> None:
+        if self._changes.note(records):
+            now = _Behind(
+                MetadataOffset(self._runtime.image.end_offset - len(records)), self._now()
+            )
+            self._behind = self._behind or now
+            self._drawn_behind = self._drawn_behind or now
+            self._wake.set()
+
+    async def _until_due(self) -> None:
+        """Wait until something changed, or old versions may have to be deleted."""
+        try:
+            async with asyncio.timeout(
+                self._config.manifest_grace_ms / 1_000 if self._retired else None
+            ):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    # --- drawing up -------------------------------------------------------------------------------
+
+    async def _draw_up(self) -> bool:
+        """Capture what changed and encode it, step by step. Return False if nothing changed."""
+        draft = self._draft = self._draft or Draft(self._newest + 1)
+        looks_count = 0
+        while True:
+            entries_max = CAPTURE_ENTRIES_MAX << looks_count // LOOKS_PER_DOUBLING
+            looks_count += 1
+            capture = partial(self._capture, entries_max)
+            moment = await self._runtime.with_committed_image(capture)
+            for _ in self._ledger.write(draft):
+                await asyncio.sleep(0)
+            if moment is not None:
+                break
+        if not self._ledger.changed:
+            self._behind = self._drawn_behind
+            return False
+        self._ledger.changed = False
+        root = ManifestRoot(
+            self._config.cluster_id,
+            self._runtime.epoch,
+            draft.version,
+            moment.metadata_offset,
+            moment.published_ms,
+            moment.wals,
+            self._ledger.topic_entries(),
+            moment.wal_grace_ms,
+            CONFIG_DEFAULTS,
+        )
+        self._unsent = draft.finish(root)
+        return True
+
+    def _capture(self, entries_max: int, image: MetadataImage) -> _Moment | None:
+        """Capture a part of the changes between two batches. Return None if there is more to
+        capture.
+        """
+        changes, self._changes = self._changes, ManifestChanges()
+        assert self._draft is not None, "drawn up without a draft"
+        self._ledger.absorb(changes, image, self._draft.version)
+        if not self._ledger.capture(image, entries_max):
+            return None
+        self._drawn_behind = None
+        wals = tuple(
+            LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed)
+            for wal in image.nodes.running_wals()
+        )
+        graces_ms = [node.wal_delete_grace_ms for node in image.nodes if not node.fenced]
+        return _Moment(
+            image.end_offset, self._now_ms(), wals, min([self._config.read_grace_ms, *graces_ms])
+        )
+
+    # --- the store --------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        """Write the version that was drawn up.
+
+        If another controller wrote one in its place, everything is drawn up again behind that one.
+        """
+        assert self._unsent is not None, "nothing is drawn up"
+        assert self._draft is not None, "nothing is drawn up"
+        version, chunks = self._draft.version, self._unsent
+        key = manifest_key(self._config.cluster_id, version)
+        try:
+            await self._store.put_if_absent(key, chunks)
+        except PreconditionFailed:
+            if not await self._holds(key, chunks[-1]):
+                await self._adopt()
+                return
+        size_bytes = sum(map(len, chunks))
+        self._newest = version
+        self._draft = self._unsent = None
+        if self._behind is not None:
+            self._shown.append((self._now(), self._behind.offset))
+        self._behind = self._drawn_behind
+        if self._behind is not None:
+            # Changes made while this version could not be written were noted before.
+            self._wake.set()
+        self._stored.add(version)
+        for old in self._stored - self._ledger.versions().keys() - {version}:
+            self._retired.setdefault(old, self._now())
+        _log.debug("manifest_published", version=version, bytes=size_bytes)
+
+    async def _holds(self, key: str, footer: bytes) -> bool:
+        """Return True if the object holds our own bytes, because an earlier try had succeeded.
+
+        Equal footers mean equal objects.
+        """
+        try:
+            tail = await self._store.get_tail(key, codec.FOOTER.size)
+        except ObjectNotFound:
+            return False
+        return tail.data == footer
+
+    async def _adopt(self) -> None:
+        """Find out what is in the store and start again behind it. Raises Superseded."""
+        self._draft = self._unsent = None
+        self._changes = ManifestChanges(everything=True)
+        self._wake.set()
+        versions: list[int] = []
+        async for info in self._store.list(manifest_prefix(self._config.cluster_id)):
+            parsed = parse_manifest_key(info.key)
+            if parsed is not None:
+                versions.append(parsed[1])
+        newest = max(versions, default=0)
+        if newest:
+            await self._check_epoch(manifest_key(self._config.cluster_id, newest))
+        self._newest = newest
+        self._stored = set(versions)
+
+    async def _check_epoch(self, key: str) -> None:
+        try:
+            tail = await self._store.get_tail(key, codec.FOOTER.size)
+            footer = codec.parse_footer(tail.data, tail.size_bytes, key)
+        except ObjectNotFound:
+            return  # A newer version replaced this one: the next write finds it.
+        except ObjectCorrupt as error:
+            _log.error(
+                "manifest_damaged", key=key, error=str(error), hint="a whole version follows it"
+            )
+            return
+        if footer.controller_epoch > self._runtime.epoch:
+            raise Superseded(self._runtime.epoch, footer.controller_epoch)
+
+    async def _drop_old(self) -> None:
+        """Delete versions that no root younger than the grace refers to."""
+        due_at = self._now() - self._config.manifest_grace_ms / 1_000
+        due = [version for version, since in self._retired.items() if since <= due_at][
+            :DELETE_BATCH_COUNT
+        ]
+        if due:
+            await self._store.delete(
+                [manifest_key(self._config.cluster_id, version) for version in due]
+            )
+            for version in due:
+                del self._retired[version]
+                self._stored.discard(version)

@@ -1,0 +1,613 @@
+"""Serve the controller's two gRPC services over the runtime.
+
+Invariants: A request is decoded and checked before it is queued. Followers get committed records
+only, in order: from the log or, if the log no longer reaches back, from a snapshot of the image
+between two batches. The leader keeps the sessions; observers may follow any controller. A follower
+that reads slowly delays no other: its stream blocks, gets no heartbeats, and the follower gives it
+up.
+
+Must not decide anything: managers do. Source: KRaft `ControllerApis`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+import msgspec
+import structlog
+
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.active.audit import AdminLog
+from penstock.controller.active.forwarding import RequestAuthorizer
+from penstock.controller.active.sessions import Sessions
+from penstock.controller.active.writer import Runtime
+from penstock.controller.api.callers import EXCHANGE, FOLLOW, CallerRole
+from penstock.controller.api.errors import JournalFailed, NotLeader, QuorumClosed
+from penstock.controller.api.follower import REPLACED_TEXT, STOPPING_DETAIL
+from penstock.controller.api.gate import CallerRefused, Gate
+from penstock.controller.api.messages import (
+    ControllerStatus,
+    DescribeController,
+    FollowRequest,
+    Message,
+    MetadataBatch,
+    Reply,
+    Status,
+)
+from penstock.controller.api.tls import TlsFiles
+from penstock.controller.api.transport import (
+    END_OF_STREAM,
+    EPOCH_KEY,
+    REQUEST_ID_KEY,
+    Listener,
+    StatusCode,
+    StreamContext,
+    StreamHandler,
+    UnaryContext,
+)
+from penstock.controller.api.version import product_version
+from penstock.controller.backup.snapshots import copy_image, encode_copy
+from penstock.controller.config import ControllerConfig
+from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.controller.raft.replicated_log import Quorum
+
+_log = structlog.get_logger(__name__)
+_encode = msgspec.msgpack.Encoder().encode
+_follow_decoder = msgspec.msgpack.Decoder(FollowRequest)
+
+Handle = Callable[[Any, float | None, int, str], Awaitable[Reply[Any]]]
+"""Called with (request, seconds left, size in bytes, request id); returns the reply."""
+
+
+About = Callable[[Any, float | None], Awaitable[Reply[Any]]]
+"""Called with (request, seconds left); returns the reply."""
+
+CopyImage = Callable[[], Awaitable[tuple[ImageCopy, MetadataOffset]]]
+
+CopyStandby = Callable[[], tuple[ImageCopy, MetadataOffset] | None]
+"""Returns None if there is no image of committed records only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Answer requests and keep sessions while this controller leads.
+
+    methods: handlers by the name of the request class. forwarding: authorizes what brokers request
+    for their clients. backup_offset: everything below it is in the
+    store, for a recovery and for readers.
+    """
+
+    runtime: Runtime
+    sessions: Sessions
+    methods: Mapping[str, Handle]
+    forwarding: RequestAuthorizer
+    backup_offset: Callable[[], MetadataOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Describe the part of a controller in the quorum. name: as in ControllerStatus."""
+
+    name: str
+    directory_id: str = ""
+    address: str = ""
+
+    @property
+    def is_outside(self) -> bool:
+        return self.name == OUTSIDE
+
+
+OUTSIDE = "outside"
+_ALONE = Role("voter")
+
+
+class ControllerService:
+    """Serve on one port. While `lead` is set, answer requests and keep sessions; otherwise redirect
+    requests and serve committed records only.
+
+    standby: copies the image of a controller that does not lead. raft: serves the streams of other
+    controllers.
+    """
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        quorum: Quorum,
+        requests: Sequence[type[Message]],
+        *,
+        standby: CopyStandby,
+        raft: StreamHandler,
+        now: MonotonicClock,
+        now_ms: WallClock,
+        about: Mapping[type[Message], About] | None = None,
+        role: Callable[[], Role] = lambda: _ALONE,
+        tls: TlsFiles | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        """about: handlers of requests about the quorum, which do not wait for the writer. role:
+        returns the part of this controller in the quorum. tls: None for plaintext. gate: checks
+        callers; None: all may call everything.
+        """
+        self._gate = gate = gate or Gate()
+        self._audit = AdminLog(gate, now)
+        self._config = config
+        self._quorum = quorum
+        self._standby = standby
+        self._now = now
+        self._wall_ms = now_ms
+        self._lead: Lead | None = None
+        self._leading = asyncio.Event()
+        self._followers: dict[asyncio.Task[None], FollowRequest] = {}
+        self._stopping = False
+        unary = {request.__name__: self._unary(request) for request in requests}
+        unary[DescribeController.__name__] = self._describe
+        unary |= {
+            request.__name__: self._out_of_turn(request, answer)
+            for request, answer in (about or {}).items()
+        }
+        self._role = role
+        self._listener = Listener(
+            {name: gate.unary(name, handler) for name, handler in unary.items()},
+            gate.stream(FOLLOW, self._follow),
+            gate.stream(EXCHANGE, raft),
+            tls=tls,
+            on_handshake=gate.handshakes.begun,
+        )
+
+    async def start(self) -> int:
+        """Serve; return the bound port."""
+        return await self._listener.start(self._config.host, self._config.port)
+
+    async def stop(self) -> None:
+        """End all streams with the reason that this controller stops. Call this after fencing has
+        stopped. Calls under way have 0.2 s to end.
+        """
+        self._stopping = True
+        for task in list(self._followers):
+            task.cancel()
+        await self._listener.stop(0.2)
+
+    @property
+    def is_leading(self) -> bool:
+        return self._lead is not None
+
+    async def wait_leading(self) -> None:
+        await self._leading.wait()
+
+    def lead(self, lead: Lead) -> None:
+        """Begin to serve as the active controller."""
+        self._lead = lead
+        self._leading.set()
+
+    def renounce(self) -> None:
+        """Stop serving as the active controller: brokers are sent to the new one, observers may
+        stay.
+        """
+        self._lead = None
+        self._leading.clear()
+        for task, hello in list(self._followers.items()):
+            if hello.node_id >= 0:
+                task.cancel()
+
+    def disconnect(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
+        """End the streams of a fenced incarnation, and of earlier ones, so that the broker notices
+        at once.
+        """
+        for task, hello in list(self._followers.items()):
+            if hello.node_id == node_id and hello.node_epoch <= node_epoch:
+                task.cancel()
+
+    async def _describe(self, data: bytes, context: UnaryContext) -> bytes:
+        """Describe this controller. Every controller answers, without the writer, so that an
+        overloaded one does too. The offset is of committed records.
+        """
+        del data, context
+        leadership, role = self._quorum.leadership, self._role()
+        status = ControllerStatus(
+            cluster_id=self._config.cluster_id,
+            controller_id=self._config.controller_id,
+            controller_epoch=leadership.epoch,
+            committed_offset=self._quorum.committed_offset,
+            active=leadership.active and self._lead is not None,
+            leader=leadership.address,
+            role="leader" if leadership.active else role.name,
+            directory_id=role.directory_id,
+            address=role.address,
+            members=list(self._quorum.controllers),
+            version=product_version(),
+            now_ms=self._wall_ms(),
+        )
+        return _encode(Reply(controller_epoch=leadership.epoch, value=status))
+
+    def _out_of_turn(
+        self, request_type: type[Message], answer: About
+    ) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
+        decoder = msgspec.msgpack.Decoder(request_type)
+
+        async def handle(data: bytes, context: UnaryContext) -> bytes:
+            reply: Reply[Any]
+            leadership = self._quorum.leadership
+            metadata = dict(context.invocation_metadata())
+            try:
+                request = decoder.decode(data)
+                self._gate.check_request(request, context)
+                stale = (
+                    self._of_another_epoch(metadata, leadership.epoch)
+                    if leadership.active
+                    else None
+                )
+                reply = stale or await answer(request, context.time_remaining())
+                self._audit.answered(request, reply, context)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                reply = Reply(
+                    status=Status.INVALID_REQUEST,
+                    detail=f"the request is not a valid {request_type.__name__}: {error}",
+                )
+            except NotLeader as error:
+                reply = self._not_leader(error.leader)
+            except CallerRefused as error:
+                await context.abort(StatusCode.UNAUTHENTICATED, str(error))
+                raise
+            except (QuorumClosed, JournalFailed) as error:
+                await context.abort(StatusCode.UNAVAILABLE, str(error))
+                raise
+            return _encode(reply)
+
+        return handle
+
+    def _unary(
+        self, request_type: type[Message]
+    ) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
+        decoder = msgspec.msgpack.Decoder(request_type)
+        name = request_type.__name__
+
+        async def handle(data: bytes, context: UnaryContext) -> bytes:
+            try:
+                reply = await self._answer(name, decoder, data, context)
+            except CallerRefused as error:
+                await context.abort(StatusCode.UNAUTHENTICATED, str(error))
+                raise
+            except (QuorumClosed, JournalFailed) as error:
+                await context.abort(StatusCode.UNAVAILABLE, str(error))
+                raise
+            except TimeoutError as error:
+                await context.abort(StatusCode.DEADLINE_EXCEEDED, str(error))
+                raise
+            return _encode(reply)
+
+        return handle
+
+    async def _answer(
+        self, name: str, decoder: msgspec.msgpack.Decoder[Any], data: bytes, context: UnaryContext
+    ) -> Reply[Any]:
+        metadata = dict(context.invocation_metadata())
+        lead = self._lead
+        if lead is None:
+            return self._not_leader(self._quorum.leadership.address)
+        if (refused := self._of_another_epoch(metadata, lead.runtime.epoch)) is not None:
+            return refused
+        limit = self._config.request_bytes_max
+        if len(data) > limit:
+            return Reply(
+                status=Status.INVALID_REQUEST,
+                detail=f"the request has {len(data)} bytes, {limit} are allowed: split it",
+            )
+        try:
+            request = decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return Reply(
+                status=Status.INVALID_REQUEST, detail=f"the request is not a valid {name}: {error}"
+            )
+        self._gate.check_request(request, context)
+        refusal = lead.forwarding.refusal(request, self._gate.caller(context), lead.runtime.image)
+        if refusal:
+            self._audit.refused(request, refusal, context)
+            return Reply(
+                status=Status.NOT_AUTHORIZED,
+                detail=f"the controller refuses this {name}: {refusal}",
+                controller_epoch=lead.runtime.epoch,
+            )
+        request_id = str(metadata.get(REQUEST_ID_KEY, ""))[:64]
+        try:
+            reply = await lead.methods[name](
+                request, context.time_remaining(), len(data), request_id
+            )
+        except NotLeader as error:
+            return self._not_leader(error.leader)
+        self._audit.answered(request, reply, context)
+        return reply
+
+    def _of_another_epoch(
+        self, metadata: Mapping[str, object], epoch: ControllerEpoch
+    ) -> Reply[Any] | None:
+        """Refuse an attempt that names another epoch than this leader's; None: it names this one.
+
+        A later one: another controller leads, and this one does not know yet. An earlier one, or
+        none: the attempt may be late, and what it changes may have been changed again since.
+        """
+        named = str(metadata.get(EPOCH_KEY, ""))[:20]
+        named_epoch = int(named) if named.isdecimal() else 0
+        if named_epoch > epoch:
+            return self._not_leader("")
+        if named_epoch < epoch:
+            return Reply(status=Status.STALE_CONTROLLER_EPOCH, controller_epoch=epoch)
+        return None
+
+    def _not_leader(self, leader: str) -> Reply[Any]:
+        return Reply(
+            status=Status.NOT_LEADER, detail=leader, controller_epoch=self._quorum.leadership.epoch
+        )
+
+    async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
+        """Copy the image. Raise _StreamRefused while this controller gains or loses leadership: the
+        image then belongs to the writer and may hold uncommitted records.
+        """
+        if self._lead is not None:
+            return await self._lead.runtime.with_committed_image(copy_image)
+        copied = self._standby()
+        if copied is None:
+            raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+        return copied
+
+    # --- Follow -----------------------------------------------------------------------------------
+
+    async def _follow(self, _: object, context: StreamContext) -> None:
+        """Serve one follower. It runs in a task of its own, so that a fence or a stop can end it
+        with a reason.
+        """
+        data = await context.read()
+        if data is END_OF_STREAM:
+            return
+        hello = await self._hello_of(cast("bytes", data), context)
+        if hello is None:
+            return
+        if len(self._followers) >= self._config.followers_count_max:
+            await context.abort(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"{len(self._followers)} followers are connected, which is the limit",
+            )
+            return
+        task = asyncio.get_running_loop().create_task(self._serve_follower(hello, context))
+        self._followers[task] = hello
+        try:
+            await asyncio.wait((task,))
+        finally:
+            del self._followers[task]
+            task.cancel()
+        if not task.cancelled():
+            failure = task.exception()
+            if isinstance(failure, _StreamRefused):
+                await context.abort(failure.code, failure.detail)
+            elif failure is not None:
+                detail = f"{type(failure).__name__}: {failure}"
+                _log.warning("follower_stream_failed", node_id=hello.node_id, error=detail)
+                await context.abort(StatusCode.UNAVAILABLE, detail)
+        elif self._stopping:
+            await context.abort(StatusCode.UNAVAILABLE, STOPPING_DETAIL)
+        elif self._lead is None:
+            await context.abort(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+        else:
+            await context.abort(
+                StatusCode.PERMISSION_DENIED, _refusal(self._lead.sessions, hello, "is fenced")
+            )
+
+    async def _hello_of(self, data: bytes, context: StreamContext) -> FollowRequest | None:
+        """Return the first message; None: the stream was ended, because it is not valid or the
+        caller is not this node.
+        """
+        try:
+            hello = _follow_decoder.decode(data)
+            if hello.node_id >= 0:
+                self._gate.check_node(FOLLOW, CallerRole.BROKER, hello.node_id, context)
+        except CallerRefused as error:
+            await context.abort(StatusCode.UNAUTHENTICATED, str(error))
+            return None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            await context.abort(StatusCode.INVALID_ARGUMENT, f"not a valid FollowRequest: {error}")
+            return None
+        return hello
+
+    async def _serve_follower(self, hello: FollowRequest, context: StreamContext) -> None:
+        session: _Session | None = None
+        if self._role().is_outside:
+            raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+        if hello.node_id >= 0:
+            lead = self._lead
+            if lead is None:
+                raise _StreamRefused(
+                    StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address
+                )
+            stream = lead.sessions.opened(hello.node_id, hello.node_epoch, self._now_ms())
+            if stream is None:
+                raise _StreamRefused(
+                    StatusCode.PERMISSION_DENIED,
+                    _refusal(lead.sessions, hello, "has no session"),
+                )
+            session = _Session(lead.sessions, hello, stream)
+        feed = _Feed(
+            hello,
+            self._quorum,
+            self._copy_image,
+            self._config,
+            context,
+            backup_offset=self._backup_offset,
+        )
+        feeding = asyncio.get_running_loop().create_task(feed.run())
+        reading = asyncio.get_running_loop().create_task(
+            self._read_heartbeats(session, feed, context)
+        )
+        try:
+            await asyncio.wait((feeding, reading), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if session is not None:
+                session.sessions.broken(
+                    hello.node_id, hello.node_epoch, session.stream, self._now_ms()
+                )
+            for task in (feeding, reading):
+                task.cancel()
+            await asyncio.wait((feeding, reading))
+        for task in (feeding, reading):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _read_heartbeats(
+        self, session: "_Session | None", feed: "_Feed", context: StreamContext
+    ) -> None:
+        """Read heartbeats until the follower ends its side."""
+        while (data := await context.read()) is not END_OF_STREAM:
+            request = _follow_decoder.decode(cast("bytes", data))
+            if session is not None:
+                session.heard(self._now_ms())
+            feed.heard = request.heartbeat
+
+    def _backup_offset(self) -> MetadataOffset:
+        """Return the end of the backup, which only the leader knows; 0 otherwise."""
+        return MetadataOffset(0) if self._lead is None else self._lead.backup_offset()
+
+    def _now_ms(self) -> int:
+        return int(self._now() * 1_000)
+
+
+class _StreamRefused(Exception):
+    """End a follower's stream with a gRPC status that says why."""
+
+    def __init__(self, code: StatusCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """Hold a broker's session for one stream, with the sessions of the leader that keeps it."""
+
+    sessions: Sessions
+    node: FollowRequest
+    stream: int
+
+    def heard(self, now_ms: int) -> None:
+        node = self.node
+        if not self.sessions.heard(node.node_id, node.node_epoch, self.stream, now_ms):
+            detail = (
+                f"the session of node {node.node_id} epoch {node.node_epoch} is over or has moved"
+                " to another stream"
+            )
+            raise _StreamRefused(StatusCode.ABORTED, detail)
+
+
+def _refusal(sessions: Sessions, hello: FollowRequest, reason: str) -> str:
+    """Return why this incarnation gets no session."""
+    if sessions.is_replaced(NodeId(hello.node_id), NodeEpoch(hello.node_epoch)):
+        reason = REPLACED_TEXT
+    return f"node {hello.node_id} epoch {hello.node_epoch} {reason}"
+
+
+class _Feed:
+    """Send to one follower: first what it lacks, then every commit, and at least one message per
+    heartbeat interval.
+    """
+
+    def __init__(
+        self,
+        hello: FollowRequest,
+        quorum: Quorum,
+        copy: CopyImage,
+        config: ControllerConfig,
+        context: StreamContext,
+        *,
+        backup_offset: Callable[[], MetadataOffset],
+    ) -> None:
+        self._hello = hello
+        self._next = hello.from_offset
+        self.heard = hello.heartbeat
+        self._quorum = quorum
+        self._copy = copy
+        self._backup_offset = backup_offset
+        self._config = config
+        self._context = context
+        self._controllers: tuple[str, ...] = ()
+        """The addresses that the follower has."""
+
+    async def run(self) -> None:
+        quorum, max_bytes = self._quorum, self._config.batch_bytes_max
+        interval_s = self._config.heartbeat_interval_ms / 1_000
+        if self._next > quorum.committed_offset and not quorum.leadership.active:
+            await quorum.wait_committed(MetadataOffset(self._next - 1))
+        if not quorum.first_offset <= self._next <= quorum.committed_offset:
+            await self._send_snapshot()
+        while self._next < quorum.committed_offset:
+            await self._send_committed(max_bytes)
+        await self._send(self._next, [])
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await quorum.wait_committed(self._next)
+            await self._send_committed(max_bytes)
+
+    async def _send_committed(self, max_bytes: int) -> None:
+        """Send one message; without records it is a heartbeat. A follower behind the begin of the
+        log gets a snapshot first.
+        """
+        if self._next < self._quorum.first_offset:
+            await self._send_snapshot()
+        committed = self._quorum.read(self._next, max_bytes)
+        await self._send(self._next, [msgspec.Raw(record) for record in committed.records])
+        self._next = committed.end_offset
+
+    async def _send(
+        self,
+        base: MetadataOffset,
+        records: list[msgspec.Raw],
+        *,
+        snapshot: bool = False,
+        reset: bool = False,
+    ) -> None:
+        controllers = self._quorum.controllers
+        news, self._controllers = controllers != self._controllers, controllers
+        batch = MetadataBatch(
+            base_offset=base,
+            end_offset=base if snapshot else MetadataOffset(base + len(records)),
+            controller_epoch=self._quorum.leadership.epoch,
+            records=records,
+            snapshot=snapshot,
+            reset=reset,
+            heard=self.heard,
+            backup_offset=self._backup_offset(),
+            controllers=list(controllers) if news else [],
+            session_timeout_ms=self._config.session_timeout_ms,
+            session_grace_ms=self._config.session_grace_ms,
+        )
+        await self._context.write(_encode(batch))
+
+    async def _send_snapshot(self) -> None:
+        """Send the current image as a snapshot; an empty batch ends it."""
+        copied, offset = await self._copy()
+        encoded = await encode_copy(copied)
+        unsent = iter(encoded)
+        reset = True
+        while chunk := _take_bytes(unsent, self._config.batch_bytes_max):
+            await self._send(offset, chunk, snapshot=True, reset=reset)
+            reset = False
+        self._next = offset
+        await self._send(offset, [])
+        _log.info(
+            "follower_snapshot_sent",
+            node_id=self._hello.node_id,
+            offset=offset,
+            records=len(encoded),
+        )
+
+
+def _take_bytes(records: Iterator[msgspec.Raw], max_bytes: int) -> list[msgspec.Raw]:
+    """Return records of about `max_bytes` in total, at least one if there is one."""
+    chunk: list[msgspec.Raw] = []
+    size_bytes = 0
+    while size_bytes < max_bytes and (taken := list(islice(records, 1))):
+        chunk += taken
+        size_bytes += len(memoryview(taken[0]))
+    return chunk

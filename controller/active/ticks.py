@@ -1,0 +1,215 @@
+"""Run the periodic work of the active controller: fence dead brokers and those that do not close
+moving partitions, assign recoveries of WALs, hold due elections, remove deleted topics for good,
+expire and destroy objects.
+
+Invariants: A manager makes every decision; the writer runs it and commits it like a request. Each
+transaction is bounded and repeated while it finds work. The work depends on the current state, not
+on events: a lost wake-up costs one maintenance interval. Fencing has a task of its own, so that
+long maintenance never delays it. The monotonic clock of this process measures durations, from when
+this process first saw their begin: a new leader starts them again.
+
+Must not keep other state that a new leader would miss. Source: KRaft `QuorumController` periodic
+tasks.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from penstock.base.clock import MonotonicClock
+from penstock.base.ids import Millis, NodeEpoch, NodeId
+from penstock.controller.active.sessions import SessionEnded, Sessions
+from penstock.controller.active.timeline import Timeline
+from penstock.controller.active.writer import Runtime
+from penstock.controller.api.errors import NotLeader, QuorumClosed
+from penstock.controller.api.messages import Status
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.delegation_tokens import remove_expired_tokens
+from penstock.controller.managers.deleted_topics import remove_deleted
+from penstock.controller.managers.elections import elect_leaderless
+from penstock.controller.managers.kept_logs import drop_kept
+from penstock.controller.managers.nodes import fence_brokers
+from penstock.controller.managers.objects import destroy_unreferenced, expire_prepared
+from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
+from penstock.controller.managers.recovery import assign_recoveries
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset, Record
+from penstock.stream.ports import BrokerIncarnation
+
+_log = structlog.get_logger(__name__)
+OBJECTS_PER_TRANSACTION_MAX = 1_000
+ROUNDS_MAX = 100
+"""Most transactions of one kind in one round of maintenance; the next round does the rest."""
+
+Chore = Callable[[MetadataImage, Millis], list[Record]]
+
+
+class Ticks:
+    """The periodic tasks of one active controller."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        runtime: Runtime,
+        sessions: Sessions,
+        *,
+        disconnect: Callable[[NodeId, NodeEpoch], None],
+        due: asyncio.Event,
+        timeline: Timeline,
+        now: MonotonicClock,
+    ) -> None:
+        """due: set it to run maintenance now, because a broker came or went. timeline: of this
+        active controller; `maintain` adds to it.
+        """
+        self._config = config
+        self._runtime = runtime
+        self._sessions = sessions
+        self._disconnect = disconnect
+        self._now = now
+        self._due = due
+        self._timeline = timeline
+        self._moves: dict[MoveUnderWay, float] = {}
+        """When this process first saw each move."""
+        self._chores: tuple[tuple[str, Chore], ...] = (
+            ("AssignRecoveries", lambda image, _: assign_recoveries(image, sessions.alive())),
+            (
+                "ElectLeaderless",
+                lambda image, now_ms: elect_leaderless(image, sessions.alive(), now_ms),
+            ),
+            (
+                "ExpirePrepared",
+                lambda image, now_ms: expire_prepared(
+                    image, now_ms, self._age_s, OBJECTS_PER_TRANSACTION_MAX
+                ),
+            ),
+            (
+                "RemoveDeletedTopics",
+                lambda image, _: remove_deleted(image, self._age_s, config.deleted_partitions_max),
+            ),
+            (
+                "DropKeptLogs",
+                lambda image, _: drop_kept(image, self._age_s),
+            ),
+            ("RemoveExpiredTokens", remove_expired_tokens),
+            (
+                "DestroyUnreferenced",
+                lambda image, now_ms: destroy_unreferenced(
+                    image, now_ms, OBJECTS_PER_TRANSACTION_MAX
+                ),
+            ),
+        )
+
+    async def watch_sessions(self) -> None:
+        """Fence silent brokers. Run until cancelled or until the runtime ends."""
+        longest_ms = self._config.tick_interval_ms
+        while True:
+            now_ms = int(self._now() * 1_000)
+            interval_ms = self._sessions.next_end_in_ms(now_ms, longest_ms)
+            ended = self._sessions.expired(now_ms, interval_ms)
+            if ended:
+                await self._fence(ended)
+            await asyncio.sleep(interval_ms / 1_000)
+
+    async def watch_moves(self) -> None:
+        """Fence sources that do not close in time. Run until cancelled or until the runtime ends. A
+        new leader gives a source a whole timeout: it could not close while no controller was
+        active.
+        """
+        while True:
+            await self._fence_overdue()
+            await asyncio.sleep(self._config.maintenance_interval_ms / 1_000)
+
+    async def _fence_overdue(self) -> None:
+        ended: list[SessionEnded] = []
+
+        def fence_overdue(image: MetadataImage, _: Millis) -> Result[None]:
+            now = self._now()
+            self._moves = {move: self._moves.get(move, now) for move in moves_under_way(image)}
+            timeout_s = self._config.move_timeout_ms / 1_000
+            overdue = sources_of(
+                image, [move for move, since in self._moves.items() if now - since >= timeout_s]
+            )
+            ended.extend(
+                SessionEnded(
+                    node.node_id,
+                    node.node_epoch,
+                    f"it did not close partition {key.partition} of topic {key.topic_id} in time",
+                )
+                for node, key in overdue.items()
+            )
+            return Result(fence_brokers(image, overdue))
+
+        try:
+            reply = await self._runtime.submit("FenceOverdue", fence_overdue)
+        except TimeoutError:
+            return
+        if reply.status is Status.OK:
+            self._end_sessions(ended)
+
+    async def maintain(self) -> None:
+        """Run all chores, now and then again. Run until cancelled or until the runtime ends."""
+        while True:
+            self._due.clear()
+            await self._runtime.with_committed_image(
+                lambda image: self._timeline.note(image.end_offset, self._now())
+            )
+            for name, chore in self._chores:
+                await self._run_chore(name, chore)
+            try:
+                async with asyncio.timeout(self._config.maintenance_interval_ms / 1_000):
+                    await self._due.wait()
+            except TimeoutError:
+                continue
+
+    def _age_s(self, offset: MetadataOffset) -> float:
+        return self._timeline.age_s(offset, self._now())
+
+    async def _fence(self, ended: list[SessionEnded]) -> None:
+        """Commit the fences, then end the sessions. If the queue is full, the next tick finds the
+        same sessions again.
+        """
+        dead = [BrokerIncarnation(end.node_id, end.node_epoch) for end in ended]
+        try:
+            reply = await self._runtime.submit(
+                "FenceBrokers", lambda image, _: Result(fence_brokers(image, dead))
+            )
+        except TimeoutError:
+            return
+        if reply.status is not Status.OK:
+            return
+        self._end_sessions(ended)
+
+    def _end_sessions(self, ended: list[SessionEnded]) -> None:
+        for end in ended:
+            _log.warning(
+                "broker_fenced", node_id=end.node_id, node_epoch=end.node_epoch, reason=end.reason
+            )
+            self._sessions.removed(end.node_id, end.node_epoch)
+            self._disconnect(end.node_id, end.node_epoch)
+        if ended:
+            self._due.set()
+
+    async def _run_chore(self, name: str, chore: Chore) -> None:
+        for _ in range(ROUNDS_MAX):
+            done = 0
+
+            def work(image: MetadataImage, now_ms: Millis) -> Result[None]:
+                nonlocal done
+                records = chore(image, now_ms)
+                done = len(records)
+                return Result(records)
+
+            try:
+                await self._runtime.submit(name, work)
+            except TimeoutError:
+                return
+            if not done:
+                return
+
+
+OVER = (QuorumClosed, NotLeader)
+"""Errors that end the tasks normally: the runtime ended, and another controller or process takes
+over.
+"""

@@ -1,0 +1,375 @@
+"""Run the single writer: requests in, records through the quorum, answers out.
+
+Invariants: Managers run one after another against one image. A request is answered, and its records
+are shown to followers, only after they are committed. Between two batches the image holds committed
+records only (`with_committed_image` relies on it). One proposal is under way; requests that arrive
+meanwhile form the next batch, so the batch grows with the load and an idle controller answers after
+one fdatasync. A proposal takes no further request once its records reach `batch_bytes_max`, so it
+has at most that and one transaction of `transaction_bytes_max`. A request without records is
+answered only when a majority has confirmed that this controller still leads: an old leader answers
+nothing. When a proposal fails, the image may hold uncommitted records: the runtime ends (`failed`)
+and the image is built again from the log.
+
+Must not know a request's meaning (`controller.active.dispatch`) nor gRPC. Source: KRaft
+`QuorumController`'s event queue.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+
+from penstock.base.clock import WallClock
+from penstock.base.histogram import LatencyHistogram
+from penstock.base.ids import Millis
+from penstock.controller.api.errors import NotLeader, QuorumClosed
+from penstock.controller.api.messages import Reply, Status
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.codec import encode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset, Record
+from penstock.controller.raft.replicated_log import Quorum
+
+_log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+Work = Callable[[MetadataImage, Millis], Result[Any]]
+"""A manager bound to its request: it reads the image and never changes it."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    name: str
+    work: Work
+    size_bytes: int
+    deadline: float
+    answer: "asyncio.Future[Reply[Any]]"
+
+
+@dataclass(slots=True)
+class RuntimeCounters:
+    """Count for status and metrics; counters only grow."""
+
+    requests: int = 0
+    refused_busy: int = 0
+    expired: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    commits: LatencyHistogram = field(default_factory=LatencyHistogram)
+    """Latency of proposals until they are committed."""
+
+
+@dataclass(slots=True)
+class _Between:
+    look: Callable[[MetadataImage], Any]
+    answer: "asyncio.Future[Any]" = field(repr=False)
+
+
+class Runtime:
+    """Write for one active controller. Create it with the image as of the quorum's
+    committed end.
+    """
+
+    def __init__(
+        self, quorum: Quorum, image: MetadataImage, config: ControllerConfig, now_ms: WallClock
+    ) -> None:
+        assert image.end_offset == quorum.committed_offset, (
+            f"image at {image.end_offset}, log at {quorum.committed_offset}"
+        )
+        self._quorum = quorum
+        self._image = image
+        self._config = config
+        self._now_ms = now_ms
+        loop = asyncio.get_running_loop()
+        self._now = loop.time
+        self._queue: deque[_Pending] = deque()
+        self._queue_bytes = 0
+        self._between: deque[_Between] = deque()
+        self._wake = asyncio.Event()
+        self._replies: OrderedDict[str, asyncio.Future[Reply[Any]]] = OrderedDict()
+        self._epoch = quorum.leadership.epoch
+        self._task: asyncio.Task[None] | None = None
+        self._observers: list[Callable[[Sequence[Record]], None]] = []
+        self.counters = RuntimeCounters()
+        self.failed: asyncio.Future[None] = loop.create_future()
+        """Done when the writer ends: with a result after `stop`, otherwise with the exception that
+        ended it.
+        """
+
+    @property
+    def epoch(self) -> ControllerEpoch:
+        """The epoch of the active controller that this writer belongs to."""
+        return self._epoch
+
+    @property
+    def image(self) -> MetadataImage:
+        """The image, for metrics: it may hold uncommitted records. Do not store or change any of
+        it.
+        """
+        return self._image
+
+    @property
+    def queued_count(self) -> int:
+        return len(self._queue)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-writer")
+
+    async def stop(self) -> None:
+        """Stop after the batch under way; waiting requests are refused."""
+        if self._task is not None:
+            self._over(QuorumClosed("the controller is stopping"))
+            self._wake.set()
+            await asyncio.wait((self._task,))
+
+    def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
+        """Call `note` with the records of each request, before they are committed;
+        `with_committed_image` shows them once they are. `note` must be quick.
+        """
+        self._observers.append(note)
+
+    async def submit(
+        self,
+        name: str,
+        work: Work,
+        *,
+        timeout_s: float | None = None,
+        size_bytes: int = 0,
+        request_id: str = "",
+    ) -> Reply[Any]:
+        """Run `work` in its turn; return the answer when its records are committed.
+
+        request_id: a repeat with the same id gets the same answer without repeating the work.
+        Raises NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full,
+        the reply is CONTROLLER_BUSY.
+        """
+        known = self._known_answer(request_id)
+        limit_s = self._config.request_timeout_ms / 1_000
+        wait_s = limit_s if timeout_s is None else min(timeout_s, limit_s)
+        answer = known or self._enqueue(name, work, size_bytes, wait_s, request_id)
+        if isinstance(answer, Reply):
+            return answer
+        async with asyncio.timeout(wait_s):
+            return await asyncio.shield(answer)
+
+    async def with_committed_image(self, look: Callable[[MetadataImage], _T]) -> _T:
+        """Call `look` between two batches, when everything in the image is committed. `look` must
+        be quick and must not store any of the image.
+        """
+        self._check_running()
+        waiting = _Between(look, asyncio.get_running_loop().create_future())
+        self._between.append(waiting)
+        self._wake.set()
+        found: _T = await waiting.answer
+        return found
+
+    def _known_answer(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
+        """Return the answer that an earlier attempt got or still waits for. One that expired in the
+        queue was not run, and is run now.
+        """
+        known = self._replies.get(request_id) if request_id else None
+        return None if known is None or (known.done() and known.exception() is not None) else known
+
+    def _check_running(self) -> None:
+        leadership = self._quorum.leadership
+        if self.failed.done():
+            raise QuorumClosed("the controller is stopping")
+        if not leadership.active or leadership.epoch != self._epoch:
+            raise NotLeader(leadership.address)
+
+    def _enqueue(
+        self, name: str, work: Work, size_bytes: int, wait_s: float, request_id: str
+    ) -> "asyncio.Future[Reply[Any]] | Reply[Any]":
+        self._check_running()
+        config = self._config
+        if (
+            len(self._queue) >= config.queue_count_max
+            or self._queue_bytes + size_bytes > config.queue_bytes_max
+        ):
+            self.counters.refused_busy += 1
+            detail = (
+                f"{len(self._queue)} requests ({self._queue_bytes} bytes) wait; try again later"
+            )
+            return Reply(status=Status.CONTROLLER_BUSY, detail=detail, controller_epoch=self._epoch)
+        pending = _Pending(
+            name, work, size_bytes, self._now() + wait_s, asyncio.get_running_loop().create_future()
+        )
+        pending.answer.add_done_callback(_retrieve)
+        self._queue.append(pending)
+        self._queue_bytes += size_bytes
+        if request_id:
+            self._replies[request_id] = pending.answer
+            if len(self._replies) > config.reply_cache_count_max:
+                self._replies.popitem(last=False)
+        self._wake.set()
+        return pending.answer
+
+    async def _run(self) -> None:
+        try:
+            while not self.failed.done():
+                await self._wake.wait()
+                self._wake.clear()
+                while (self._queue or self._between) and not self.failed.done():
+                    self._look_between()
+                    if self._queue:
+                        await self._write_batch(self._take_batch())
+        except NotLeader as error:
+            self._over(error)
+        except BaseException as error:
+            _log.critical(
+                "controller_writer_failed", error=str(error), error_type=type(error).__name__
+            )
+            self._over(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._refuse_waiting()
+
+    def _over(self, error: BaseException | None) -> None:
+        if self.failed.done():
+            return
+        if isinstance(error, QuorumClosed):
+            self.failed.set_result(None)
+        elif error is not None:
+            self.failed.set_exception(error)
+            self.failed.exception()
+
+    def _look_between(self) -> None:
+        while self._between:
+            waiting = self._between.popleft()
+            if waiting.answer.done():
+                continue
+            try:
+                waiting.answer.set_result(waiting.look(self._image))
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller, who gets it
+                waiting.answer.set_exception(error)
+
+    def _take_batch(self) -> list[_Pending]:
+        batch: list[_Pending] = []
+        now = self._now()
+        size_bytes = 0
+        while (
+            self._queue
+            and len(batch) < self._config.batch_count_max
+            and size_bytes < self._config.batch_bytes_max
+        ):
+            pending = self._queue.popleft()
+            size_bytes += pending.size_bytes
+            self._queue_bytes -= pending.size_bytes
+            if pending.deadline <= now:
+                self.counters.expired += 1
+                pending.answer.set_exception(
+                    TimeoutError(f"{pending.name} waited too long in the controller's queue")
+                )
+                continue
+            batch.append(pending)
+        return batch
+
+    async def _write_batch(self, batch: list[_Pending]) -> None:
+        """Run the managers, propose the records once, then answer. The records of one request are
+        in one proposal: all or nothing.
+        """
+        replies: list[Reply[Any]] = []
+        encoded: list[bytes] = []
+        size_bytes = 0
+        try:
+            for pending in batch:
+                reply, records = self._answer(pending)
+                replies.append(reply)
+                encoded += records
+                size_bytes += sum(map(len, records))
+                if size_bytes >= self._config.batch_bytes_max:
+                    self._put_back(batch[len(replies) :])
+                    del batch[len(replies) :]
+                    break
+            self.counters.requests += len(batch)
+            if encoded:
+                proposed_at = self._now()
+                await self._quorum.propose(self._epoch, encoded)
+                self.counters.commits.observe((self._now() - proposed_at) * 1_000)
+                self.counters.batches += 1
+                self.counters.records += len(encoded)
+                self.counters.bytes += size_bytes
+            else:
+                await self._quorum.confirm(self._epoch)
+        except BaseException as error:
+            lost: Exception = QuorumClosed(
+                "the controller stopped before the request was committed; the outcome is unknown"
+            )
+            if isinstance(error, NotLeader):
+                lost = error
+            for pending in batch:
+                pending.answer.set_exception(lost)
+            raise
+        for pending, reply in zip(batch, replies, strict=True):
+            pending.answer.set_result(reply)
+
+    def _put_back(self, rest: list[_Pending]) -> None:
+        """Put requests that exceed the batch first in the next one."""
+        self._queue.extendleft(reversed(rest))
+        self._queue_bytes += sum(pending.size_bytes for pending in rest)
+
+    def _answer(self, pending: _Pending) -> tuple[Reply[Any], list[bytes]]:
+        """Run one manager and apply its records, so that the next one sees them. A manager that
+        raises has changed nothing.
+
+        The reply has the image's end even without new records: a repeat must wait for what the
+        first attempt changed.
+        """
+        try:
+            result = pending.work(self._image, self._now_ms())
+            encoded = [encode_record(record) for record in result.records]
+        except Exception as error:  # noqa: BLE001 - a defect of one manager is the end of one request, not of the controller
+            _log.exception("request_failed", request=pending.name)
+            detail = f"{pending.name} failed inside the controller: {type(error).__name__}: {error}"
+            return (
+                Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch),
+                [],
+            )
+        size_bytes = sum(map(len, encoded))
+        if size_bytes > self._config.transaction_bytes_max:
+            detail = (
+                f"{pending.name} makes {size_bytes} bytes of metadata records,"
+                f" {self._config.transaction_bytes_max} are allowed: split it"
+            )
+            _log.warning("transaction_too_large", request=pending.name, size_bytes=size_bytes)
+            return (
+                Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch),
+                [],
+            )
+        self._image.apply_all(result.records)
+        if result.records:
+            for note in self._observers:
+                note(result.records)
+        reply: Reply[Any] = Reply(
+            status=result.status,
+            detail=result.detail,
+            offset=MetadataOffset(self._image.end_offset),
+            controller_epoch=self._epoch,
+            value=result.value,
+        )
+        return reply, encoded
+
+    def _refuse_waiting(self) -> None:
+        error = self.failed.exception() if self.failed.done() else None
+        stopping: Exception = (
+            error if isinstance(error, NotLeader) else QuorumClosed("the controller is stopping")
+        )
+        for pending in self._queue:
+            pending.answer.set_exception(stopping)
+        for waiting in self._between:
+            if not waiting.answer.done():
+                waiting.answer.set_exception(stopping)
+        self._queue.clear()
+        self._between.clear()
+
+
+def _retrieve(answer: "asyncio.Future[Reply[Any]]") -> None:
+    """Retrieve the exception, so that asyncio does not warn if the caller no longer waits."""
+    if not answer.cancelled():
+        answer.exception()

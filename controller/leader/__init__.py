@@ -1,1 +1,0 @@
-"""Run the tasks of the active controller: serve requests, fence, elect, delete, publish."""

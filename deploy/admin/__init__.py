@@ -1,0 +1,1 @@
+"""Administrative operations that the CLI, the console and the mirror share."""

@@ -1,0 +1,305 @@
+"""List, describe and delete groups of all types.
+
+Invariant: a failure is a KafkaFailed that names the group.
+Source: Kafka's `kafka-consumer-groups`, `kafka-share-groups` and `kafka-streams-groups`; KIP-848,
+KIP-932, KIP-1071.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from penstock.broker.groups.classic.embedded import MalformedEmbedded, decode_assignment
+from penstock.deploy.admin.groups.streams import described_streams
+from penstock.deploy.admin.groups.views import (
+    DescribedGroup,
+    GroupType,
+    GroupView,
+    ListedGroup,
+    MemberView,
+    OffsetView,
+)
+from penstock.deploy.clients.brokers import LATEST, Brokers, Partition, check
+from penstock.deploy.errors import KafkaFailed, near_hint
+from penstock.protocol import apis
+from penstock.protocol.gen import (
+    consumer_group_describe,
+    delete_groups,
+    describe_groups,
+    describe_share_group_offsets,
+    list_groups,
+    offset_fetch,
+    share_group_describe,
+)
+
+_NAMED_TOPICS: int = 9
+"""Version of OffsetFetch and OffsetCommit that names topics; later ones have only ids."""
+
+
+def listed_groups(
+    brokers: Brokers, states: Sequence[str] = (), types: Sequence[str] = ()
+) -> list[ListedGroup]:
+    """Return the groups of all coordinators by name, only those in these states and of these types
+    if there are any.
+    """
+    request = list_groups.ListGroupsRequest(list(states), list(types))
+    found: list[ListedGroup] = []
+    for node_id, client in brokers.all():
+        answer = client.ask(
+            apis.LIST_GROUPS, request, list_groups.encode_request, list_groups.decode_response
+        )
+        check(answer.error_code, None, f"broker {node_id} cannot list groups")
+        found += [
+            ListedGroup(
+                item.group_id, item.group_type, item.group_state, item.protocol_type, node_id
+            )
+            for item in answer.groups
+        ]
+    return sorted(found, key=lambda item: item.group)
+
+
+def found_groups(brokers: Brokers, names: Sequence[str]) -> list[ListedGroup]:
+    """Return the groups with these names; all if there are none. Raises KafkaFailed, naming groups
+    with similar names.
+    """
+    listed = {item.group: item for item in listed_groups(brokers)}
+    for name in names:
+        if name not in listed:
+            hint = near_hint(name, listed, "`penstock groups list` lists the groups")
+            raise KafkaFailed(f"group {name!r} does not exist; {hint}")
+    return [listed[name] for name in dict.fromkeys(names)] if names else list(listed.values())
+
+
+def described(brokers: Brokers, group: ListedGroup) -> GroupView:
+    """Return the members and offsets of a group."""
+    found = brokers.retried(lambda: _described(brokers, group))
+    if group.type == GroupType.SHARE:
+        offsets = brokers.retried(lambda: _share_offsets(brokers, group.group))
+    else:
+        committed = committed_offsets(brokers, group.group)
+        offsets = _with_readers(_lags(brokers, committed, found.members), found.members)
+    lag = sum(item.lag for item in offsets if item.lag is not None)
+    return GroupView(
+        group.group,
+        group.type,
+        found.state,
+        group.coordinator,
+        found.assignor,
+        lag,
+        offsets,
+        found.members,
+        found.topology_epoch,
+    )
+
+
+def committed_offsets(brokers: Brokers, group: str) -> dict[Partition, int]:
+    """Return what a group has committed."""
+    request = offset_fetch.OffsetFetchRequest(
+        [offset_fetch.OffsetFetchRequestGroup(group, topics=None)]
+    )
+
+    def ask() -> dict[Partition, int]:
+        answer = brokers.coordinator(group).ask(
+            apis.OFFSET_FETCH,
+            request,
+            offset_fetch.encode_request,
+            offset_fetch.decode_response,
+            version=_NAMED_TOPICS,
+        )
+        (found,) = answer.groups
+        check(found.error_code, None, f"the offsets of group {group!r} cannot be read")
+        return {
+            (topic.name, part.partition_index): part.committed_offset
+            for topic in found.topics
+            for part in topic.partitions
+            if part.committed_offset >= 0
+        }
+
+    return brokers.retried(ask)
+
+
+def delete(brokers: Brokers, group: str) -> None:
+    """Delete a group without members. Raises KafkaFailed."""
+    request = delete_groups.DeleteGroupsRequest([group])
+
+    def ask() -> None:
+        answer = brokers.coordinator(group).ask(
+            apis.DELETE_GROUPS,
+            request,
+            delete_groups.encode_request,
+            delete_groups.decode_response,
+        )
+        for result in answer.results:
+            check(result.error_code, None, f"group {group!r} was not deleted")
+
+    brokers.retried(ask)
+
+
+def share_start_offsets(brokers: Brokers, group: str) -> dict[Partition, OffsetView]:
+    """Return where a share group is in each partition that it has read."""
+    found = brokers.retried(lambda: _share_offsets(brokers, group))
+    return {(item.topic, item.partition): item for item in found}
+
+
+def _described(brokers: Brokers, group: ListedGroup) -> DescribedGroup:
+    if group.type == GroupType.STREAMS:
+        return described_streams(brokers, group.group)
+    if group.type == GroupType.SHARE:
+        return _described_share(brokers, group.group)
+    if group.type == GroupType.CONSUMER:
+        return _described_consumer(brokers, group.group)
+    return _described_classic(brokers, group.group)
+
+
+def _described_classic(brokers: Brokers, name: str) -> DescribedGroup:
+    answer = brokers.coordinator(name).ask(
+        apis.DESCRIBE_GROUPS,
+        describe_groups.DescribeGroupsRequest([name]),
+        describe_groups.encode_request,
+        describe_groups.decode_response,
+    )
+    (found,) = answer.groups
+    check(found.error_code, found.error_message, f"group {name!r} cannot be described")
+    members = [
+        MemberView(
+            member.member_id,
+            member.group_instance_id,
+            member.client_host,
+            member.client_id,
+            None,
+            _classic_assignment(found.protocol_type, bytes(member.member_assignment)),
+        )
+        for member in found.members
+    ]
+    return DescribedGroup(found.group_state, found.protocol_data, members)
+
+
+def _classic_assignment(protocol: str, assignment: bytes) -> dict[str, list[int]]:
+    """Return the partitions; none of a protocol that is not that of consumers, as of Connect, and
+    none where the leader of the group wrote what is no assignment.
+    """
+    if protocol not in {"consumer", ""}:
+        return {}
+    try:
+        found = decode_assignment(assignment)
+    except MalformedEmbedded:
+        return {}
+    return {topic: sorted(partitions) for topic, partitions in sorted(found.items())}
+
+
+def _described_consumer(brokers: Brokers, name: str) -> DescribedGroup:
+    answer = brokers.coordinator(name).ask(
+        apis.CONSUMER_GROUP_DESCRIBE,
+        consumer_group_describe.ConsumerGroupDescribeRequest([name]),
+        consumer_group_describe.encode_request,
+        consumer_group_describe.decode_response,
+    )
+    (found,) = answer.groups
+    check(found.error_code, found.error_message, f"group {name!r} cannot be described")
+    members = [
+        MemberView(
+            member.member_id,
+            member.instance_id,
+            member.client_host,
+            member.client_id,
+            member.member_epoch,
+            {
+                part.topic_name: sorted(part.partitions)
+                for part in (member.assignment.topic_partitions if member.assignment else ())
+            },
+        )
+        for member in found.members
+    ]
+    return DescribedGroup(found.group_state, found.assignor_name, members)
+
+
+def _described_share(brokers: Brokers, name: str) -> DescribedGroup:
+    answer = brokers.coordinator(name).ask(
+        apis.SHARE_GROUP_DESCRIBE,
+        share_group_describe.ShareGroupDescribeRequest([name]),
+        share_group_describe.encode_request,
+        share_group_describe.decode_response,
+    )
+    (found,) = answer.groups
+    check(found.error_code, found.error_message, f"group {name!r} cannot be described")
+    members = [
+        MemberView(
+            member.member_id,
+            None,
+            member.client_host,
+            member.client_id,
+            member.member_epoch,
+            {
+                part.topic_name: sorted(part.partitions)
+                for part in (member.assignment.topic_partitions if member.assignment else ())
+            },
+        )
+        for member in found.members
+    ]
+    return DescribedGroup(found.group_state, found.assignor_name, members)
+
+
+def _share_offsets(brokers: Brokers, name: str) -> list[OffsetView]:
+    request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
+        [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(name, None)]
+    )
+    answer = brokers.coordinator(name).ask(
+        apis.DESCRIBE_SHARE_GROUP_OFFSETS,
+        request,
+        describe_share_group_offsets.encode_request,
+        describe_share_group_offsets.decode_response,
+    )
+    (found,) = answer.groups
+    failed = f"the offsets of group {name!r} cannot be read"
+    check(found.error_code, found.error_message, failed)
+    views: list[OffsetView] = []
+    for topic in found.topics:
+        for part in topic.partitions:
+            check(part.error_code, part.error_message, failed)
+            start = part.start_offset if part.start_offset >= 0 else None
+            lag = part.lag if part.lag >= 0 else None
+            views.append(OffsetView(topic.topic_name, part.partition_index, start, None, lag))
+    ends = brokers.offsets(brokers.existing((view.topic, view.partition) for view in views), LATEST)
+    return [
+        OffsetView(
+            view.topic,
+            view.partition,
+            view.current_offset,
+            ends.get((view.topic, view.partition)),
+            view.lag,
+        )
+        for view in sorted(views, key=lambda view: (view.topic, view.partition))
+    ]
+
+
+def _lags(
+    brokers: Brokers, committed: Mapping[Partition, int], members: Sequence[MemberView]
+) -> list[OffsetView]:
+    """Return the partitions that have a committed offset or a reader."""
+    read = {
+        (topic, index)
+        for member in members
+        for topic, indexes in member.partitions.items()
+        for index in indexes
+    }
+    keys = sorted({*committed, *read})
+    ends = brokers.offsets(brokers.existing(keys), LATEST)
+    views: list[OffsetView] = []
+    for key in keys:
+        current, end = committed.get(key), ends.get(key)
+        lag = None if current is None or end is None else max(0, end - current)
+        views.append(OffsetView(*key, current, end, lag))
+    return views
+
+
+def _with_readers(offsets: Sequence[OffsetView], members: Sequence[MemberView]) -> list[OffsetView]:
+    readers = {
+        (topic, index): member
+        for member in members
+        for topic, indexes in member.partitions.items()
+        for index in indexes
+    }
+    return [
+        item.read_by(readers[item.topic, item.partition])
+        if (item.topic, item.partition) in readers
+        else item
+        for item in offsets
+    ]

@@ -1,0 +1,162 @@
+"""Send the requests that move partitions: current assignment, reassignment, cancellation, ongoing
+moves, elections.
+
+Invariant: errors of single partitions are returned by partition; only errors of the whole request
+raise.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final, TypeVar
+
+from penstock.deploy.admin.reassign.plan import Assignment, Key
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode, explain, known_code
+from penstock.protocol.gen import alter_partition_reassignments as alter
+from penstock.protocol.gen import elect_leaders as elect
+from penstock.protocol.gen import list_partition_reassignments as listing
+from penstock.protocol.gen import metadata
+
+_TIMEOUT_MS: Final = 30_000
+PARTITIONS_PER_REQUEST_MAX: Final = 1_000
+"""In reassignments and elections; more partitions take further requests."""
+_PREFERRED: Final = 0
+_T = TypeVar("_T")
+Problems = dict[Key, tuple[ErrorCode, str]]
+"""Error code and text of each partition that failed."""
+
+
+def current_assignment(
+    client: WireClient, topics: Collection[str]
+) -> tuple[Assignment, frozenset[int]]:
+    """Return the candidates of all partitions of these topics, and the ids of all brokers. Raises
+    KafkaFailed for missing topics.
+    """
+    request = metadata.MetadataRequest(
+        topics=[metadata.MetadataRequestTopic(name=name) for name in sorted(topics)],
+        allow_auto_topic_creation=False,
+    )
+    answer = client.ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response)
+    found: dict[Key, tuple[int, ...]] = {}
+    for topic in answer.topics:
+        if topic.error_code:
+            raise KafkaFailed(f"topic {topic.name!r}: {_text(topic.error_code, None)}")
+        for partition in topic.partitions:
+            found[Key(topic.name or "", partition.partition_index)] = tuple(partition.replica_nodes)
+    return found, frozenset(broker.node_id for broker in answer.brokers)
+
+
+def reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
+    """Start moves, or cancel those to None, with several requests if needed. Raises KafkaFailed;
+    moves of earlier requests continue then.
+    """
+    problems: Problems = {}
+    for some in _batched(wanted.items()):
+        problems |= _reassign(client, dict(some))
+    return problems
+
+
+def _batched(items: Iterable[_T], size: int = PARTITIONS_PER_REQUEST_MAX) -> Iterator[list[_T]]:
+    """Yield lists of at most `size` items, in order."""
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
+    topics: dict[str, list[alter.ReassignablePartition]] = {}
+    for key, replicas in wanted.items():
+        topics.setdefault(key.topic, []).append(
+            alter.ReassignablePartition(key.partition, replicas)
+        )
+    request = alter.AlterPartitionReassignmentsRequest(
+        timeout_ms=_TIMEOUT_MS,
+        topics=[alter.ReassignableTopic(name, items) for name, items in topics.items()],
+    )
+    answer = client.ask(
+        apis.ALTER_PARTITION_REASSIGNMENTS, request, alter.encode_request, alter.decode_response
+    )
+    if answer.error_code:
+        raise KafkaFailed(
+            f"the reassignment was not accepted: {_text(answer.error_code, answer.error_message)}"
+        )
+    return {
+        Key(topic.name, item.partition_index): _problem(item.error_code, item.error_message)
+        for topic in answer.responses
+        for item in topic.partitions
+        if item.error_code
+    }
+
+
+def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
+    """Return the moving partitions with (added brokers, removed brokers)."""
+    request = listing.ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
+    answer = client.ask(
+        apis.LIST_PARTITION_REASSIGNMENTS, request, listing.encode_request, listing.decode_response
+    )
+    if answer.error_code:
+        raise KafkaFailed(
+            f"reassignments cannot be listed: {_text(answer.error_code, answer.error_message)}"
+        )
+    return {
+        Key(topic.name, item.partition_index): (
+            list(item.adding_replicas),
+            list(item.removing_replicas),
+        )
+        for topic in answer.topics
+        for item in topic.partitions
+    }
+
+
+def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[list[Key], Problems]:
+    """Elect preferred leaders; return (elected, problems). keys: None for all partitions; the
+    answer then lists only those that needed an election.
+
+    Uses several requests, because each answer waits for all of its elections.
+    """
+    if keys is None:
+        return _elect_preferred(client, None)
+    elected: list[Key] = []
+    problems: Problems = {}
+    for some in _batched(keys):
+        topics: dict[str, list[int]] = {}
+        for key in some:
+            topics.setdefault(key.topic, []).append(key.partition)
+        more, failed = _elect_preferred(
+            client, [elect.TopicPartitions(name, partitions) for name, partitions in topics.items()]
+        )
+        elected += more
+        problems |= failed
+    return elected, problems
+
+
+def _elect_preferred(
+    client: WireClient, asked: list[elect.TopicPartitions] | None
+) -> tuple[list[Key], Problems]:
+    request = elect.ElectLeadersRequest(
+        election_type=_PREFERRED, topic_partitions=asked, timeout_ms=_TIMEOUT_MS
+    )
+    answer = client.ask(apis.ELECT_LEADERS, request, elect.encode_request, elect.decode_response)
+    if answer.error_code:
+        raise KafkaFailed(f"the election failed: {_text(answer.error_code, None)}")
+    results = [
+        (Key(topic.topic, item.partition_id), item)
+        for topic in answer.replica_election_results
+        for item in topic.partition_result
+    ]
+    problems = {
+        key: _problem(item.error_code, item.error_message)
+        for key, item in results
+        if item.error_code
+    }
+    return [key for key, item in results if not item.error_code], problems
+
+
+def _problem(code: int, message: str | None) -> tuple[ErrorCode, str]:
+    return known_code(code), explain(code, message)
+
+
+def _text(code: int, message: str | None) -> str:
+    return _problem(code, message)[1]

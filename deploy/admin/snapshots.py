@@ -1,0 +1,173 @@
+"""Create, find and restore snapshots: named moments of topics.
+
+Invariant: a broker knows everything that is shown; nothing is kept on this machine.
+Must not: print.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
+from penstock.deploy.clients.forks import create_forks, delete_all
+from penstock.deploy.clients.frozen_topics import frozen_topics, full_name
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.output import iso_time
+from penstock.protocol.frozen_topics import FrozenTopicInfo
+from penstock.stream.format.manifest.model import in_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotView:
+    """A snapshot. created: an ISO time in UTC. size_bytes: what its records take in objects, also
+    those that topics or other snapshots share.
+    """
+
+    name: str
+    created: str
+    topics: int
+    partitions: int
+    records: int
+    size_bytes: int
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredView:
+    """One restored topic. groups: how many consumer groups got their offsets back; problems: why
+    others did not, or why there is no topic.
+    """
+
+    topic: str
+    source: str
+    groups: int
+    problems: list[str]
+
+
+def create_snapshot(bootstrap: str, name: str, topics: Sequence[str]) -> list[FrozenTopicInfo]:
+    """Create a snapshot of topics, all but internal ones if none are named. Raise KafkaFailed."""
+    chosen = list(topics) or [
+        topic.name for topic in Kafka(bootstrap).topics() if topic.name not in INTERNAL_TOPICS
+    ]
+    if not chosen:
+        raise UsageError("the cluster has no topics to make a snapshot of")
+    wanted = {in_snapshot(topic, name): topic for topic in chosen}
+    problems = create_forks(bootstrap, wanted)
+    if problems:
+        # All are refused for one of them, whose reason does not name another topic.
+        reason = min(problems.values(), key=len)
+        raise KafkaFailed(f"snapshot {name!r} was not created: {reason}")
+    return frozen_topics(bootstrap, list(wanted))
+
+
+def find_snapshot(bootstrap: str, name: str, topics: Sequence[str] = ()) -> list[FrozenTopicInfo]:
+    """Return the topics of a snapshot, sorted by name. Raise KafkaFailed if there is none, or
+    UsageError for a topic that is not in it.
+    """
+    everything = [topic for topic in frozen_topics(bootstrap) if topic.snapshot]
+    found = [topic for topic in everything if topic.snapshot == name]
+    if not found:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, {topic.snapshot for topic in everything}, n=1)
+        hint = f"did you mean {near[0]}?" if near else "`penstock snapshots list` lists them"
+        raise KafkaFailed(f"snapshot {name!r} does not exist; {hint}")
+    names = [topic.name for topic in found]
+    if missing := [topic for topic in topics if topic not in names]:
+        raise UsageError(
+            f"topic {missing[0]!r} is not in snapshot {name!r}, which has {', '.join(names[:20])}"
+        )
+    return [topic for topic in found if not topics or topic.name in topics]
+
+
+def view_snapshots(topics: Iterable[FrozenTopicInfo]) -> list[SnapshotView]:
+    """Return the snapshots that these frozen topics belong to, the oldest first."""
+    by_name: dict[str, list[FrozenTopicInfo]] = {}
+    for topic in topics:
+        if topic.snapshot:
+            by_name.setdefault(topic.snapshot, []).append(topic)
+    views = [
+        SnapshotView(
+            name,
+            iso_time(min(topic.since_ms for topic in found)),
+            len(found),
+            sum(len(topic.partitions) for topic in found),
+            sum(part.record_count for topic in found for part in topic.partitions),
+            sum(part.size_bytes for topic in found for part in topic.partitions),
+            len({group for topic in found for group in topic.group_offsets}),
+        )
+        for name, found in by_name.items()
+    ]
+    return sorted(views, key=lambda view: (view.created, view.name))
+
+
+def delete_snapshot(bootstrap: str, topics: Sequence[FrozenTopicInfo]) -> None:
+    """Delete the topics of a snapshot."""
+    delete_all(bootstrap, [full_name(topic) for topic in topics])
+
+
+def planned(
+    bootstrap: str, topics: Sequence[FrozenTopicInfo], *, new_name: str, replaces: bool
+) -> list[RestoredView]:
+    """Return what a restore would make, in the order of the topics. Raises UsageError as `restore`
+    does.
+    """
+    if new_name and len(topics) != 1:
+        raise UsageError(
+            f"--as {new_name!r} names one topic, the snapshot has {len(topics)}: choose one of them"
+            " with --topics"
+        )
+    names = [new_name or topic.name for topic in topics]
+    present = sorted({*names} & {topic.name for topic in Kafka(bootstrap).topics()})
+    if present and not replaces:
+        raise UsageError(
+            f"topic {present[0]!r} exists ({len(present)} of {len(names)} do): delete it first,"
+            " restore under another name with --as, or pass --replace, which deletes it"
+        )
+    return [
+        RestoredView(name, full_name(topic), len(topic.group_offsets), [])
+        for name, topic in zip(names, topics, strict=True)
+    ]
+
+
+def restore(
+    bootstrap: str,
+    topics: Sequence[FrozenTopicInfo],
+    *,
+    new_name: str,
+    replaces: bool,
+    groups: bool,
+) -> list[RestoredView]:
+    """Make topics from those of a snapshot, by forks. new_name: empty for the old names, else for
+    one topic.
+
+    Raise UsageError if a topic exists and is not to be replaced; then nothing has changed.
+    """
+    plan = planned(bootstrap, topics, new_name=new_name, replaces=replaces)
+    names = {view.topic: topic for view, topic in zip(plan, topics, strict=True)}
+    kafka = Kafka(bootstrap)
+    present = sorted(names.keys() & {topic.name for topic in kafka.topics()})
+    if present:
+        delete_all(bootstrap, present)
+    problems = create_forks(bootstrap, {name: full_name(topic) for name, topic in names.items()})
+    views: list[RestoredView] = []
+    for name, topic in names.items():
+        found = [problems[name]] if name in problems else []
+        count = 0
+        if groups and not found:
+            count, found = _reset_groups(kafka, name, topic.group_offsets)
+        views.append(RestoredView(name, full_name(topic), count, found))
+    return views
+
+
+def _reset_groups(
+    kafka: Kafka, topic: str, groups: Mapping[str, Mapping[int, int]]
+) -> tuple[int, list[str]]:
+    """Return the number of groups that got their offsets, and why others did not."""
+    problems: list[str] = []
+    for group, offsets in groups.items():
+        try:
+            kafka.reset_group(group, topic, offsets)
+        except KafkaFailed as error:
+            problems.append(str(error))
+    return len(groups) - len(problems), problems

@@ -1,0 +1,159 @@
+"""Ask the leaders of partitions for the bytes of the partitions in the object store.
+
+Invariant: what no broker reports is None, never zero. Brokers of Apache Kafka report bytes alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from penstock.deploy.admin.cost import Prices, get_usd, storage_usd_month
+from penstock.deploy.clients.kafka import TopicView
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.protocol import apis
+from penstock.protocol.gen import describe_log_dirs as wire
+
+_UNKNOWN: Final = -1
+_PART_BYTES: Final = ReadConfig().part_bytes_max
+_Number = TypeVar("_Number", int, float)
+
+_Sizes = dict[tuple[str, int], wire.DescribeLogDirsPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeView:
+    """The size of a partition, or the sum of several.
+
+    objects: an object that several partitions share counts in each of them. shared_bytes: the part
+    of `stored_bytes` that another log refers to as well, and that counts there too. usd_month:
+    storage alone, because a topic at rest costs no requests. read_requests, read_usd: about what
+    one reader of the whole topic needs, with an index and parts of 8 MiB for each object.
+    """
+
+    stored_bytes: int | None
+    shared_bytes: int | None
+    objects: int | None
+    wal_bytes: int | None
+    usd_month: float | None
+    read_requests: int | None
+    read_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSizeView:
+    partition: int
+    leader: int
+    size: SizeView
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSizeView:
+    name: str
+    size: SizeView
+    partitions: list[PartitionSizeView]
+
+
+def topic_sizes(
+    addresses: Mapping[int, str], topics: Sequence[TopicView], prices: Prices
+) -> list[TopicSizeView]:
+    """Return the sizes of topics; one request to each broker that leads one of their partitions.
+    addresses: of brokers, as HOST:PORT by node id.
+
+    Raises KafkaFailed.
+    """
+    sizes: _Sizes = {}
+    for leader in sorted({part.leader for topic in topics for part in topic.partitions}):
+        if leader in addresses:
+            sizes |= _ask(addresses[leader], _led_by(topics, leader))
+    return [_topic(topic, sizes, prices) for topic in topics]
+
+
+def _led_by(topics: Sequence[TopicView], leader: int) -> list[wire.DescribableLogDirTopic]:
+    led = {
+        topic.name: [part.partition for part in topic.partitions if part.leader == leader]
+        for topic in topics
+    }
+    return [wire.DescribableLogDirTopic(name, indexes) for name, indexes in led.items() if indexes]
+
+
+def _ask(address: str, topics: list[wire.DescribableLogDirTopic]) -> _Sizes:
+    with WireClient(address) as client:
+        answer = client.ask(
+            apis.DESCRIBE_LOG_DIRS,
+            wire.DescribeLogDirsRequest(topics, details=True),
+            wire.encode_request,
+            wire.decode_response,
+        )
+    codes = [answer.error_code, *(result.error_code for result in answer.results)]
+    if any(codes):
+        raise KafkaFailed(f"the broker at {address} returned no sizes: error {max(codes)}")
+    return {
+        (topic.name, part.partition_index): part
+        for result in answer.results
+        for topic in result.topics
+        for part in topic.partitions
+        if not part.is_future_key
+    }
+
+
+def _topic(
+    topic: TopicView, sizes: Mapping[tuple[str, int], wire.DescribeLogDirsPartition], prices: Prices
+) -> TopicSizeView:
+    partitions = [
+        PartitionSizeView(
+            part.partition, part.leader, _size(sizes.get((topic.name, part.partition)), prices)
+        )
+        for part in topic.partitions
+    ]
+    return TopicSizeView(topic.name, total([part.size for part in partitions]), partitions)
+
+
+def _size(found: wire.DescribeLogDirsPartition | None, prices: Prices) -> SizeView:
+    if found is None:
+        return SizeView(None, None, None, None, None, None, None)
+    objects = _known(found.object_count)
+    requests = None if objects is None else _read_requests(found.partition_size, objects)
+    return SizeView(
+        found.partition_size,
+        _known(found.shared_bytes),
+        objects,
+        _known(found.wal_bytes),
+        storage_usd_month(found.partition_size, prices),
+        requests,
+        None if requests is None else get_usd(requests, prices),
+    )
+
+
+def _read_requests(size_bytes: int, objects: int) -> int:
+    """Return about how many GETs read it once. Of records that only the WAL has, the number of
+    objects is not known.
+    """
+    return objects + -(-size_bytes // _PART_BYTES)
+
+
+def _known(value: int) -> int | None:
+    return None if value == _UNKNOWN else value
+
+
+def total(sizes: Sequence[SizeView]) -> SizeView:
+    """Return the sum; None for what is not known of all."""
+
+    def counted(value: Callable[[SizeView], int | None]) -> int | None:
+        return _sum([value(size) for size in sizes], 0)
+
+    return SizeView(
+        counted(lambda size: size.stored_bytes),
+        counted(lambda size: size.shared_bytes),
+        counted(lambda size: size.objects),
+        counted(lambda size: size.wal_bytes),
+        _sum([size.usd_month for size in sizes], 0.0),
+        counted(lambda size: size.read_requests),
+        _sum([size.read_usd for size in sizes], 0.0),
+    )
+
+
+def _sum(values: Sequence[_Number | None], zero: _Number) -> _Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known, zero) if len(known) == len(values) else None

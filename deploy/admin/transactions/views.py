@@ -1,0 +1,92 @@
+"""Describe transactions for the command line, and decide which ones hang.
+
+Invariant: a transaction hangs if it is open in a partition and its coordinator will not end it
+there.
+Must not: do I/O.
+Source: KIP-664.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.deploy.admin.reassign.plan import Key
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransaction:
+    """One transactional id, as its coordinator lists it."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """One transactional id, as its coordinator describes it. started_ms: since 1970; None if no
+    transaction is open. partitions: those that get a marker from the coordinator, as TOPIC-INDEX.
+    """
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_ms: int | None
+    partitions: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open in a partition, as its leader describes it. last_timestamp_ms: of
+    its newest record; -1 if not known. coordinator_epoch: -1 if none has ended one before.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+    last_timestamp_ms: int
+
+    @property
+    def key(self) -> Key:
+        return Key(self.topic, self.partition)
+
+
+def older_than(found: Iterable[OpenTransaction], age_ms: int, now_ms: int) -> list[OpenTransaction]:
+    """Return the transactions whose last record is more than `age_ms` old."""
+    return [item for item in found if now_ms - item.last_timestamp_ms > age_ms]
+
+
+def hanging(
+    candidates: Iterable[OpenTransaction],
+    ids: Mapping[int, str],
+    described: Mapping[str, TransactionView],
+) -> list[OpenTransaction]:
+    """Return the candidates that no coordinator will end, in order.
+
+    ids: transactional ids by producer id, and described: by transactional id; both read after the
+    candidates.
+    """
+    return [item for item in candidates if not _is_driven(item, ids, described)]
+
+
+def _is_driven(
+    item: OpenTransaction, ids: Mapping[int, str], described: Mapping[str, TransactionView]
+) -> bool:
+    view = described.get(ids.get(item.producer_id, ""))
+    return view is not None and str(item.key) in view.partitions
+
+
+def still_open(
+    before: Sequence[OpenTransaction], now: Iterable[OpenTransaction]
+) -> list[OpenTransaction]:
+    """Return those of `before` that are open now, because the coordinator may have ended some
+    meanwhile.
+    """
+    present = {(item.key, item.producer_id, item.start_offset) for item in now}
+    return [item for item in before if (item.key, item.producer_id, item.start_offset) in present]

@@ -1,1 +1,0 @@
-"""What `penstock balance` and `penstock nodes` ask the controller about loads."""

@@ -1,0 +1,228 @@
+"""Print what commands answer: tables for people; JSON, YAML and CSV for programs.
+
+Invariant: stdout carries only the answer; progress and remarks go to stderr. With `--output` the
+answer is one document without colors; field names are stable. Names that clients chose cannot act
+on a terminal or pass for another line: what is not printable is escaped, and no name is markup.
+JSON and YAML have escapes of their own. CSV has none, so it is escaped on a terminal alone.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+import msgspec
+
+from penstock.base.printable import printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_SLOW_S: Final = 1.0
+_LAYOUT: Final = "\n\t"
+
+
+class Format(StrEnum):
+    """How a command prints its answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+
+
+def print_document(output: Format, value: object) -> None:
+    """Print one document in a format for programs; dataclasses and structs become objects.
+
+    CSV has one line for each object of `deploy.output.csv_rows.rows_of`.
+    """
+    sys.stdout.write(_encoded(output, value))
+    sys.stdout.flush()
+
+
+def _encoded(output: Format, value: object) -> str:
+    if output is Format.YAML:
+        from penstock.deploy.output.yaml_text import encode_yaml
+
+        return encode_yaml(msgspec.to_builtins(value))
+    if output is Format.CSV:
+        from penstock.deploy.output.csv_rows import encode_csv
+
+        return encode_csv(msgspec.to_builtins(value), escaped=sys.stdout.isatty())
+    return json_text(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n"
+
+
+def print_json_line(value: object) -> None:
+    """Print one JSON document on one line, and flush."""
+    print(json_text(msgspec.json.encode(value).decode()), flush=True)
+
+
+def say(*lines: str) -> None:
+    """Print sentences on stdout, and flush. Escapes what is not printable, also line breaks."""
+    print(*map(printable, lines), sep="\n", flush=True)
+
+
+def remark(*lines: str) -> None:
+    """Print sentences on stderr, as `say` does."""
+    print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)
+
+
+def json_text(document: str) -> str:
+    """Return a JSON document in which everything that is not printable is an escape of JSON."""
+    if document.isprintable():
+        return document
+    return "".join(
+        letter if letter.isprintable() or letter in _LAYOUT else json.dumps(letter)[1:-1]
+        for letter in document
+    )
+
+
+def cell(text: str) -> "Text":
+    """Return a text for a table of rich: without markup."""
+    from rich.text import Text
+
+    return Text(printable(text, kept=_LAYOUT))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table with numbers right-aligned. An empty table says so."""
+    from rich.console import Console
+    from rich.table import Table
+
+    cells = [list(row) for row in rows]
+    table = Table(
+        title=cell(title) if title else None,
+        title_justify="left",
+        header_style="bold",
+        caption=None if cells else "(nothing)",
+    )
+    for index, column in enumerate(columns):
+        is_number = bool(cells) and all(isinstance(row[index], int | float) for row in cells)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(cell(_text_of(value)) for value in row))
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+
+
+def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a text
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+
+
+def iso_time(time_ms: int) -> str:
+    """Return a time in UTC, as in 2026-01-31T12:00:00.000Z. time_ms: since 1970."""
+    found = datetime.fromtimestamp(time_ms / 1_000, UTC)
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def with_iso_times(value: object, *names: str) -> Any:  # noqa: ANN401 - a document
+    """Return the document with `NAME`, an ISO time, in place of `NAME_ms`; None if it is not
+    known.
+    """
+    built: Any = msgspec.to_builtins(value)
+    if isinstance(built, list):
+        return [with_iso_times(item, *names) for item in cast("Iterable[Any]", built)]
+    replaced = {f"{name}_ms": name for name in names}
+    return {
+        replaced.get(key, key): _iso_or_none(item) if key in replaced else item
+        for key, item in built.items()
+    }
+
+
+def _iso_or_none(time_ms: int | None) -> str | None:
+    return None if time_ms is None or time_ms < 0 else iso_time(time_ms)
+
+
+class Progress:
+    """A progress bar on stderr for work that takes longer than 1 s; shows nothing without a
+    terminal.
+
+    total: None if not known. Use as a context manager. `advance` only reads the clock, so call it
+    often.
+    """
+
+    def __init__(self, what: str, total: int | None, unit: str = "") -> None:
+        self._what = printable(what)
+        self._total = total
+        self._unit = unit
+        self._done = 0
+        self._began = time.monotonic()
+        self._wanted = sys.stderr.isatty()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def expect(self, total: int) -> None:
+        """Set the total, which became known later or grew."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.update(self._task, total=total)
+
+    def advance(self, count: int = 1) -> None:
+        self._done += count
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done)
+        elif self._wanted and time.monotonic() - self._began > _SLOW_S:
+            self._show()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(self._unit),
+            TimeElapsedColumn(),
+        )
+        self._bar = Bars(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(self._what, total=self._total, completed=self._done)
+        self._bar.start()
+
+
+@contextmanager
+def waiting(what: str) -> Generator[None, None, None]:
+    """Show on stderr what one long request is about, and how long it takes; nothing without a
+    terminal.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        bars.add_task(printable(what), total=None)
+        yield
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 record, 2,000 records."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size(count_bytes: int) -> str:
+    """Format a number of bytes: 1536 becomes 1.5 KiB."""
+    amount = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"

@@ -1,0 +1,235 @@
+/* Walk the records of a batch in compiled code. `protocol.batch.walk` calls this, and has the same
+ * in Python.
+ *
+ * Reads no byte outside [data, data + size): every length is compared with what is left before it
+ * is used. Writes only to the job, which has FIRST + 2 * job[ERRORS_MAX] elements. Freestanding:
+ * no libc, no allocation, no state. `make kernels` compiles it for every platform.
+ */
+#include <stdint.h>
+
+enum { DONE, BAD_NUMBER, BAD_LENGTH, BAD_FIELD, BAD_HEADER_COUNT, BAD_HEADER_NAME, BAD_END,
+       BAD_DELTA, BAD_COUNT, BAD_REST };
+enum { NEEDS_KEYS = 1, IGNORES_TIMES = 2, SEQUENTIAL = 4 };
+/* The job: what is given, then what is found, then pairs for the errors of records. */
+enum { DATA, SIZE, COUNT, BASE_MS, LOW_MS, HIGH_MS, FLAGS, ERRORS_MAX,
+       INDEX, MAX_TIMESTAMP, ERRORS, FIRST };
+
+typedef const uint8_t *bytes;
+
+/* Parse an unsigned number; NULL if it does not fit into `bits` or has no end. */
+static inline bytes number(bytes at, bytes end, int bits, uint64_t *value) {
+    if (at < end && *at < 0x80) {
+        *value = *at;
+        return at + 1;
+    }
+    uint64_t found = 0;
+    for (int shift = 0; shift < bits && at < end; shift += 7) {
+        uint64_t byte = *at++;
+        found |= (byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            if (shift + 7 > bits && byte >> (bits - shift)) return 0;
+            *value = found;
+            return at;
+        }
+    }
+    return 0;
+}
+
+static inline int64_t zigzag(uint64_t value) {
+    return (int64_t)(value >> 1) ^ -(int64_t)(value & 1);
+}
+
+/* Skip a nullable field: NULL if its length is not a number, or, with `error`, too high. */
+static inline bytes field(bytes at, bytes end, int64_t *length, int *error) {
+    uint64_t value;
+    at = number(at, end, 32, &value);
+    if (!at) {
+        *error = BAD_NUMBER;
+        return 0;
+    }
+    *length = zigzag(value);
+    if (*length <= 0) return at;
+    if (*length > end - at) {
+        *error = BAD_FIELD;
+        return 0;
+    }
+    return at + *length;
+}
+
+static int headers(bytes at, bytes end, int64_t count) {
+    int error = DONE;
+    int64_t length;
+    while (count-- > 0) {
+        if (!(at = field(at, end, &length, &error))) return error;
+        if (length < 0) return BAD_HEADER_NAME;
+        if (!(at = field(at, end, &length, &error))) return error;
+    }
+    return at == end ? DONE : BAD_END;
+}
+
+/* What a walk is given, and what it has found. */
+typedef struct {
+    bytes at, stop;
+    int64_t index, count, base_ms, low_ms, high_ms, flags, newest, errors;
+    int64_t *job;
+} walk;
+
+/* Take one record of any kind, or say what is wrong with it. */
+static __attribute__((noinline)) int any_record(walk *walk) {
+    bytes at = walk->at, stop = walk->stop;
+    uint64_t value;
+    int64_t length, key_length;
+    int error = DONE;
+    if (at == stop) return BAD_COUNT;
+    if (!(at = number(at, stop, 32, &value))) return BAD_NUMBER;
+    length = zigzag(value);
+    if (length < 1 || length > stop - at) return BAD_LENGTH;
+    bytes end = at + length;
+    at++; /* attributes, which are not used */
+    if (!(at = number(at, end, 64, &value))) return BAD_NUMBER;
+    int64_t delta_ms = zigzag(value), timestamp;
+    if (!(at = number(at, end, 32, &value))) return BAD_NUMBER;
+    int64_t delta = zigzag(value);
+    if ((walk->flags & SEQUENTIAL) ? delta != walk->index : delta < 0 || delta >= walk->count)
+        return BAD_DELTA;
+    if (!(at = field(at, end, &key_length, &error))) return error;
+    if (!(at = field(at, end, &length, &error))) return error;
+    if (!(at = number(at, end, 32, &value))) return BAD_NUMBER;
+    int64_t header_count = zigzag(value);
+    if (header_count < 0 || header_count > (end - at) / 2) return BAD_HEADER_COUNT;
+    if ((error = headers(at, end, header_count))) return error;
+    walk->at = end;
+    int is_outside = __builtin_add_overflow(walk->base_ms, delta_ms, &timestamp);
+    if (is_outside) timestamp = delta_ms < 0 ? INT64_MIN : INT64_MAX;
+    if (timestamp > walk->newest) walk->newest = timestamp;
+    if (!(walk->flags & IGNORES_TIMES))
+        is_outside |= timestamp != -1 && (timestamp < walk->low_ms || timestamp > walk->high_ms);
+    else
+        is_outside = 0;
+    int is_keyless = (walk->flags & NEEDS_KEYS) && key_length < 0;
+    if (is_outside || is_keyless) {
+        if (walk->errors < walk->job[ERRORS_MAX]) {
+            int64_t *place = walk->job + FIRST + 2 * walk->errors;
+            place[0] = is_keyless ? -walk->index - 1 : walk->index;
+            place[1] = timestamp;
+        }
+        walk->errors++;
+    }
+    return DONE;
+}
+
+enum { SHORT_BYTES = 3, SHORT_MS = 1 << 20 /* three bytes hold less than this */ };
+
+/* Parse a number of at most three bytes, which can be read; NULL if it is longer. */
+static inline bytes short_number(bytes at, uint64_t *value) {
+    uint64_t first = at[0];
+    if (first < 0x80) {
+        *value = first;
+        return at + 1;
+    }
+    uint64_t second = at[1];
+    if (second < 0x80) {
+        *value = (first & 0x7F) | second << 7;
+        return at + 2;
+    }
+    uint64_t third = at[2];
+    if (third >= 0x80) return 0;
+    *value = (first & 0x7F) | (second & 0x7F) << 7 | third << 14;
+    return at + 3;
+}
+
+/* Skip a nullable field; NULL if it is not short, or ends behind `end`. */
+static inline bytes short_field(bytes at, bytes end, int can_be_null) {
+    uint64_t value;
+    if (end - at < SHORT_BYTES || !(at = short_number(at, &value))) return 0;
+    if (value & 1) return value == 1 && can_be_null ? at : 0;
+    return (int64_t)(value >> 1) <= end - at ? at + (value >> 1) : 0;
+}
+
+/* Take one record that is sound, breaks no rule and has only short numbers, as nearly all have.
+ * NULL for others, which `any_record` looks at again: this takes half the time. Timestamps are
+ * compared as deltas, in [low, low + range]. */
+static inline bytes common_record(bytes at, bytes stop, int64_t index, int can_be_null,
+                                  int64_t low, uint64_t range, int64_t *newest) {
+    uint64_t length, delta_ms, delta, header_count;
+    if (stop - at < 4 * SHORT_BYTES || !(at = short_number(at, &length))) return 0;
+    if (length & 1 || (int64_t)(length >> 1) > stop - at) return 0;
+    bytes end = at + (length >> 1);
+    at++;
+    if (!(at = short_number(at, &delta_ms)) || !(at = short_number(at, &delta))) return 0;
+    if (delta != (uint64_t)index << 1) return 0;
+    /* Fields may seem to go on behind the record until its end is compared. */
+    if (!(at = short_field(at, stop, can_be_null)) || !(at = short_field(at, stop, 1))) return 0;
+    if (at >= end) return 0;
+    header_count = *at++;
+    if (header_count & 0x81) return 0;
+    for (; header_count; header_count -= 2)
+        if (!(at = short_field(at, end, 0)) || !(at = short_field(at, stop, 1))) return 0;
+    if (at != end) return 0;
+    int64_t ms = zigzag(delta_ms);
+    if ((uint64_t)(ms - low) > range) return 0;
+    if (ms > *newest) *newest = ms;
+    return end; /* not `at`: the next record need not wait for these fields */
+}
+
+int64_t penstock_walk(int64_t *job) {
+    walk walk = {.at = (bytes)job[DATA], .stop = (bytes)job[DATA] + job[SIZE],
+                 .count = job[COUNT], .base_ms = job[BASE_MS], .low_ms = job[LOW_MS],
+                 .high_ms = job[HIGH_MS], .flags = job[FLAGS], .newest = -1, .job = job};
+    const int can_be_null = !(walk.flags & NEEDS_KEYS);
+    int64_t first = 0, last = 0, newest = INT64_MIN;
+    int has_common = !__builtin_sub_overflow(walk.base_ms, (int64_t)SHORT_MS, &first) &&
+                     !__builtin_add_overflow(walk.base_ms, (int64_t)SHORT_MS, &last);
+    if (!(walk.flags & IGNORES_TIMES)) {
+        if (walk.low_ms > first) first = walk.low_ms;
+        if (walk.high_ms < last) last = walk.high_ms;
+    }
+    has_common = has_common && first <= last;
+    const int64_t low = has_common ? first - walk.base_ms : 0;
+    const uint64_t range = has_common ? (uint64_t)(last - first) : 0;
+    for (; walk.index < walk.count; walk.index++) {
+        bytes next = 0;
+        if (has_common)
+            next = common_record(walk.at, walk.stop, walk.index, can_be_null, low,
+                                 range, &newest);
+        if (next) {
+            walk.at = next;
+            continue;
+        }
+        int error = any_record(&walk);
+        if (error) {
+            job[INDEX] = walk.index;
+            return error;
+        }
+    }
+    if (newest > INT64_MIN && walk.base_ms + newest > walk.newest)
+        walk.newest = walk.base_ms + newest;
+    job[INDEX] = walk.index;
+    job[MAX_TIMESTAMP] = walk.newest;
+    job[ERRORS] = walk.errors;
+    return walk.at == walk.stop ? DONE : BAD_REST;
+}
+
+/* Return 0 if the bytes are one lz4 frame as Kafka reads it: version 1, independent blocks, no
+ * dictionary, nothing behind the end mark. Does not check checksums. */
+int64_t penstock_lz4_frame(int64_t *job) {
+    bytes at = (bytes)job[DATA], stop = at + job[SIZE];
+    if (stop - at < 7 || at[0] != 0x04 || at[1] != 0x22 || at[2] != 0x4D || at[3] != 0x18)
+        return 1;
+    int flags = at[4], sizes = at[5];
+    /* Version, reserved bit, dictionary; then reserved bits and the least block size. */
+    if ((flags & 0xC3) != 0x40 || !(flags & 0x20) || (sizes & 0x8F) || sizes < 0x40) return 1;
+    int64_t head = flags & 0x08 ? 15 : 7, behind_block = flags & 0x10 ? 4 : 0;
+    int64_t behind_frame = flags & 0x04 ? 4 : 0;
+    if (stop - at < head) return 1;
+    at += head;
+    while (stop - at >= 4) {
+        uint32_t word = at[0] | at[1] << 8 | at[2] << 16 | (uint32_t)at[3] << 24;
+        at += 4;
+        if (!word) return stop - at != behind_frame;
+        int64_t length = (int64_t)(word & 0x7FFFFFFF) + behind_block;
+        if (length > stop - at) return 1;
+        at += length;
+    }
+    return 1;
+}

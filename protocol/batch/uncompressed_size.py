@@ -1,0 +1,98 @@
+"""Say how large a batch would be without compression, from what its compressed bytes declare.
+
+Invariant: O(1) for each batch, or for each block of xerial snappy, and nothing is decompressed. The
+producer wrote the declaration, and nothing checked it: use it to plan, never to allocate.
+Source: RFC 8878 (zstd) 3.1.1, LZ4 Frame Format, RFC 1952 (gzip) 2.3.1, snappy `format_description`,
+snappy-java `SnappyOutputStream`.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+
+from penstock.base.buffers import Buffer
+from penstock.protocol.batch.compression import XERIAL_HEADER_BYTES, XERIAL_MAGIC, Compression
+from penstock.protocol.batch.header import HEADER_BYTES
+
+UNCOMPRESSED_UNKNOWN: Final = 0
+
+_DECLARED_BYTES_MAX: Final = (1 << 31) - 1
+"""A client in Java cannot hold more in one batch, so a larger number is damage."""
+
+_XERIAL_BLOCKS_MAX: Final = 1_024
+"""Blocks of 32 KiB, as clients write them: 32 MiB of records, in 0.5 ms."""
+
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_GZIP_BYTES_MIN: Final = 18
+
+
+def uncompressed_bytes(compression: int, batch: Buffer) -> int:
+    """Return the bytes of one whole batch with its header if its records were not compressed, or
+    UNCOMPRESSED_UNKNOWN if its compressed bytes do not say.
+
+    gzip declares the size modulo 2^32, and only that of the last member; zstd and lz4 that of the
+    first frame, if it was known when compression began.
+    """
+    if compression == Compression.NONE:
+        return len(batch)
+    declared_bytes = _DECLARED_BYTES.get(compression)
+    if declared_bytes is None:
+        return UNCOMPRESSED_UNKNOWN
+    try:
+        size_bytes = declared_bytes(memoryview(batch)[HEADER_BYTES:])
+    except (IndexError, cramjam.DecompressionError):
+        return UNCOMPRESSED_UNKNOWN
+    if size_bytes is None or size_bytes > _DECLARED_BYTES_MAX:
+        return UNCOMPRESSED_UNKNOWN
+    return HEADER_BYTES + size_bytes
+
+
+def _gzip(data: memoryview) -> int | None:
+    return int.from_bytes(data[-4:], "little") if len(data) >= _GZIP_BYTES_MIN else None
+
+
+def _snappy(data: memoryview) -> int | None:
+    if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        return int(cramjam.snappy.decompress_raw_len(data))
+    at, total = XERIAL_HEADER_BYTES, 0
+    for _ in range(_XERIAL_BLOCKS_MAX):
+        block_bytes = int.from_bytes(data[at : at + 4], "big")
+        at += 4
+        total += cramjam.snappy.decompress_raw_len(data[at : at + block_bytes])
+        at += block_bytes
+        if at >= len(data):
+            return total if at == len(data) else None
+    return None
+
+
+def _lz4(data: memoryview) -> int | None:
+    """Return the content size, which bit 3 of the flags announces."""
+    if bytes(data[:4]) != _LZ4_MAGIC or not data[4] & 0x08 or len(data) < 14:
+        return None
+    return int.from_bytes(data[6:14], "little")
+
+
+def _zstd(data: memoryview) -> int | None:
+    """Return the frame content size. It follows the window descriptor, which a frame in a single
+    segment lacks, and the dictionary id.
+    """
+    if bytes(data[:4]) != _ZSTD_MAGIC:
+        return None
+    descriptor = data[4]
+    is_single_segment = bool(descriptor & 0x20)
+    field_bytes = (int(is_single_segment), 2, 4, 8)[descriptor >> 6]
+    at = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    if not field_bytes or at + field_bytes > len(data):
+        return None
+    size_bytes = int.from_bytes(data[at : at + field_bytes], "little")
+    return size_bytes + 256 if field_bytes == 2 else size_bytes
+
+
+_DECLARED_BYTES: Final[dict[int, Callable[[memoryview], int | None]]] = {
+    Compression.GZIP: _gzip,
+    Compression.SNAPPY: _snappy,
+    Compression.LZ4: _lz4,
+    Compression.ZSTD: _zstd,
+}

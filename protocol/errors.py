@@ -1,0 +1,97 @@
+"""Errors of bytes on the wire, split by who caused them.
+
+`WireError` means that the peer broke the protocol: log it and close the connection, because nothing
+on it is reliable any more. `UnencodableValue` means that the broker tried to send something that
+the protocol cannot carry, which is a bug.
+Must not: map to Kafka error codes. Most of these errors have no response, because the frame was not
+understood.
+
+Source: the local/remote split of h11.
+"""
+
+
+class WireError(Exception):
+    """The peer sent bytes that are not the Kafka protocol (remote fault). Base of all errors of
+    decoders.
+    """
+
+
+class Truncated(WireError):
+    """A value extends beyond the end of its frame."""
+
+    def __init__(self, needed_bytes: int, left_bytes: int) -> None:
+        super().__init__(
+            f"a value needs {needed_bytes} bytes, but only {left_bytes} are left in the frame"
+        )
+        self.needed_bytes = needed_bytes
+        self.left_bytes = left_bytes
+
+
+class InvalidLength(WireError):
+    """A declared length or count is negative, null where null is not allowed, or larger than the
+    frame allows.
+    """
+
+    def __init__(self, what: str, declared: int, allowed: int) -> None:
+        super().__init__(f"{what} declares {declared}, allowed here are 0 to {allowed}")
+        self.what = what
+        self.declared = declared
+        self.allowed = allowed
+
+
+class TooManyElements(InvalidLength):
+    """A declared count is larger than the reader allows, though the frame may have as many."""
+
+
+class RequestTooLong(WireError):
+    """A request names more than `protocol.request_limits` allows for its API."""
+
+    def __init__(self, api: str, what: str, count: int, allowed: int) -> None:
+        super().__init__(
+            f"a request of {api} has {count} {what} or more, allowed are {allowed}; make several"
+            " requests"
+        )
+
+
+class InvalidVarint(WireError):
+    """A variable-length integer is longer than five bytes or does not fit in 32 bits."""
+
+
+class InvalidText(WireError):
+    """A string is not UTF-8."""
+
+
+class TrailingBytes(WireError):
+    """The message ended before its frame: the peer uses another version than the header states."""
+
+    def __init__(self, left_bytes: int) -> None:
+        super().__init__(f"{left_bytes} bytes are left in the frame after the message")
+        self.left_bytes = left_bytes
+
+
+class FrameTooLarge(WireError):
+    """The size prefix of a frame is negative or above the limit of the listener."""
+
+    def __init__(self, declared_bytes: int, max_bytes: int) -> None:
+        super().__init__(
+            f"a frame of {declared_bytes} bytes was announced, allowed are 0 to {max_bytes}"
+        )
+        self.declared_bytes = declared_bytes
+        self.max_bytes = max_bytes
+
+
+class UnsupportedApi(WireError):
+    """The API key is unknown, or the version is not served. The connection is closed, as in
+    Kafka.
+    """
+
+    def __init__(self, api_key: int, api_version: int) -> None:
+        super().__init__(
+            f"API key {api_key} version {api_version} is not served here; request ApiVersions first"
+        )
+        self.api_key = api_key
+        self.api_version = api_version
+
+
+class UnencodableValue(Exception):
+    """The protocol cannot carry the value to send. This is a bug of the sender."""

@@ -1,0 +1,192 @@
+"""A hand-written codec for Fetch, the hot path of reading. A response is a list of buffers; record
+batches are never joined or copied.
+
+Invariant: joined, the buffers have exactly the bytes that `protocol.gen.fetch` writes
+(property-tested), for every served version. The caller passes them to `transport.writelines` and
+must not change the batches until they are sent. The generated code reads requests, because it is
+fast enough for them.
+Must not: choose what to return, or keep sessions.
+
+Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition takes 2 us, of 10
+partitions 7 us, regardless of the size of the batches (the generated code copies: 56 us for 10 of
+100 KB); a request of 1 partition takes 5 us, of 10 14 us. Measured: python -m timeit -s "import
+protocol.fetch as f; r = [bytes(1000)]" -s "t = [('t', [f.FetchPartitionResult(i, records=r) for
+i in range(10)])]" "f.encode_fetch_response(1, 12, t)"
+
+Source: FetchRequest.json and FetchResponse.json of Kafka 4; KIP-74, KIP-227, KIP-516 (topic ids),
+KIP-951.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.base.buffers import Buffer
+from penstock.protocol.apis import FETCH
+from penstock.protocol.errors import UnencodableValue
+from penstock.protocol.leader_hint import (
+    CurrentLeader,
+    NodeEndpoint,
+    endpoints_section,
+    is_known,
+    leader_field,
+)
+from penstock.protocol.primitives import Writer
+from penstock.protocol.topic_key import TopicKey, write_topic_key
+
+_LOG_START_FROM: Final = 5
+_SESSION_FROM: Final = 7
+_REPLICA_FROM: Final = 11
+_FLEXIBLE_FROM: Final = 12
+_TOPIC_ID_FROM: Final = 13
+_ENDPOINTS_FROM: Final = 16
+_TAG_DIVERGING_EPOCH: Final = 0
+_TAG_CURRENT_LEADER: Final = 1
+
+_HEAD: Final = struct.Struct(">ii")
+_pack_i32: Final = struct.Struct(">i").pack
+_pack_session: Final = struct.Struct(">hi").pack
+_pack_v4: Final = struct.Struct(">ihqq").pack
+_pack_v5: Final = struct.Struct(">ihqqq").pack
+_pack_plain_v12: Final = struct.Struct(">ihqqqBi").pack
+_pack_aborted: Final = struct.Struct(">qq").pack
+_pack_diverging: Final = struct.Struct(">BBiqB").pack
+
+
+class FetchPartitionResult(Struct, gc=False):
+    """Result of one partition. `records` are whole batches. `aborted_transactions` (producer id,
+    first offset) is None unless the client reads committed. `diverging_epoch` is (epoch, end
+    offset).
+    """
+
+    index: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted_transactions: Sequence[tuple[int, int]] | None = None
+    preferred_read_replica: int = -1
+    records: Sequence[Buffer] = ()
+    diverging_epoch: tuple[int, int] | None = None
+    current_leader: CurrentLeader | None = None
+
+
+def encode_fetch_response(
+    correlation_id: int,
+    version: int,
+    responses: Sequence[tuple[TopicKey, Sequence[FetchPartitionResult]]],
+    *,
+    throttle_ms: int = 0,
+    error_code: int = 0,
+    session_id: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> list[Buffer]:
+    """Return a whole frame, size prefix included, as buffers to be written in order."""
+    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _TOPIC_ID_FROM
+    head = Writer(9 if flexible else 8)
+    frame: list[Buffer] = [head]
+    write_partitions = _write_partitions if flexible else _write_legacy_partitions
+    try:
+        head += _pack_i32(throttle_ms)
+        if version >= _SESSION_FROM:
+            head += _pack_session(error_code, session_id)
+        head.length(len(responses), flexible)
+        tail = head
+        for topic, results in responses:
+            write_topic_key(tail, FETCH, version, topic, by_id=by_id)
+            tail.length(len(results), flexible)
+            tail = write_partitions(frame, tail, results, version)
+        if flexible:
+            tail += endpoints_section(node_endpoints) if version >= _ENDPOINTS_FROM else b"\x00"
+        _HEAD.pack_into(head, 0, sum(map(len, frame)) - 4, correlation_id)
+    except struct.error as error:
+        raise UnencodableValue(f"a Fetch response holds a number out of range: {error}") from error
+    return frame
+
+
+def _write_partitions(
+    frame: list[Buffer], tail: Writer, results: Sequence[FetchPartitionResult], version: int
+) -> Writer:
+    """Append partitions after `tail`, the last buffer of `frame`. Returns the new last buffer."""
+    for result in results:
+        if result.aborted_transactions is None:
+            # No aborted transactions (compact null): nearly every partition, in one pack.
+            tail += _pack_plain_v12(
+                result.index,
+                result.error_code,
+                result.high_watermark,
+                result.last_stable_offset,
+                result.log_start_offset,
+                0,
+                result.preferred_read_replica,
+            )
+        else:
+            _write_aborted(tail, result, version)
+        records = result.records
+        if records:
+            tail.uvarint(1 + (len(records[0]) if len(records) == 1 else sum(map(len, records))))
+            frame += records
+            tail = Writer()
+            frame.append(tail)
+        else:
+            tail.append(1)
+        if result.current_leader is None and result.diverging_epoch is None:
+            tail.append(0)
+        else:
+            _write_tags(tail, result)
+    tail.append(0)
+    return tail
+
+
+def _write_aborted(tail: Writer, result: FetchPartitionResult, version: int) -> None:
+    aborted = result.aborted_transactions or ()
+    _write_fixed(tail, result, version)
+    tail.length(len(aborted), flexible=True)
+    for producer_id, first_offset in aborted:
+        tail += _pack_aborted(producer_id, first_offset)
+        tail.append(0)
+    tail += _pack_i32(result.preferred_read_replica)
+
+
+def _write_tags(tail: Writer, result: FetchPartitionResult) -> None:
+    fields: list[bytes] = []
+    if result.diverging_epoch is not None:
+        # Tag, size, epoch, end offset, no further tags.
+        fields.append(_pack_diverging(_TAG_DIVERGING_EPOCH, 13, *result.diverging_epoch, 0))
+    if result.current_leader is not None and is_known(result.current_leader):
+        fields.append(leader_field(_TAG_CURRENT_LEADER, result.current_leader))
+    tail.append(len(fields))
+    tail += b"".join(fields)
+
+
+def _write_legacy_partitions(
+    frame: list[Buffer], tail: Writer, results: Sequence[FetchPartitionResult], version: int
+) -> Writer:
+    for result in results:
+        _write_fixed(tail, result, version)
+        aborted = result.aborted_transactions
+        if aborted is None:
+            tail.null(flexible=False)
+        else:
+            tail.length(len(aborted), flexible=False)
+            for producer_id, first_offset in aborted:
+                tail += _pack_aborted(producer_id, first_offset)
+        if version >= _REPLICA_FROM:
+            tail += _pack_i32(result.preferred_read_replica)
+        records = result.records
+        tail += _pack_i32(sum(map(len, records)))
+        if records:
+            frame += records
+            tail = Writer()
+            frame.append(tail)
+    return tail
+
+
+def _write_fixed(tail: Writer, result: FetchPartitionResult, version: int) -> None:
+    head = (result.index, result.error_code, result.high_watermark, result.last_stable_offset)
+    if version >= _LOG_START_FROM:
+        tail += _pack_v5(*head, result.log_start_offset)
+    else:
+        tail += _pack_v4(*head)

@@ -1,0 +1,181 @@
+"""Frames and headers: parse request headers, and encode whole frames.
+
+A frame is an int32 size and that many bytes: a header and a body. API and version determine the
+header of a message, with two exceptions as old as the protocol. `client_id` stays a legacy string
+in the flexible header. The ApiVersions response always has header v0, because a client reads it
+before it knows the supported versions.
+
+Invariant: `parse_header` returns only for requests that `protocol.gen` can read, except
+ApiVersions of an unknown version. That one has `is_supported` false: it must be answered (error 35,
+encoded as v0), and its body never read.
+Must not: read bodies of requests, or know handlers.
+
+Source: Kafka's RequestHeader.json and ResponseHeader.json; KIP-482; KIP-511.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from penstock.base.buffers import Buffer
+from penstock.protocol.apis import API_VERSIONS, APIS, ApiSpec
+from penstock.protocol.errors import FrameTooLarge, Truncated, UnencodableValue, UnsupportedApi
+from penstock.protocol.primitives import (
+    ELEMENTS_AT_ONCE_MAX,
+    REQUEST_ELEMENTS_MAX,
+    Reader,
+    Writer,
+)
+
+SIZE_BYTES: Final = 4
+MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
+"""Kafka's default of socket.request.max.bytes."""
+
+_SIZE: Final = struct.Struct(">i")
+_REQUEST: Final = struct.Struct(">hhi")
+_REQUEST_HEAD: Final = struct.Struct(">hhih")
+"""With the size of the client id."""
+_SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
+
+Message = TypeVar("Message")
+
+
+class RequestHeader(Struct, gc=False):
+    """The header of a request. The body begins at `body_offset` of the frame, which excludes the
+    size prefix.
+    """
+
+    api: ApiSpec
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+    is_supported: bool
+
+
+def frame_size_bytes(prefix: Buffer, max_bytes: int = MAX_FRAME_BYTES) -> int:
+    """Return the size in the first four bytes of `prefix`. Raises FrameTooLarge above the limit;
+    then allocate nothing and close.
+    """
+    (size_bytes,) = _SIZE.unpack_from(prefix)
+    if not 0 <= size_bytes <= max_bytes:
+        raise FrameTooLarge(size_bytes, max_bytes)
+    return int(size_bytes)
+
+
+def parse_header(frame: Buffer) -> RequestHeader:
+    """Read the header of a frame (without its size prefix). Raises `UnsupportedApi`, after which
+    the connection is closed, as in Kafka.
+    """
+    try:
+        api_key, version, correlation_id, client_id_bytes = _REQUEST_HEAD.unpack_from(frame)
+    except struct.error:
+        raise Truncated(_REQUEST_HEAD.size, len(frame)) from None
+    api = APIS.get(api_key)
+    if api is None:
+        raise UnsupportedApi(api_key, version)
+    is_supported = api.serves(version)
+    if not is_supported and api is not API_VERSIONS:
+        raise UnsupportedApi(api_key, version)
+    client_id, at = _client_id(frame, client_id_bytes)
+    if is_supported and api.is_flexible(version):
+        if at < len(frame) and frame[at] == 0:
+            at += 1
+        else:
+            reader = Reader(frame, at, ELEMENTS_AT_ONCE_MAX)
+            reader.skip_tags()
+            at = reader.pos
+    return RequestHeader(api, version, correlation_id, client_id, at, is_supported)
+
+
+def _client_id(frame: Buffer, size_bytes: int) -> tuple[str | None, int]:
+    """Return the client id and the position behind it. A `Reader` costs twice as much; it reads a
+    null, and names what is wrong.
+    """
+    stop = _REQUEST_HEAD.size + size_bytes
+    if 0 <= size_bytes <= len(frame) - _REQUEST_HEAD.size:
+        try:
+            return str(frame[_REQUEST_HEAD.size : stop], "utf-8"), stop
+        except UnicodeDecodeError:
+            pass
+    reader = Reader(frame, _REQUEST.size)
+    return reader.nullable_string(flexible=False), reader.pos
+
+
+def decode_body(
+    decode: Callable[[Reader, int], Message],
+    frame: Buffer,
+    body_offset: int,
+    version: int,
+    elements_max: int = REQUEST_ELEMENTS_MAX,
+) -> Message:
+    """Read a body with a function of `protocol.gen`. Bytes after it are ignored, as in Kafka.
+    elements_max: of the API for requests (`protocol.request_limits`), for answers
+    `MAX_ELEMENTS_COUNT`.
+
+    librdkafka requires that: its Metadata request for all topics (v9 and later) ends with three
+    extra bytes.
+    """
+    return decode(Reader(frame, body_offset, elements_max), version)
+
+
+def encode_response_frame(
+    api: ApiSpec,
+    version: int,
+    correlation_id: int,
+    encode: Callable[[Writer, Message, int], None],
+    message: Message,
+) -> Writer:
+    """Encode a whole response, size prefix included. For ApiVersions of an unknown version pass
+    version 0.
+    """
+    writer = Writer(8)
+    if api.is_flexible(version) and api.key != API_VERSIONS.key:
+        writer.append(0)
+    _encode(encode, writer, message, version)
+    _SIZE_AND_CORRELATION.pack_into(writer, 0, len(writer) - SIZE_BYTES, correlation_id)
+    return writer
+
+
+def encode_request_frame(
+    api: ApiSpec,
+    version: int,
+    correlation_id: int,
+    encode: Callable[[Writer, Message, int], None],
+    message: Message,
+    *,
+    client_id: str | None = None,
+) -> Writer:
+    """Encode a whole request, size prefix included, for probes, benchmarks and tests."""
+    writer = Writer(SIZE_BYTES)
+    writer += _REQUEST.pack(api.key, version, correlation_id)
+    writer.nullable_string(client_id, flexible=False)
+    if api.is_flexible(version):
+        writer.append(0)
+    _encode(encode, writer, message, version)
+    _SIZE.pack_into(writer, 0, len(writer) - SIZE_BYTES)
+    return writer
+
+
+def parse_response_header(api: ApiSpec, version: int, frame: Buffer) -> tuple[int, int]:
+    """Parse a response on the client's side. Returns (correlation id, offset of the body) of a
+    frame without its size prefix.
+    """
+    reader = Reader(frame)
+    correlation_id = reader.i32()
+    if api.is_flexible(version) and api.key != API_VERSIONS.key:
+        reader.skip_tags()
+    return correlation_id, reader.pos
+
+
+def _encode(
+    encode: Callable[[Writer, Message, int], None], writer: Writer, message: Message, version: int
+) -> None:
+    try:
+        encode(writer, message, version)
+    except struct.error as error:
+        raise UnencodableValue(
+            f"{type(message).__name__} v{version} holds a number out of range: {error}"
+        ) from error

@@ -1,0 +1,74 @@
+"""Write the time that a client has to wait into an encoded answer.
+
+Only the dispatcher knows the time when the answer is encoded already. Nearly all answers have it as
+their first field or at the end, so it can be written afterwards; Produce has it at the end, where
+its handler puts it.
+Invariant: the tables agree with the generated codecs (property-tested).
+Source: the response schemas of Kafka 4; KIP-124, KIP-219.
+"""
+
+import struct
+from typing import Final
+
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+
+_BODY_AT: Final = 8
+"""After the size and the correlation id."""
+_I32: Final = struct.Struct(">i")
+
+FIRST_FROM: Final[dict[int, int]] = {
+    apis.LIST_OFFSETS.key: 2,
+    apis.METADATA.key: 3,
+    apis.OFFSET_COMMIT.key: 3,
+    apis.OFFSET_FETCH.key: 3,
+    apis.FIND_COORDINATOR.key: 1,
+    apis.JOIN_GROUP.key: 2,
+    apis.HEARTBEAT.key: 1,
+    apis.LEAVE_GROUP.key: 1,
+    apis.SYNC_GROUP.key: 1,
+    apis.DESCRIBE_GROUPS.key: 1,
+    apis.LIST_GROUPS.key: 1,
+}
+"""The first version with the field, of the APIs that do not always have it."""
+
+_ELSEWHERE: Final[dict[int, int]] = {apis.OFFSET_DELETE.key: 2}
+"""Where in the body the field is, if it is not the first one."""
+
+_LAST: Final = frozenset(
+    {
+        apis.CREATE_DELEGATION_TOKEN.key,
+        apis.RENEW_DELEGATION_TOKEN.key,
+        apis.EXPIRE_DELEGATION_TOKEN.key,
+        apis.DESCRIBE_DELEGATION_TOKEN.key,
+    }
+)
+"""APIs whose last field it is, before the empty tagged fields of flexible versions."""
+
+WITHOUT: Final = frozenset(
+    {
+        apis.PRODUCE.key,
+        apis.API_VERSIONS.key,
+        apis.SASL_HANDSHAKE.key,
+        apis.SASL_AUTHENTICATE.key,
+        apis.WRITE_TXN_MARKERS.key,
+        apis.DESCRIBE_QUORUM.key,
+        apis.INITIALIZE_SHARE_GROUP_STATE.key,
+        apis.READ_SHARE_GROUP_STATE.key,
+        apis.WRITE_SHARE_GROUP_STATE.key,
+        apis.DELETE_SHARE_GROUP_STATE.key,
+        apis.READ_SHARE_GROUP_STATE_SUMMARY.key,
+    }
+)
+"""APIs without the field, or, for Produce and ApiVersions, with one that has no fixed place."""
+
+
+def write_throttle(api: ApiSpec, version: int, head: bytearray, throttle_ms: int) -> None:
+    """Write the time into the first buffer of a whole frame, if the version has the field."""
+    if api.key in WITHOUT or version < FIRST_FROM.get(api.key, 0):
+        return
+    if api.key in _LAST:
+        at = len(head) - api.is_flexible(version) - _I32.size
+    else:
+        at = _BODY_AT + api.is_flexible(version) + _ELSEWHERE.get(api.key, 0)
+    _I32.pack_into(head, at, throttle_ms)

@@ -1,0 +1,29 @@
+"""How Produce and Fetch name a topic: by its name, or by its id in newer versions (KIP-516)."""
+
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.errors import UnencodableValue
+from penstock.protocol.primitives import Writer
+
+TopicKey: TypeAlias = str | UUID
+
+NO_TOPIC_ID: Final = UUID(int=0)
+"""What a client sends that names no topic."""
+
+
+def write_topic_key(
+    writer: Writer, api: ApiSpec, version: int, topic: TopicKey, *, by_id: bool
+) -> None:
+    """Write the id or the name. Raises UnencodableValue if `topic` is the other one."""
+    if by_id:
+        if isinstance(topic, str):
+            raise UnencodableValue(
+                f"{api.name} v{version} answers by topic id, but {topic!r} is a name"
+            )
+        writer.uuid(topic)
+    elif isinstance(topic, UUID):
+        raise UnencodableValue(f"{api.name} v{version} answers by topic name, but {topic} is an id")
+    else:
+        writer.string(topic, api.is_flexible(version))
