@@ -1,16 +1,20 @@
 """Run statements for `penstock sql` and write their rows; Ctrl-C cancels the statement that runs.
 
-Invariant: a statement runs in a thread, because DuckDB does not return to Python until it has rows;
-the main thread waits and gets the signal. Stdout carries rows alone.
+Invariants: a statement runs in a thread, because DuckDB does not return to Python until it has
+rows; the main thread waits and gets the signal. Stdout carries rows alone.
+A call of a function cannot be stopped: if a statement goes on after its limit of time or Ctrl-C,
+the command ends, and so does its prompt.
 """
 
+import os
+import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from penstock.deploy.errors import DeployError
+from penstock.deploy.errors import DeployError, print_error
 from penstock.deploy.output import Format, Progress, remark
 from penstock.deploy.sql.forms import (
     print_csv,
@@ -19,12 +23,17 @@ from penstock.deploy.sql.forms import (
     print_yaml_rows,
     write_parquet,
 )
+from penstock.lake.sql.errors import SqlError, canceled, took_too_long
+from penstock.lake.sql.process_limits import limit_memory, out_of_memory
 from penstock.lake.sql.session import Session, SessionOptions
 from penstock.lake.sql.tokens import statements_of
 
 if TYPE_CHECKING:
     from penstock.lake.sql.result import SqlResult
 
+STOP_GRACE_S: Final = 2.0
+"""How long a statement may take to stop by itself."""
+_INTERRUPTED: Final = 130
 TABLE_ROWS_MAX: Final = 1_000
 """Rows of a table on the terminal."""
 _PRINTED: Final[Mapping[Format, "Callable[[SqlResult], None]"]] = {
@@ -63,6 +72,8 @@ class Command:
         self._form = form
         self._max_seconds = max_seconds
         self._thread = ThreadPoolExecutor(1, "penstock-sql")
+        if options.memory_limit:
+            limit_memory(self.session.memory_limit_bytes())
 
     def __enter__(self) -> Self:
         return self
@@ -83,17 +94,33 @@ class Command:
 
     def run(self, statement: str) -> None:
         """Run one statement and write its rows."""
-        self.wait_for(lambda: self._run(statement))
+        self.wait_for(lambda: self._run(statement), self._max_seconds)
 
-    def wait_for(self, work: Callable[[], _T]) -> _T:
+    def wait_for(self, work: Callable[[], _T], max_seconds: float | None = None) -> _T:
         """Do work in the thread. Ctrl-C stops the statement in it, and is raised again."""
         future = self._thread.submit(work)
         try:
+            if max_seconds is not None:
+                self._end_unless_done(future, max_seconds, took_too_long(), 1)
             return future.result()
         except KeyboardInterrupt:
             self.session.interrupt()
-            future.exception()
+            self._end_unless_done(future, 0.0, canceled(), _INTERRUPTED)
             raise
+        except MemoryError:
+            raise out_of_memory() from None
+
+    def _end_unless_done(
+        self, future: "Future[_T]", seconds: float, why: SqlError, status: int
+    ) -> None:
+        """Wait until the statement has stopped; end the process if it does not."""
+        wait((future,), seconds + STOP_GRACE_S)
+        if not future.done():
+            self.session.remove_files()
+            print_error(why)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
 
     def _run(self, statement: str) -> None:
         with Progress("read", None, "records") as progress:

@@ -107,6 +107,10 @@ class Session:
     def close(self) -> None:
         self._stop()
         self._connection.close()
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """Remove the temporary files, also of a statement that cannot be stopped."""
         shutil.rmtree(self._temp, ignore_errors=True)
 
     def interrupt(self) -> None:

@@ -7,7 +7,6 @@ parent has ended.
 
 import fcntl
 import os
-import resource
 import select
 import signal
 import sys
@@ -19,6 +18,7 @@ from typing import IO, Final
 from penstock.base.core_dumps import forgo_core_dumps
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch, pa
 from penstock.lake.sql.errors import SqlError
+from penstock.lake.sql.process_limits import limit_memory, out_of_memory
 from penstock.lake.sql.process_messages import (
     LENGTH_BYTES,
     RaisedError,
@@ -30,12 +30,8 @@ from penstock.lake.sql.process_messages import (
 from penstock.lake.sql.result import SqlResult
 from penstock.lake.sql.session import Session
 
-EXTRA_BYTES: Final = 512 << 20
-"""Above the limit of DuckDB, for Python and the blocks of topics that it reads."""
 PIECE_BYTES: Final = 4 << 20
 """Of rows in one frame, unless one row takes more."""
-_MEMORY: Final = Path("/proc/self/statm")
-_DATA_FIELD: Final = 5
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 _STDIN: Final = 0
 _STDOUT: Final = 1
@@ -59,11 +55,11 @@ def main() -> None:
 
 def _run(request: RunStatement, out: IO[bytes]) -> None:
     with Session(request.store, request.options) as session:
-        _limit_memory(session.memory_limit_bytes() + EXTRA_BYTES)
+        limit_memory(session.memory_limit_bytes())
         try:
             _send_rows(session.run(request.query, max_rows=request.max_rows), request, out)
         except MemoryError:
-            raise SqlError("the statement needs more memory; raise memory_limit") from None
+            raise out_of_memory() from None
 
 
 def _send_rows(result: SqlResult, request: RunStatement, out: IO[bytes]) -> None:
@@ -132,14 +128,6 @@ def _end_with_parent() -> None:
     fcntl.fcntl(_STDIN, fcntl.F_SETFL, fcntl.fcntl(_STDIN, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([_STDIN], [], [], 0)[0]:
         sys.exit("the parent has ended")
-
-
-def _limit_memory(more_bytes: int) -> None:
-    """Limit what this process allocates from now on. macOS does not enforce it."""
-    with suppress(ValueError, OSError):
-        pages = int(_MEMORY.read_text().split()[_DATA_FIELD])
-        limit = pages * resource.getpagesize() + more_bytes
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 if __name__ == "__main__":

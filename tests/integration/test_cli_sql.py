@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -183,6 +184,47 @@ def test_the_quick_exit_loses_no_error_and_leaves_no_file(store: str, tmp_path: 
 def prompt(store: str, home: Path) -> Terminal:
     variables = {"PENSTOCK_STORE": store, "XDG_CACHE_HOME": str(home)}
     return Terminal((sys.executable, "-m", "penstock.deploy.cli", "sql"), variables)
+
+
+ENDLESS_CALL = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
+"""One call of a function that computes for minutes without a check."""
+
+
+def test_limits_hold_within_one_call_of_a_function(store: str, tmp_path: Path) -> None:
+    spill = ("--temp-directory", str(tmp_path))
+    for query in (ENDLESS_CALL, ENDLESS):
+        done = run(store, query, "--max-seconds", "1", *spill)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "longer than its limit of time" in done.stderr
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    for query in ("SELECT length(repeat('x', 2000000000))", "SELECT repeat('x', 1500000000)"):
+        done = run(store, query, "--memory-limit", "300MB", *spill)
+        assert (done.returncode, done.stdout) == (1, ""), done.stderr
+        assert "emory" in done.stderr
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < max(before, 1_000_000), "KiB"
+    assert os.listdir(tmp_path) == []
+
+
+def cpu_ticks(pid: int) -> int:
+    """Return how long a process has computed."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+
+
+def test_ctrl_c_ends_a_call_that_does_not_stop(store: str) -> None:
+    process = subprocess.Popen(
+        (sys.executable, "-m", "penstock.deploy.cli", "sql", f"SELECT 1; {ENDLESS_CALL}", "--csv"),
+        env=os.environ | {"PENSTOCK_STORE": store},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["1\n", "1\n"]
+    began = cpu_ticks(process.pid)
+    wait_until(lambda: cpu_ticks(process.pid) > began + os.sysconf("SC_CLK_TCK"))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, "canceled" in errors) == (130, True)
 
 
 def test_the_prompt(store: str, tmp_path: Path) -> None:
