@@ -376,7 +376,6 @@ def _entry_columns(wire: _EntriesWire, key: str, at: int) -> _EntryColumns:
         or min(counts) < 0
         or min(sizes) < 0
         or min(object_sizes) < 1
-        or min(timestamps) < -1
         or min(stored_ids) < OWN_STREAM
     ):
         raise ObjectCorrupt(key, at, "an entry with a negative number, or without offsets")

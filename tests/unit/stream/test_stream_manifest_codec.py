@@ -120,6 +120,22 @@ def test_what_is_written_is_read() -> None:
     assert read(data) == (root, shard, entries(0, 10, 20, 30))
 
 
+@pytest.mark.parametrize("newest_ms", [-1, ~1_700_000_000_000, -(2**63)])
+def test_blocks_whose_newest_timestamp_is_not_known_are_read(newest_ms: int) -> None:
+    draft = Draft(1)
+    unknown = replace(entries(0, 10, 20), max_timestamps_ms=array("q", [newest_ms, 5]))
+    last = replace(entries(30, 4), max_timestamps_ms=array("q", [newest_ms]))
+    section = draft.add(codec.encode_entries(unknown))
+    page = PageRef(0, 30, 2, 30, 3_000, newest_ms, section)
+    stream = StreamEntry(41, 0, 34, (page,), last)
+    empty = StreamEntry(42, 0, 0, (), entries(0))
+    shard = Shard(TOPIC_ID, 0, (PartitionEntry(0, 3, 5, stream, empty),))
+    raw = memoryview(codec.encode_shard(shard))
+    assert codec.decode_shard(raw, section, KEY) == shard
+    raw = memoryview(codec.encode_entries(unknown))
+    assert codec.decode_entries(raw, page, KEY) == unknown
+
+
 def test_the_bytes_are_those_of_the_documentation() -> None:
     data, _, root = written()
     assert data[:16] == b"PNSTMNFT" + bytes.fromhex("0003 000000000000")
