@@ -161,9 +161,9 @@ def _field(source: int, at: int, end: int) -> tuple[int, int, int]:
     length, at = _number_of(source, at, end, 28, 15)
     if at < 0:
         return length, at, -1
-    if length == -1:
-        return length, at, at
-    if length < 0 or length > end - at:
+    if length < 0:
+        return -1, at, at
+    if length > end - at:
         return length, at, -2
     return length, at, at + length
 

@@ -307,7 +307,7 @@ def _fields(
     source: t.Bytes, at: _Numbers, end: _Numbers, row: _Numbers
 ) -> tuple[_Fields, _Numbers]:
     length, at = _numbers(source, at, end, row)
-    _refuse(t.BAD_FIELD, (length < -1) | (length > end - at), row)
+    _refuse(t.BAD_FIELD, length > end - at, row)
     return _Fields(at, length), at + np.maximum(length, 0)
 
 

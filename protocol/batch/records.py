@@ -190,9 +190,9 @@ def _record(plain: bytes, at: int, end: int, header: BatchHeader) -> Record:
 
 def _nullable(plain: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     length, at = read_varint(plain, at, end)
-    if length == -1:
+    if length < 0:
         return None, at
-    if not 0 <= length <= end - at:
+    if length > end - at:
         raise BatchCorrupt(f"a field of {length} bytes has {end - at} left in its record")
     return plain[at : at + length], at + length
 

@@ -136,10 +136,10 @@ def _check(data: bytes, at: int, end: int) -> tuple[str, int | None]:
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the length of a field, -1 for null, and the position behind it. Raises ValueError,
-    BatchCorrupt.
+    """Return the length of a field, negative for null, and the position behind it. Raises
+    ValueError, BatchCorrupt.
     """
     length, at = read_varint(data, at, end)
-    if not -1 <= length <= end - at:
+    if length > end - at:
         raise ValueError(length)
     return length, at + max(length, 0)

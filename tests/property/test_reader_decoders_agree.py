@@ -8,6 +8,7 @@ import contextlib
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,9 @@ from penstock.protocol.batch.compression import Compression
 from penstock.protocol.batch.errors import BatchCorrupt
 from penstock.protocol.batch.header import HEADER_BYTES
 from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.batch.sound_records import sound_records
 from tests.support.reader_objects import decode, records_of, row_of, rows_of, sealed
+from tests.support.record_cases import CASES
 
 FIELD = st.none() | st.binary(max_size=40) | st.just(b"long" * 300)
 HEADERS = st.lists(st.tuples(st.text(max_size=8), FIELD), max_size=3).map(tuple)
@@ -114,10 +117,29 @@ def test_damage_under_a_good_checksum(
     if isinstance(found, str):
         return
     assert found.equals(other)
-    # records_of refuses header names that are not UTF-8. The decoders under test replace the bad
-    # bytes, as Kafka's client does.
+    # records_of refuses what the readers only leave out.
     with contextlib.suppress(BatchCorrupt):
         assert rows_of(found) == [row_of(record) for record in records_of(block)]
+
+
+@pytest.mark.parametrize("name", ["key -2", "value -2", "header value -2"])
+def test_nulls_of_other_lengths(name: str) -> None:
+    """Kafka reads every negative length as null."""
+    (case,) = [case for case in CASES if case.name == name]
+    batch = case.batch(Compression.NONE, 1_000)
+    ((offset, _, key, value, headers),) = rows_of(decode(batch, compiled=True))
+    assert (offset, (key, value, *headers)) == (
+        0,
+        {
+            "key -2": (None, b"value"),
+            "value -2": (b"key", None),
+            "header value -2": (b"key", b"value", ("n", None)),
+        }[name],
+    )
+    assert rows_of(decode(batch, compiled=False)) == rows_of(decode(batch, compiled=True))
+    (record,) = records_of(batch)
+    assert row_of(record) == rows_of(decode(batch, compiled=True))[0]
+    assert sound_records(batch[HEADER_BYTES:], 1, 0).lost == []
 
 
 @settings(max_examples=80, deadline=None)

@@ -32,12 +32,16 @@ class Stored(NamedTuple):
 
 
 def record(
-    delta: int, headers: bytes = b"\x00", value: bytes = b'{"a": 1}', delta_ms: int = 0
+    delta: int,
+    headers: bytes = b"\x00",
+    value: bytes = b'{"a": 1}',
+    delta_ms: int = 0,
+    key: bytes = b"\x01",
 ) -> bytes:
     body = bytearray(b"\x00")
     append_varint(body, delta_ms)
     append_varint(body, delta)
-    body += b"\x01"
+    body += key
     append_varint(body, len(value))
     body += value + headers
     out = bytearray()
@@ -91,6 +95,8 @@ ODD = {
     "nanoseconds": (0, 1, 2),
     "negative timestamps": (0, 1, 2),
     "header key that is not UTF-8": (0, 1, 2),
+    "key of length -2": (0, 1, 2),
+    "header value of length -2": (0, 1, 2),
     "max timestamp -1": (0, 1, 2),
 }
 """What readers read: the offset deltas of the records."""
@@ -106,6 +112,10 @@ def odd(name: str) -> bytes:
         return batch_of(record(0) + record(0, value=b'{"a": 2}') + record(2))
     if name == "header key that is not UTF-8":
         return batch_of(record(0, b"\x02\x04\xff\xfe\x01") + record(1) + record(2))
+    if name == "key of length -2":
+        return batch_of(record(0) + record(1, key=b"\x03") + record(2))
+    if name == "header value of length -2":
+        return batch_of(record(0) + record(1, b"\x02\x02a\x03") + record(2))
     batch = bytearray(batch_of(_SOUND))
     if name == "max timestamp -1":
         struct.pack_into(">q", batch, 35, -1)

@@ -63,7 +63,13 @@ def row_of(record: Record) -> Row:
     timestamp_ms: int = record.timestamp_ms
     if abs(timestamp_ms) > TIMESTAMP_MS_MAX:
         timestamp_ms = FAR_FUTURE_MS if timestamp_ms > 0 else FAR_PAST_MS
-    return record.offset, timestamp_ms, record.key, record.value, record.headers
+    headers = tuple((_replaced(name), value) for name, value in record.headers)
+    return record.offset, timestamp_ms, record.key, record.value, headers
+
+
+def _replaced(name: str) -> str:
+    """Return the key of a header as readers do, with U+FFFD for bytes that are not UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def rows_of(table: pa.Table) -> list[Row]:

@@ -8,6 +8,9 @@ import fastavro
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+from penstock.broker.partition.record_check import RecordCheck as BatchCheck
+from penstock.broker.partition.refusal import Refusal
+from penstock.broker.partition.validation import TopicRules, validate_batch
 from penstock.broker.schemas import messages
 from penstock.broker.schemas.language import (
     CannotCheck,
@@ -20,9 +23,12 @@ from penstock.broker.schemas.messages import CheckBatch, CheckSchema, Registered
 from penstock.broker.schemas.records import IDS_MAX, RecordCheck
 from penstock.broker.schemas.rules import FieldRule, SchemaRules, schema_rules, subject_of
 from penstock.controller.metadata import topic_configs
+from penstock.protocol.batch.compression import Compression
 from penstock.protocol.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch
+from tests.support.record_cases import CASES
 
 LIMIT_BYTES = 1 << 20
+NOW_MS = 1_700_000_000_000
 INTEGER = FieldRule("json", '{"type": "integer"}')
 REGISTERED = FieldRule(strategy="TopicNameStrategy")
 
@@ -62,6 +68,24 @@ def test_nulls_match_and_each_failing_field_has_its_index() -> None:
 def test_a_verdict_names_a_few_records_of_many() -> None:
     found = check(SchemaRules(None, INTEGER), *[(None, b"x")] * 100)
     assert [at for at, _ in found.failures] == list(range(messages.FAILURES_MAX))
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_records_that_kafka_accepts_can_be_checked(codec: Compression) -> None:
+    """Header keys that are not UTF-8, and nulls of length -2, among them."""
+    rules = SchemaRules(FieldRule("json", '{"type": "array"}'))
+    refused = {}
+    for case in CASES:
+        batch = memoryview(bytearray(case.batch(codec, NOW_MS)))
+        topic = TopicRules.from_configs(case.configs)
+        if isinstance(validate_batch(batch, topic, NOW_MS, check=BatchCheck()), Refusal):
+            continue
+        verdict = RecordCheck().answer(CheckBatch("t", SchemaRules(), batch, LIMIT_BYTES))
+        if verdict.kind != messages.VALID:
+            refused[case.name] = verdict.message
+        verdict = RecordCheck().answer(CheckBatch("t", rules, batch, LIMIT_BYTES))
+        assert verdict.kind in {messages.VALID, messages.MISMATCH}, (case.name, verdict)
+    assert not refused
 
 
 def test_too_many_records_are_not_decoded() -> None:
