@@ -1,18 +1,21 @@
 """Measure what checking records costs the write path: topics with `record.validation` full and
-header get the same batches in alternating windows, in one process.
+header get the same batches in turns, in one process.
 
 Requests are made once and sent over a bare socket, so that the CPU is that of the broker. For
 compressed batches the limit is the CPU without the check plus 1.2 times their decompression.
+Other load on the machine cancels out: windows of a few milliseconds follow each other in the order
+A B B A, a pair compares the medians of its windows, and the result is the median of all pairs.
 """
 
 import itertools
 import json
+import math
 import socket
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
@@ -25,58 +28,101 @@ from penstock.protocol.gen import produce
 
 CHECKED: Final = "full"
 UNCHECKED: Final = "header"
-REQUESTS: Final = 30
+REQUESTS: Final = 10
+"""In a window: 10 to 30 ms."""
 IN_FLIGHT: Final = 4
+ROUNDS: Final = 3
+"""Of four windows in each pair."""
 _BATCH_BYTES: Final = 1_000_000
 _RECORD_OVERHEAD_BYTES: Final = 20
 _FIELD_BYTES: Final = 16
 _VERSION: Final = 9
 _EXTRA_OF_DECOMPRESSION: Final = 1.2
+_RECORD_BYTES: Final = (1_000, 100)
+_MISSES_PERCENT: Final = 2.5
+"""Of samples whose median lies above the interval, and of those whose median lies below it."""
+
+
+class _Window(NamedTuple):
+    """What a window took for each MB of records: the wall clock, the CPU of the broker, and what
+    one decompression takes in this process meanwhile.
+    """
+
+    wall_us: float
+    cpu_us: float
+    decompress_us: float
+
+
+class _Pair(NamedTuple):
+    """The medians of the windows with and without the check."""
+
+    checked: _Window
+    bare: _Window
+
+    @property
+    def throughput(self) -> float:
+        return self.bare.wall_us / self.checked.wall_us
+
+    @property
+    def cpu(self) -> float:
+        return self.checked.cpu_us / self.bare.cpu_us
+
+    @property
+    def limit_us(self) -> float:
+        return self.bare.cpu_us + _EXTRA_OF_DECOMPRESSION * self.bare.decompress_us
+
+    @property
+    def part_of_limit(self) -> float:
+        return self.checked.cpu_us / self.limit_us
 
 
 def cost(pairs_count: int) -> list[Measure]:
-    """Return throughput and CPU for 1 KB and 100-byte records, and CPU for each codec."""
+    """Return throughput and CPU for records of two sizes, and CPU for each codec."""
     found: list[Measure] = []
-    for record_bytes in (1_000, 100):
-        batch, plain_bytes = _batch(record_bytes, Compression.NONE)
-        pairs = list(_pairs(batch, plain_bytes, pairs_count))
+    for record_bytes in _RECORD_BYTES:
+        pairs = list(_pairs(record_bytes, Compression.NONE, pairs_count))
         title = f"produce {record_bytes} B records"
-        found += [
-            Measure(
-                f"{title}: throughput with checks / without",
-                statistics.median(checked.mb_per_s / bare.mb_per_s for checked, bare in pairs),
-                "",
-                0.95,
-                "higher",
-                1.0,
-            ),
-            Measure(
-                f"{title}: CPU for each MB with checks / without",
-                statistics.median(checked.cpu_us / bare.cpu_us for checked, bare in pairs),
-                "",
-                1.1,
-                "lower",
-                1.0,
-                f"{statistics.median(checked.cpu_us for checked, _ in pairs):.0f} us",
-            ),
-        ]
-    return found + [_codec(codec, pairs_count) for codec in Compression if codec]
+        name = f"{title}: throughput with checks / without"
+        found.append(_ratio(name, pairs, lambda pair: pair.throughput, 0.95, is_least=True))
+        name = f"{title}: CPU for each MB with checks / without"
+        found.append(_ratio(name, pairs, lambda pair: pair.cpu, 1.1))
+    for codec in Compression:
+        for record_bytes in _RECORD_BYTES if codec else ():
+            pairs = list(_pairs(record_bytes, codec, pairs_count))
+            name = f"produce {record_bytes} B records, {codec.name.lower()}: CPU / limit"
+            found.append(_ratio(name, pairs, lambda pair: pair.part_of_limit, 1.0))
+    return found
 
 
-def _codec(codec: Compression, pairs_count: int) -> Measure:
-    batch, plain_bytes = _batch(1_000, codec)
-    pairs = list(_pairs(batch, plain_bytes, pairs_count))
-    decompress_us = _decompress_us(batch, codec)
-    return Measure(
-        f"produce {codec.name.lower()}: CPU for each MB of records",
-        statistics.median(checked.cpu_us for checked, _ in pairs),
-        "us",
-        1.0,
-        "lower",
-        statistics.median(bare.cpu_us for _, bare in pairs)
-        + _EXTRA_OF_DECOMPRESSION * decompress_us,
-        f"{decompress_us:.0f} us of it decompression",
-    )
+def _ratio(
+    name: str,
+    pairs: Sequence[_Pair],
+    ratio: Callable[[_Pair], float],
+    bar: float,
+    *,
+    is_least: bool = False,
+) -> Measure:
+    values = [ratio(pair) for pair in pairs]
+    low, high = interval(values)
+    checked = statistics.median(pair.checked.cpu_us for pair in pairs)
+    bare = statistics.median(pair.bare.cpu_us for pair in pairs)
+    decompress = statistics.median(pair.bare.decompress_us for pair in pairs)
+    note = f"{low:.3f} to {high:.3f}; {checked:.0f} us with, {bare:.0f} us without"
+    if decompress:
+        note += f", {decompress:.0f} us to decompress"
+    better: Literal["higher", "lower"] = "higher" if is_least else "lower"
+    return Measure(name, statistics.median(values), "", bar, better, 1.0, note)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95% confidence interval of the median, whatever the distribution."""
+    count, ordered = len(values), sorted(values)
+    total, rank = 0.0, 0
+    for rank in range(count // 2):
+        total += math.comb(count, rank) / 2**count * 100
+        if total > _MISSES_PERCENT:
+            break
+    return ordered[max(0, rank - 1)], ordered[count - max(1, rank)]
 
 
 def _batch(record_bytes: int, codec: Compression) -> tuple[bytes, int]:
@@ -95,40 +141,61 @@ def _batch(record_bytes: int, codec: Compression) -> tuple[bytes, int]:
     return bytes(encode_batch(records, compression=codec)), len(plain)
 
 
-class _Window:
-    """What one window took, for each MB of records."""
-
-    def __init__(self, seconds: float, cpu_s: float, plain_bytes: int) -> None:
-        megabytes = REQUESTS * plain_bytes / 1e6
-        self.mb_per_s = megabytes / seconds
-        self.cpu_us = cpu_s * 1e6 / megabytes
-
-
-def _pairs(batch: bytes, plain_bytes: int, pairs_count: int) -> Iterator[tuple[_Window, _Window]]:
-    """Yield (with checks, without)."""
+def _pairs(record_bytes: int, codec: Compression, pairs_count: int) -> Iterator[_Pair]:
+    batch, plain_bytes = _batch(record_bytes, codec)
+    megabytes = REQUESTS * plain_bytes / 1e6
     with harness.server(store="memory:", log_cache_bytes_max=3 << 30) as system:
         for topic in (CHECKED, UNCHECKED):
             config = {"record.validation": topic}
             clients.create_topic(system.bootstrap, name=topic, config=config)
         host, _, port = system.bootstrap.rpartition(":")
+        clock = _cpu_clock(system.pid)
+        decompress = _Decompression(batch, codec)
         with socket.create_connection((host, int(port))) as connection:
             frames = {topic: _frame(topic, batch) for topic in (CHECKED, UNCHECKED)}
 
             def window(topic: str) -> _Window:
-                before, began = system.ask()["cpu_s"], time.perf_counter()
+                cpu_ns, began = time.clock_gettime_ns(clock), time.perf_counter_ns()
                 _send(connection, frames[topic])
-                took = time.perf_counter() - began
-                return _Window(took, system.ask()["cpu_s"] - before, plain_bytes)
+                wall_ns = time.perf_counter_ns() - began
+                cpu_ns = time.clock_gettime_ns(clock) - cpu_ns
+                decompress_us = decompress.run() / (plain_bytes / 1e6)
+                return _Window(wall_ns / 1e3 / megabytes, cpu_ns / 1e3 / megabytes, decompress_us)
 
             for topic in (CHECKED, UNCHECKED):
                 window(topic)
-            for number in range(pairs_count):
-                if number % 2:
-                    bare = window(UNCHECKED)
-                    yield window(CHECKED), bare
-                else:
-                    checked = window(CHECKED)
-                    yield checked, window(UNCHECKED)
+            for _ in range(pairs_count):
+                found: dict[str, list[_Window]] = {CHECKED: [], UNCHECKED: []}
+                for first, second in ((CHECKED, UNCHECKED), (UNCHECKED, CHECKED)) * ROUNDS:
+                    found[first].append(window(first))
+                    found[second].append(window(second))
+                yield _Pair(_median(found[CHECKED]), _median(found[UNCHECKED]))
+
+
+def _median(windows: Sequence[_Window]) -> _Window:
+    return _Window._make(statistics.median(values) for values in zip(*windows, strict=True))
+
+
+def _cpu_clock(pid: int) -> int:
+    """Return the clock of the CPU that all threads of a process take (clock_getcpuclockid)."""
+    return (~pid << 3) | 2
+
+
+class _Decompression:
+    """Decompresses a batch into memory that it keeps."""
+
+    def __init__(self, batch: bytes, codec: Compression) -> None:
+        self._inflater = ReusingInflater()
+        self._data = memoryview(batch)[HEADER_BYTES:]
+        self._codec = codec
+
+    def run(self) -> float:
+        """Return the CPU in microseconds; 0 without compression."""
+        if not self._codec:
+            return 0.0
+        began = time.thread_time_ns()
+        self._inflater.decompress(self._codec, self._data, 64 << 20)
+        return (time.thread_time_ns() - began) / 1e3
 
 
 def _frame(topic: str, batch: bytes) -> bytes:
@@ -161,15 +228,3 @@ def _read(connection: socket.socket, count: int) -> bytearray:
     while len(data) < count:
         data += connection.recv(count - len(data))
     return data
-
-
-def _decompress_us(batch: bytes, codec: Compression) -> float:
-    """Return the CPU of decompressing a MB of records, into memory that is reused."""
-    inflater, data = ReusingInflater(), memoryview(batch)[HEADER_BYTES:]
-    size_bytes = len(inflater.decompress(codec, data, 64 << 20))
-    found = []
-    for _ in range(30):
-        began = time.thread_time()
-        inflater.decompress(codec, data, 64 << 20)
-        found.append(time.thread_time() - began)
-    return statistics.median(found) * 1e12 / size_bytes
