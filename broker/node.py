@@ -34,6 +34,7 @@ from penstock.base.ids import (
     WalSequence,
 )
 from penstock.base.listeners import Listener
+from penstock.base.version import VERSION
 from penstock.broker import self_check
 from penstock.broker.background.cleaner import CleanerDuty
 from penstock.broker.background.duties import PROBE_PREFIX, Duties
@@ -89,7 +90,6 @@ from penstock.controller.api.messages import (
 )
 from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.api.tls import TlsFiles
-from penstock.controller.api.version import product_version
 from penstock.controller.metadata.configs import BROKER_RESOURCE
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.features import SUPPORTED
@@ -477,7 +477,7 @@ class Broker:
             other_listeners=tuple(
                 NodeListener(other.name, other.host, other.port) for other in others
             ),
-            version=product_version(),
+            version=VERSION,
             wal_delete_grace_ms=self.stream_config.wal_delete_grace_ms,
             features=SUPPORTED,
         )

@@ -18,6 +18,8 @@ are internal and may change.
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from penstock.base.errors import StreamError as StreamError
     from penstock.deploy.errors import ClusterFailed as ClusterFailed
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from penstock.objectstore.errors import ObjectStoreError as ObjectStoreError
     from penstock.topic_list import Topic as Topic
     from penstock.topic_list import topics as topics
-
-    __version__: str
 
 _MODULES: Final = {
     "Cluster": "penstock.local_cluster",
@@ -106,10 +106,6 @@ _EXTRAS: Final = {"numpy": "reader", "pyarrow": "reader", "duckdb": "sql"}
 if not TYPE_CHECKING:  # type checkers see only the names above
 
     def __getattr__(name: str) -> object:
-        if name == "__version__":
-            from importlib.metadata import version
-
-            return version("penstock")
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:

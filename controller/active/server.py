@@ -21,6 +21,7 @@ import structlog
 
 from penstock.base.clock import MonotonicClock, WallClock
 from penstock.base.ids import NodeEpoch, NodeId
+from penstock.base.version import VERSION
 from penstock.controller.active.audit import AdminLog
 from penstock.controller.active.forwarding import RequestAuthorizer
 from penstock.controller.active.sessions import Sessions
@@ -49,7 +50,6 @@ from penstock.controller.api.transport import (
     StreamHandler,
     UnaryContext,
 )
-from penstock.controller.api.version import product_version
 from penstock.controller.backup.snapshots import copy_image, encode_copy
 from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
@@ -219,7 +219,7 @@ class ControllerService:
             directory_id=role.directory_id,
             address=role.address,
             members=list(self._quorum.controllers),
-            version=product_version(),
+            version=VERSION,
             now_ms=self._wall_ms(),
         )
         return _encode(Reply(controller_epoch=leadership.epoch, value=status))

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
+from penstock.base.version import VERSION
 from penstock.deploy.cli.completing import complete_profiles
 from penstock.deploy.cli.lazy import LazyCommands
 
@@ -69,9 +70,7 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        print(f"penstock {version('penstock')}")
+        print(f"penstock {VERSION}")
         raise typer.Exit
 
 

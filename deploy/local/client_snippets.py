@@ -113,7 +113,7 @@ auto.offset.reset=earliest
         'spark.read.format("penstock").option("store", "STORE").option("subscribe",'
         ' "TOPIC").load()',
         """\
-# Install with: pip install ".[spark]" in a checkout of Penstock.
+# Install with: pip install "penstock-streams[spark]"
 # Spark reads the objects, not the brokers. A store in memory cannot be read from another process.
 from pyspark.sql import SparkSession
 

@@ -332,4 +332,4 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _missing(error: ImportError) -> DeployError:
-    return DeployError(f"the package {error.name} is missing: {install_hint('table')}")
+    return DeployError(f"the package {error.name} is missing: {install_hint('schemas')}")

@@ -36,13 +36,13 @@ def test_the_bill_of_materials_names_what_is_installed(tmp_path: Path) -> None:
     )
     bill = Bill(file.read_text())
 
-    assert (bill.product["name"], bill.product["type"]) == ("penstock", "application")
+    assert (bill.product["name"], bill.product["type"]) == ("penstock-streams", "application")
     packages = installed(Path(sysconfig.get_path("purelib")))
     assert len(packages) > 100
     assert bill.versions == packages
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert bill.versions["penstock"] == project["version"]
-    assert {"aiohttp", "obstore", "uvloop"} <= bill.needs("penstock")
+    assert bill.versions["penstock-streams"] == project["version"]
+    assert {"aiohttp", "obstore", "uvloop"} <= bill.needs("penstock-streams")
     aiohttp = bill.components["aiohttp"]
     assert aiohttp["purl"] == f"pkg:pypi/aiohttp@{aiohttp['version']}"
     assert aiohttp["licenses"]

@@ -102,7 +102,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ROOT,
         cwd=directory,
     )
-    (built,) = directory.glob("penstock-*.whl")
+    (built,) = directory.glob("penstock_streams-*.whl")
     return built
 
 
@@ -194,18 +194,18 @@ def test_without_extras_each_command_says_what_to_type(environment: Path, tmp_pa
         (
             ("penstock", "dev"),
             (
-                'needs the package moto: pip install ".[local]" in a checkout of Penstock, or'
-                " choose another store: --store memory"
+                'needs the package moto: pip install "penstock-streams[local]", or choose another'
+                " store: --store memory"
             ),
         ),
-        (("penstock", "demo"), 'pip install ".[demo]" in a checkout of Penstock'),
+        (("penstock", "demo"), 'pip install "penstock-streams[demo]"'),
         (
             ("python", "-c", "from penstock import scan"),
-            'penstock.scan needs the package pyarrow: pip install ".[reader]"',
+            'penstock.scan needs the package pyarrow: pip install "penstock-streams[reader]"',
         ),
         (
             ("python", "-c", "import penstock.spark as s; s.register(None)"),
-            'pip install ".[spark]"',
+            'pip install "penstock-streams[spark]"',
         ),
     ):
         done = subprocess.run(

@@ -6,9 +6,9 @@ itself.
 
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import version
 
 from penstock.base.acls import Operation, ResourceType
+from penstock.base.version import VERSION
 from penstock.broker.client_metrics.sender import SentCounts
 from penstock.broker.errors import ErrorCode
 from penstock.broker.groups.common.model import GroupState
@@ -30,14 +30,13 @@ class BrokerReader:
 
     def __init__(self, health: BrokerHealth) -> None:
         self._health = health
-        self._version = version("penstock")
 
     def __call__(self) -> Iterator[Reading]:
         yield from read_store(self._health.requests)
         broker = self._health.broker
         if broker is None:
             return
-        yield table.NODE_INFO, ("broker", str(broker.node_id), broker.cluster_id, self._version), 1
+        yield table.NODE_INFO, ("broker", str(broker.node_id), broker.cluster_id, VERSION), 1
         yield from _clients(broker)
         yield from _shares(broker)
         yield from _partitions(broker)

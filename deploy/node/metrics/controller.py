@@ -7,10 +7,10 @@ leader. Cost: O(brokers + moving partitions). Must not count anything itself.
 """
 
 from collections.abc import Iterator
-from importlib.metadata import version
 
 from penstock.base.clock import wall_ms
 from penstock.base.histogram import Latencies
+from penstock.base.version import VERSION
 from penstock.controller.active.controller import ActiveController
 from penstock.controller.api.gate import Gate
 from penstock.controller.main import ControllerHealth, ControllerServer
@@ -31,7 +31,6 @@ class ControllerReader:
 
     def __init__(self, health: ControllerHealth) -> None:
         self._health = health
-        self._version = version("penstock")
 
     def __call__(self) -> Iterator[Reading]:
         yield from read_store(self._health.requests)
@@ -41,7 +40,7 @@ class ControllerReader:
             return
         yield (
             table.NODE_INFO,
-            ("controller", str(server.controller_id), server.cluster_id, self._version),
+            ("controller", str(server.controller_id), server.cluster_id, VERSION),
             1,
         )
         yield from _quorum(server, quorum)

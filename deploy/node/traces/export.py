@@ -14,7 +14,6 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Final
 
 import structlog
@@ -24,6 +23,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from penstock.base.version import VERSION
 from penstock.deploy.node.otlp import url_of
 
 SPANS_MAX: Final = 4_096
@@ -51,7 +51,7 @@ class Exporter:
         resource = Resource.create(
             {
                 "service.name": service,
-                "service.version": version("penstock"),
+                "service.version": VERSION,
                 "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
             }
         )

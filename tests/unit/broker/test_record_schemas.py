@@ -110,7 +110,9 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(
         __import__("sys").modules, "penstock.broker.schemas.json_schema", raising=False
     )
-    with pytest.raises(CannotCheck, match=r'jsonschema_rs is missing: pip install "\.\[schemas\]"'):
+    with pytest.raises(
+        CannotCheck, match=r'jsonschema_rs is missing: pip install "penstock-streams\[schemas\]"'
+    ):
         compile_schema("json", "{}", ())
 
 

@@ -113,8 +113,7 @@ def test_without_moto_the_error_says_what_to_type(
         moto_store, "find_spec", lambda name: None if name == missing else find_spec(name)
     )
     needed = (
-        f'the local S3 server needs the package {missing}: pip install ".[local]" in a checkout of'
-        " Penstock"
+        f'the local S3 server needs the package {missing}: pip install "penstock-streams[local]"'
     )
     with pytest.raises(DeployError) as refused:
         check(ClusterOptions())

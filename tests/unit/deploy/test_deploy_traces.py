@@ -167,7 +167,10 @@ def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     for of in (of_requests, of_moves):
-        with pytest.raises(UsageError, match=r'pip install "\.\[traces\]"'), of(config):
+        with (
+            pytest.raises(UsageError, match=r'pip install "penstock-streams\[traces\]"'),
+            of(config),
+        ):
             pass
     with pytest.raises(UsageError, match="http://HOST:PORT"):
         load("broker", [*FLAGS, "--traces-otlp-endpoint", "127.0.0.1:4318"], {})

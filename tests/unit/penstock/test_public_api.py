@@ -1,6 +1,5 @@
 """`import penstock` is fast and complete, and its errors name missing extras."""
 
-import importlib.metadata
 import importlib.util
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from penstock import (
     topics,
 )
 from penstock.deploy.local import moto_store
+from tests.tidy.repository import project
 
 
 def output_of(code: str) -> str:
@@ -49,7 +49,7 @@ def test_every_public_name_is_there() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
     assert set(penstock.__all__) <= set(dir(penstock))
-    assert penstock.__version__ == importlib.metadata.version("penstock")
+    assert penstock.__version__ == project()["project"]["version"]
     with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'scam'"):
         penstock.scam  # noqa: B018
 
@@ -68,8 +68,7 @@ def test_what_is_missing_for_a_scan_is_said_with_what_to_type(tmp_path: Path) ->
         "except penstock.ManifestNotFound: print('topics need no extra')\n"
     )
     needed = (
-        'pyarrow penstock.scan needs the package pyarrow: pip install ".[reader]" in a checkout of'
-        " Penstock"
+        'pyarrow penstock.scan needs the package pyarrow: pip install "penstock-streams[reader]"'
     )
     assert output_of(code) == f"{needed}\ntopics need no extra\n"
 
@@ -80,8 +79,8 @@ def test_what_is_missing_for_sql_is_said_with_what_to_type() -> None:
         "try: penstock.sql\n"
         "except ImportError as error: print(error.name, error)\n"
     )
-    needed = 'duckdb penstock.sql needs the package duckdb: pip install ".[sql]" in a checkout of'
-    assert output_of(code) == f"{needed} Penstock\n"
+    needed = 'duckdb penstock.sql needs the package duckdb: pip install "penstock-streams[sql]"'
+    assert output_of(code) == f"{needed}\n"
 
 
 def test_what_is_missing_for_spark_is_said_with_what_to_type() -> None:
@@ -91,9 +90,8 @@ def test_what_is_missing_for_spark_is_said_with_what_to_type() -> None:
         "except ImportError as error: print(error.name, error)\n"
     )
     assert (
-        output_of(code)
-        == 'pyspark penstock.spark needs the package pyspark: pip install ".[spark]" in a checkout'
-        " of Penstock\n"
+        output_of(code) == "pyspark penstock.spark needs the package pyspark: pip install"
+        ' "penstock-streams[spark]"\n'
     )
 
 
@@ -143,7 +141,7 @@ def test_a_cluster_refuses_what_can_not_be_before_it_starts(
     monkeypatch.setattr(
         moto_store, "find_spec", lambda name: None if name == "moto" else find_spec(name)
     )
-    with pytest.raises(ClusterFailed, match=r'pip install "\.\[local\]"'):
+    with pytest.raises(ClusterFailed, match=r'pip install "penstock-streams\[local\]"'):
         Cluster(store="moto")
     cluster = Cluster()
     with pytest.raises(ClusterFailed, match="the cluster is not running"):
