@@ -18,7 +18,10 @@ are internal and may change.
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.installation import check_folder as _check_folder
 from penstock.base.version import VERSION as __version__
+
+_check_folder(__path__[0])
 
 if TYPE_CHECKING:
     from penstock.base.errors import StreamError as StreamError

@@ -1,10 +1,20 @@
-"""Let Spark find the data source `penstock` without registration.
+"""Let Spark find the data source `penstock` without registration, and pytest the plugin.
 
-Spark looks for data sources by the names of modules, and finds this one if it is on the path.
-
-Must not contain anything else. Source: `pyspark.sql.worker.lookup_data_sources`.
+Spark looks for data sources in the modules on the path whose names begin with `pyspark_`.
+Source: `pyspark.sql.worker.lookup_data_sources`.
 """
 
-from penstock.lake.spark.source import PenstockSource as DefaultSource
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.lake.spark.source import PenstockSource as DefaultSource
 
 __all__ = ["DefaultSource"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "DefaultSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from penstock.lake.spark.source import PenstockSource
+
+    return PenstockSource

@@ -22,9 +22,11 @@ _INTERRUPTED: Final = 130
 
 def main() -> None:
     """Run the console script; end the process."""
+    from penstock.base.installation import ForeignFiles, check_package
     from penstock.deploy.errors import DeployError, print_error
 
     try:
+        check_package()
         if len(sys.argv) > 1 and sys.argv[1] in _NODES and not _is_command(sys.argv[2:]):
             from penstock.deploy.node.process import run
 
@@ -52,6 +54,9 @@ def main() -> None:
     except DeployError as error:
         print_error(error)
         sys.exit(error.exit_code)
+    except ForeignFiles as error:
+        print_error(error)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:

@@ -1,21 +1,26 @@
 """The plugin that pytest loads by its entry point: options, the fixtures `penstock_cluster` and
 `penstock`, and the log in reports.
 
-Invariant: a run that uses none of our fixtures pays for the import of this module alone (no
-dependency, 1 ms). A cluster belongs to one pytest process, so each worker of pytest-xdist has its
-own, on free ports. Must not do anything at import. Source: pytest, "Writing plugins".
+Invariant: a run without our fixtures imports this module and `options` alone (1 ms, only the
+standard library), and never fails because of them; pytest loads `pyspark_penstock.pytest_plugin`.
+A cluster belongs to one pytest process, so each worker of pytest-xdist has its own, on free ports.
 """
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import pytest
+
+from penstock.testing.options import InvalidOption, Options
 
 if TYPE_CHECKING:
     from penstock.testing.client import KafkaClient
     from penstock.testing.cluster import PenstockCluster
     from penstock.testing.penstock import Penstock
     from penstock.testing.process import ClusterProcess
+
+__all__ = ["penstock", "penstock_cluster", "pytest_addoption", "pytest_configure"]
 
 _OPTIONS: Final = (
     ("brokers", "how many brokers the cluster of this test run has (default: 2)"),
@@ -53,8 +58,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    from penstock.testing.options import InvalidOption, Options
-
     try:
         options = Options.parse(
             brokers=_option_text(config, "brokers"),
@@ -87,7 +90,7 @@ class _Run:
     pytest continues to work.
     """
 
-    def __init__(self, options: Any) -> None:  # noqa: ANN401 - `Options`, which is not imported by name before it is needed
+    def __init__(self, options: Options) -> None:
         self._options = options
         self._process: ClusterProcess | None = None
         self._client: KafkaClient | None = None
@@ -114,7 +117,9 @@ class _Run:
         if not session.config.option.collectonly and any(
             _FIXTURES & set(getattr(item, "fixturenames", ())) for item in session.items
         ):
-            self.process()
+            # The fixture repeats a failure; it may be another project's fixture of the same name.
+            with suppress(Exception):
+                self.process()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

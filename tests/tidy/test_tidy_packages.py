@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.installation import CONTENTS
 from tests.tidy.repository import ROOT, listed, packages, project, shown, sources, tree
 
 NOT_IN_THE_WHEEL = {"benchmarks", "tools"}
@@ -24,7 +25,7 @@ ENTRY_POINTS = {
     "penstock.__main__",
     "penstock.deploy.node.kubernetes_zone",
     "penstock.spark",
-    "penstock.testing.plugin",
+    "pyspark_penstock.pytest_plugin",
 }
 """What Python, the chart, users and pytest import."""
 
@@ -65,6 +66,11 @@ def test_every_module_of_the_wheel_is_used_in_it() -> None:
         if path.name != "__init__.py" and not is_used and module not in ENTRY_POINTS:
             offenders.append(f"{shown(path)}: no other module of the wheel imports or names it")
     assert not offenders, listed(offenders)
+
+
+def test_files_of_other_projects_in_the_package_are_recognized() -> None:
+    modules = {path.name for path in (ROOT / "penstock").iterdir() if path.suffix in {"", ".py"}}
+    assert modules | {"__pycache__"} == CONTENTS
 
 
 @pytest.mark.parametrize("name", sorted(set(packages()) - TOP_LEVEL))
