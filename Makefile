@@ -240,6 +240,10 @@ bench-kafka: venv ## Penstock beside Apache Kafka on this machine, about 40 minu
 bench-spark: venv jre ## the same for Spark and the Arrow reader; ARGS='--bytes 200MB' for a quick look
 	$(BIN)/python -m benchmarks.spark $(ARGS)
 
+.PHONY: release-check
+release-check: venv ## before a release: build, twine check, and each extra in an empty environment on each Python at hand; ARGS=--pinned
+	$(BIN)/python -m tools.release_check $(ARGS)
+
 .PHONY: constraints
 constraints: venv ## renew constraints.txt from what is installed now
 	@{ echo "# Names and versions that CI and 'make venv' install; renew with 'make constraints'."; \

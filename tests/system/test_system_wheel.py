@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 from zipfile import ZipFile
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 UV = Path(sys.executable).with_name("uv")
 CLEAN = {
     name: value
@@ -52,6 +55,9 @@ def test_a_record(penstock: Penstock):
 """
 
 
+THEIRS = {f"penstock/{name}": "" for name in ("__init__.py", "_config.py", "backends/__init__.py")}
+"""Files of the project that is called `penstock` on PyPI."""
+
 THEIR_MODULES = ("base.py", "stream.py")
 THEIR_PACKAGES = ("broker", "controller", "deploy", "lake", "objectstore", "protocol", "tests")
 
@@ -86,24 +92,18 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    run(
-        UV,
-        "build",
-        "--quiet",
-        "--wheel",
-        "--no-build-isolation",
-        "--python",
-        sys.executable,
-        "--out-dir",
-        directory,
-        ROOT,
-        cwd=directory,
-    )
+def build(directory: Path, *options: str) -> Path:
+    """Return a wheel of the checkout."""
+    building = ("--quiet", "--no-build-isolation", "--python", sys.executable, *options)
+    run(UV, "build", *building, "--out-dir", directory, ROOT, cwd=directory)
     (built,) = directory.glob("penstock_streams-*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel that is built from the sdist."""
+    return build(tmp_path_factory.mktemp("wheel"))
 
 
 def install(directory: Path, *packages: str | Path) -> Path:
@@ -139,6 +139,21 @@ def project_of_a_user(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"raise RuntimeError('{name} of the user was imported')")
     return tmp_path
+
+
+def give_wheel(name: str, files: Mapping[str, str], directory: Path) -> Path:
+    """Write a wheel of another project with these files."""
+    wheel = directory / f"{name}-0.1.0-py3-none-any.whl"
+    about = f"{name}-0.1.0.dist-info"
+    metadata = {
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in (*files, *metadata, f"{about}/RECORD"))
+    with ZipFile(wheel, "w") as archive:
+        for path, text in {**files, **metadata, f"{about}/RECORD": record}.items():
+            archive.writestr(path, text)
+    return wheel
 
 
 @contextmanager
@@ -228,6 +243,15 @@ def test_pytest_finds_the_plugin_by_itself(environment: Path, tmp_path: Path) ->
     )
 
 
+def test_the_sdist_contains_what_the_wheel_needs(wheel: Path, tmp_path: Path) -> None:
+    from_checkout = build(tmp_path, "--wheel")
+    contents = [
+        {item.filename: item.CRC for item in ZipFile(built).infolist()}
+        for built in (wheel, from_checkout)
+    ]
+    assert contents[0] == contents[1]
+
+
 def test_the_wheel_has_two_names_and_nothing_of_developers(wheel: Path) -> None:
     """tests/tidy/test_tidy_packages.py checks that each of its modules is used."""
     names = [name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name]
@@ -237,7 +261,7 @@ def test_the_wheel_has_two_names_and_nothing_of_developers(wheel: Path) -> None:
         f"penstock/deploy/{part}/" for part in ("console/static", "console/templates", "demo")
     )
     assert {name for name in data if not name.startswith(pages)} == {
-        f"penstock/{path.relative_to(ROOT)}" for path in (ROOT / "stream").rglob("*.so")
+        f"penstock/{path.relative_to(ROOT)}" for path in (ROOT / "protocol").rglob("*.so")
     }
 
 
@@ -269,3 +293,118 @@ def test_modules_of_users_may_have_the_names_of_our_folders(
     for test in ("test_plain.py", "test_records.py"):
         tested = run(binaries / "python", "-m", "pytest", "-q", test, cwd=place)
         assert "1 passed" in tested
+
+
+def outcome(*command: str | Path, cwd: Path) -> tuple[int, str]:
+    """Return the exit code of a command, and its output with single spaces."""
+    done = subprocess.run(
+        command, cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, " ".join((done.stdout + done.stderr).replace("│", " ").split())
+
+
+def test_files_of_the_other_penstock_are_reported(wheel: Path, tmp_path: Path) -> None:
+    """Whichever is installed last, and after one of them was removed."""
+    needed = "pip uninstall -y penstock penstock-streams && pip install penstock-streams"
+    theirs = give_wheel("penstock", THEIRS, tmp_path)
+    binaries = install(tmp_path, wheel)
+    python, command = binaries / "python", binaries / "penstock"
+    pip = (UV, "pip", "install", "--quiet", "--python", python, "--no-deps", "--reinstall")
+    run(*pip, theirs, cwd=tmp_path)
+    for arguments in (("doctor",), ("dev",), ("broker",), ("--version",)):
+        assert outcome(command, *arguments, cwd=tmp_path) == (
+            1,
+            f"error: {binaries.parent}/lib/{PYTHON}/site-packages/penstock/__init__.py belongs to"
+            " another project. The package penstock on PyPI is another project, and one"
+            f" environment cannot have both. Type: {needed}",
+        )
+    run(*pip, wheel, cwd=tmp_path)
+    for arguments in ((python, "-c", "import penstock"), (command, "doctor")):
+        code, shown = outcome(*arguments, cwd=tmp_path)
+        assert code == 1
+        assert "contains files of another project: _config.py, backends." in shown
+        assert shown.endswith(needed)
+    run(UV, "pip", "uninstall", "--quiet", "--python", python, "penstock", cwd=tmp_path)
+    code, shown = outcome(command, "doctor", cwd=tmp_path)
+    assert (code, "penstock/__init__.py is missing" in shown) == (1, True), shown
+    uninstall = ("uninstall", "--quiet", "--python", python, "penstock-streams")
+    run(UV, "pip", *uninstall, cwd=tmp_path)
+    run(*pip, wheel, cwd=tmp_path)
+    assert outcome(command, "--version", cwd=tmp_path) == (0, "penstock 0.1.0")
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ("nothing, but no dependency is installed", "No module named"),
+        ("the project has a package penstock", "finds another package of this name first"),
+        ("the other penstock was installed later", ""),
+        ("the other penstock was installed before", "files of another project"),
+        ("the other penstock fails", "RuntimeError: theirs"),
+        ("the other penstock was removed", ""),
+        ("a module is missing", "No module named 'penstock.testing.options'"),
+        ("a module is damaged", "SyntaxError"),
+    ],
+)
+def test_no_damage_of_ours_breaks_the_tests_of_others(
+    wheel: Path, tmp_path: Path, broken: str, reason: str
+) -> None:
+    """No dependency of ours is installed: loading the plugin needs none."""
+    binaries = install(tmp_path, "--no-deps", wheel)
+    python = binaries / "python"
+    pip = (UV, "pip", "install", "--quiet", "--python", python)
+    run(*pip, "-c", ROOT / "constraints.txt", "pytest", cwd=tmp_path)
+    (packages,) = binaries.parent.glob("lib/python*/site-packages")
+    files = THEIRS | (
+        {"penstock/__init__.py": "raise RuntimeError('theirs')"} if "fails" in broken else {}
+    )
+    if "other penstock" in broken:
+        theirs = give_wheel("penstock", files, tmp_path)
+        again = (*pip, "--no-deps", "--reinstall")
+        run(*again, theirs, cwd=tmp_path)
+        if "before" in broken:
+            run(*again, wheel, cwd=tmp_path)
+        elif "removed" in broken:
+            run(UV, "pip", "uninstall", "--quiet", "--python", python, "penstock", cwd=tmp_path)
+    elif "missing" in broken:
+        (packages / "penstock/testing/options.py").unlink()
+    elif "damaged" in broken:
+        (packages / "penstock/testing/options.py").write_text("def")
+    project = tmp_path / "project"
+    project.mkdir()
+    if "project" in broken:
+        (project / "penstock").mkdir()
+        (project / "penstock/__init__.py").write_text("raise RuntimeError('imported too early')")
+    (project / "test_theirs.py").write_text("def test_theirs(): pass")
+    (project / "test_ours.py").write_text("def test_ours(penstock): pass")
+    tests = (python, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
+    assert "1 passed" in run(*tests, "test_theirs.py", cwd=project)
+    code, shown = outcome(*tests, cwd=project)
+    assert (code, "1 passed, 1 error" in shown) == (1, True), shown
+    assert reason in shown
+
+
+def test_the_extra_local_is_enough_for_the_first_hour(wheel: Path, tmp_path: Path) -> None:
+    """The cluster with its S3 server, and the pages and commands that read records from it."""
+    binaries = install(tmp_path, f"penstock-streams[local] @ {wheel.as_uri()}")
+    (packages,) = binaries.parent.glob("lib/python*/site-packages")
+    assert not {"numba", "cfnlint", "pyspark"} & {path.name for path in packages.iterdir()}
+    with dev(binaries, tmp_path, "moto") as line:
+        address = dict(part.partition("=")[::2] for part in line.split()[1:])
+        given = ("--bootstrap", address["bootstrap"])
+        (tmp_path / "flights.txt").write_text('{"carrier": "UA", "delay": 4}\n')
+        run(binaries / "penstock", "topics", "create", "flights", *given, cwd=tmp_path)
+        produce = ("produce", "flights", "--from-file", "flights.txt", *given)
+        run(binaries / "penstock", *produce, cwd=tmp_path)
+        query = "SELECT carrier, sum(delay) AS delays FROM flights GROUP BY carrier"
+        sql = ("sql", query, "--output", "csv", "--store", address["store"])
+        assert run(binaries / "penstock", *sql, cwd=tmp_path) == "carrier,delays\nUA,4\n"
+        console = address["console"]
+        with urlopen(f"{console}/topics/flights/messages", timeout=30) as page:
+            assert "&#34;carrier&#34;" in page.read().decode()
+        with urlopen(f"{console}/sql", timeout=30) as page:
+            token = page.read().decode().split('name="csrf" value="')[1].split('"')[0]
+        form = urlencode({"query": query, "csrf": token}).encode()
+        asked = Request(f"{console}/sql", form, {"Origin": console})
+        with urlopen(asked, timeout=60) as page:
+            assert "delays" in page.read().decode().split("</form>")[1]
