@@ -1,4 +1,8 @@
 """The Kafka protocol: messages, record batches, error codes. No sockets, no clock, no asyncio."""
 
+import os
+
 if not __name__.startswith("penstock."):
     raise ImportError("import penstock.protocol: the folder protocol is no package of its own")
+if os.path.islink(__path__[0]):  # in a checkout: tools see the files where they are edited
+    __path__ = [os.path.realpath(__path__[0])]
