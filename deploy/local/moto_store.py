@@ -116,12 +116,13 @@ def check_installed() -> None:
 
 def make_front(bucket: str) -> Front:
     """Return moto's S3 with one bucket. Takes about 1 s: it imports moto."""
-    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
     os.environ.setdefault("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(_OBJECT_IN_MEMORY_BYTES_MAX))
-    from moto.moto_server.werkzeug_app import create_backend_app
+    from moto.moto_server import werkzeug_app
     from werkzeug.test import Client
 
-    app = create_backend_app("s3")
+    # The variable MOTO_DISABLE_GLOBAL_CORS has no effect if something imported moto before.
+    vars(werkzeug_app)["DISABLE_GLOBAL_CORS"] = True
+    app = werkzeug_app.create_backend_app("s3")
     response = Client(app).put(f"/{bucket}", headers={"Host": "127.0.0.1"})
     assert response.status_code == 200, response.data
     return Front(app)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TIMEOUT_S = 20
@@ -33,9 +33,25 @@ def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
 def create_topic(
     bootstrap: str, topic: str, partitions: int = 1, *, timeout_s: float = TIMEOUT_S, **config: str
 ) -> None:
+    """Create a topic; repeat a request whose connection the broker closed, as it does when its
+    session expires on a slow machine.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(timeout_s)
+    wanted = NewTopic(topic, partitions, config=settings)
+    deadline, is_repeated = time.monotonic() + timeout_s, False
+    while True:
+        try:
+            admin.create_topics([wanted])[topic].result(timeout_s)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if is_repeated and code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            if code != KafkaError._TRANSPORT or time.monotonic() > deadline:
+                raise
+            is_repeated = True
+        else:
+            return
 
 
 def produce(
