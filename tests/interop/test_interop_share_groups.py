@@ -626,7 +626,7 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
         if value is not None:
             kinds.add(decoded.kind)
             found = decode_consumer_value(decoded.kind, value)
-            written = encode_consumer_value(found)
+            written = encode_consumer_value(decoded.kind, found)
             # Kafka does not sort topics and partitions.
             assert sorted(written) == sorted(value), (decoded, value)
             assert decode_consumer_value(decoded.kind, written) == found

@@ -579,7 +579,7 @@ def _records(address: str) -> list[Any]:
             found.append((decoded, None))
             continue
         read = decode_consumer_value(decoded.kind, value)
-        written = encode_consumer_value(read)
+        written = encode_consumer_value(decoded.kind, read)
         # Kafka does not sort tasks and topics.
         assert sorted(written) == sorted(value), (decoded, value)
         assert decode_consumer_value(decoded.kind, written) == read

@@ -110,7 +110,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         for key, value in changes.records:
             self.log.pop(key, None)
             if value is not None:
-                data = encode_consumer_value(value)
+                data = encode_consumer_value(key.kind, value)
                 self.log[key] = decode_consumer_value(key.kind, data)
 
     def request(self, member_id: str, epoch: int, **fields: Any) -> StreamsHeartbeatRequest:

@@ -22,6 +22,7 @@ from penstock.lake.spark.sink import errors as sink
 from penstock.lake.table import errors as table
 from penstock.objectstore import errors as objectstore
 from penstock.protocol import errors as wire
+from penstock.protocol.batch import errors as batches
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream import errors as stream
 
@@ -176,6 +177,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
 MODULES: Final[tuple[tuple[str, ModuleType], ...]] = (
     ("Object store", objectstore),
     ("Streams: WAL, objects, reads", stream),
+    ("Record batches", batches),
     ("Controllers", controller),
     ("Kafka protocol", wire),
     ("Readers: the manifest", manifest),

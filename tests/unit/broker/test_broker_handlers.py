@@ -484,7 +484,9 @@ async def test_delete_topics(fixture: Fixture, version: int) -> None:
         ("a", 0),
         ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
-    assert fixture.client.asked == [messages.DeleteTopics(topic_ids=[topic_id])]
+    requester = messages.Requester(principal="User:ANONYMOUS", host="10.1.1.1", broker_id=1)
+    asked = [messages.DeleteTopics(topic_ids=[topic_id], forwarded_for=requester)]
+    assert fixture.client.asked == asked
 
 
 async def test_create_partitions(fixture: Fixture) -> None:

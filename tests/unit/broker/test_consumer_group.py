@@ -72,7 +72,9 @@ class World:
         for key, value in records:
             self.records.pop(key, None)
             if value is not None:
-                self.records[key] = decode_consumer_value(key.kind, encode_consumer_value(value))
+                self.records[key] = decode_consumer_value(
+                    key.kind, encode_consumer_value(key.kind, value)
+                )
         self.group.check_invariants()
 
     def send(self, member_id: str, epoch: int, **fields: Any) -> HeartbeatResult:
