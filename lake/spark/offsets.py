@@ -1,5 +1,6 @@
 """Offsets as Kafka's source writes them: `{"topic":{"0":23}}`, end exclusive, -1 for latest and -2
-for earliest.
+for earliest. A key `topic#id` without partitions names the id of the topic that the offsets belong
+to; Kafka's source ignores it.
 
 Invariant: output is sorted, so that equal offsets are equal text. Checkpoints can be copied to
 `startingOffsets` of either source. Source: Spark `JsonUtils`, `KafkaOffsetRangeLimit`.
@@ -13,6 +14,9 @@ from penstock.lake.spark.errors import InvalidOption
 
 LATEST: Final = -1
 EARLIEST: Final = -2
+
+_ID_MARK: Final = "#"
+"""No name of a topic has it."""
 
 OffsetsJson = dict[str, dict[str, int]]
 
@@ -33,11 +37,13 @@ def scala_set(partitions: Collection[TopicPartition]) -> str:
     return f"Set({', '.join(str(item) for item in sorted(partitions))})"
 
 
-def to_json(offsets: Offsets) -> OffsetsJson:
+def to_json(offsets: Offsets, topic_ids: Mapping[str, str] | None = None) -> OffsetsJson:
+    """Return the offsets, with the ids of their topics as far as they are given."""
     found: OffsetsJson = {}
     for item in sorted(offsets):
         found.setdefault(item.topic, {})[str(item.partition)] = offsets[item]
-    return found
+    ids = topic_ids or {}
+    return found | {f"{name}{_ID_MARK}{ids[name]}": {} for name in found if name in ids}
 
 
 def from_json(given: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
@@ -47,6 +53,12 @@ def from_json(given: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, in
         for topic, parts in given.items()
         for number, offset in parts.items()
     }
+
+
+def topic_ids_of(given: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+    """Return the ids of topics that the result of `to_json` names."""
+    marked = (name.rpartition(_ID_MARK) for name, parts in given.items() if not parts)
+    return {name: topic_id for name, mark, topic_id in marked if mark}
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:

@@ -50,6 +50,7 @@ from penstock.lake.spark.offsets import (
     from_json,
     scala_set,
     to_json,
+    topic_ids_of,
 )
 from penstock.lake.spark.options import (
     AtOffsets,
@@ -270,12 +271,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, query: _Query) -> None:
         self._query = query
         self._topic_ids: dict[str, str] = {}
-        self._recreated: set[str] = set()
+        """Of topics whose offsets came without an id."""
         self._initial: OffsetsJson | None = None
         self._latest: dict[TopicPartition, int] = {}
         self._found: Found | None = None
         self._found_s = float("-inf")
         self._frozen: dict[TopicPartition, int] | None = None
+        self._frozen_ids: dict[str, str] = {}
         self._is_frozen_used = False
         self._last_batch_s = float("-inf")
         self._leased_s = float("-inf")
@@ -292,9 +294,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._initial = stored.load() if stored else None
             if self._initial is None:
                 found = self._query.find()
-                self._check_ids(found)
                 offsets = to_json(
-                    self._query.resolve(self._query.options.starting, found, starting=True)
+                    self._query.resolve(self._query.options.starting, found, starting=True),
+                    found.topic_ids,
                 )
                 self._initial = stored.decide(offsets) if stored else offsets
         return self._initial
@@ -313,27 +315,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._frozen = ranges.ends(self._query.find(missing_ok=True).bounds)
+        found = self._query.find(missing_ok=True)
+        self._frozen, self._frozen_ids = ranges.ends(found.bounds), found.topic_ids
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
-        begin = from_json(start)
-        found = self._find_since(begin)
-        latest = ranges.ends(found.bounds)
+        found = self._find_since(start)
+        latest, topic_ids = ranges.ends(found.bounds), found.topic_ids
         if self._frozen is not None:
             self._is_frozen_used = True
-            latest = self._frozen
+            latest, topic_ids = self._frozen, self._frozen_ids
+        begin = self._offsets_in(topic_ids, start)
         for item in sorted(begin.keys() & latest.keys()):
             if latest[item] < begin[item]:
                 self._query.report(ranges.changed(item, begin[item], latest[item]))
-                if item.topic not in self._recreated:
-                    # Never go back: these rows were returned already.
-                    latest = latest | {item: begin[item]}
+                # Never go back: these rows were returned already.
+                latest = latest | {item: begin[item]}
         self._latest = latest
         if missing := begin.keys() - latest.keys():
             self._query.report(f"Partitions {scala_set(missing)} have been deleted.")
-        return to_json(
-            latest if isinstance(limit, ReadAllAvailable) else self._limited(begin, latest, found)
-        )
+        end: Offsets | None = latest
+        if not isinstance(limit, ReadAllAvailable):
+            end = self._limited(begin, latest, found)
+        return start if end is None else to_json(end, topic_ids)
 
     def reportLatestOffset(self) -> OffsetsJson | None:
         """Return the latest offsets. Spark's progress shows them beside the end of the
@@ -343,7 +346,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _limited(
         self, start: Offsets, latest: dict[TopicPartition, int], found: Found
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, int] | None:
+        """Return the end of a micro-batch, or None if it waits for more rows."""
         options = self._query.options
         starts = dict(latest) | ranges.new_starts(start, found.bounds)
         now = time.monotonic()
@@ -355,7 +359,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 (now - self._last_batch_s) * 1_000,
                 options.max_trigger_delay_ms,
             ):
-                return dict(start)
+                return None
             self._last_batch_s = now
         end = latest
         if options.max_offsets_per_trigger is not None:
@@ -386,15 +390,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
         """Plan from start and end alone: after a crash Spark calls nothing else."""
-        query, stop = self._query, from_json(end)
-        found = self._found_for(stop) or self._find_since(stop)
+        query = self._query
+        found = self._found_for(end) or self._find_since(end)
         if self._frozen is not None and self._is_frozen_used:
-            ranges.check_frozen(self._frozen, stop, ranges.ends(found.bounds))
+            ranges.check_frozen(self._frozen, from_json(end), ranges.ends(found.bounds))
+        begin = self._offsets_in(topic_ids_of(end), start)
+        stop = self._offsets_in(found.topic_ids, end)
         self._renew_lease()
         return query.tasks(
-            query.cluster.plan(
-                ranges.stream_ranges(from_json(start), stop, found.bounds, query.report)
-            )
+            query.cluster.plan(ranges.stream_ranges(begin, stop, found.bounds, query.report))
         )
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
@@ -409,7 +413,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- what is there ----------------------------------------------------------------------------
 
-    def _found_for(self, end: Offsets) -> Found | None:
+    def _found_for(self, end: OffsetsJson) -> Found | None:
         """Return the view of the last `latestOffset` if it is sufficient: a second one costs as
         much as the first, and every record waits for it.
         """
@@ -420,50 +424,54 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found
             if all(
                 item in found.bounds and offset <= found.bounds[item].end
-                for item, offset in end.items()
+                for item, offset in from_json(end).items()
             )
             else None
         )
 
-    def _find_since(self, known: Offsets) -> Found:
+    def _find_since(self, known: OffsetsJson) -> Found:
         """Return a fresh view that includes the known offsets if possible: a manifest may lag
         behind what this query has read.
         """
         options, began_s = self._query.options, time.monotonic()
-        found = self._query.find(missing_ok=True)
+        found, offsets = self._query.find(missing_ok=True), from_json(known)
         for _ in range(options.retries - 1):
             if not any(
                 item in found.bounds and offset > found.bounds[item].end
-                for item, offset in known.items()
+                for item, offset in offsets.items()
             ):
                 break
             time.sleep(options.retry_interval_ms / 1_000)
             found = self._query.find(missing_ok=True)
-        self._check_ids(found)
         self._found, self._found_s = found, began_s
         return found
 
-    def _check_ids(self, found: Found) -> None:
-        """Report recreated topics: offsets of a topic mean nothing in another one of the same
-        name.
+    def _offsets_in(
+        self, topic_ids: Mapping[str, str], offsets: OffsetsJson
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets without those of topics that were created again: these topics begin at
+        their start. Report them.
         """
-        new = {
-            name: topic_id
-            for name, topic_id in found.topic_ids.items()
-            if name not in self._topic_ids
+        known = self._known_ids(topic_ids, topic_ids_of(offsets))
+        other = {
+            name: (known[name], topic_id)
+            for name, topic_id in topic_ids.items()
+            if name in offsets and known[name] != topic_id
         }
+        if other:
+            self._query.report(ranges.recreated(other))
+        return {item: to for item, to in from_json(offsets).items() if item.topic not in other}
+
+    def _known_ids(self, topic_ids: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
+        """Return the ids of all these topics. Older checkpoints have none; then they are those that
+        the query stored, or saw first.
+        """
+        new = topic_ids.keys() - known.keys() - self._topic_ids.keys()
         if new:
             stored = self._start()
-            self._topic_ids |= stored.topic_ids(new) if stored else new
-        now = found.topic_ids
-        other = {
-            name: (self._topic_ids[name], now[name])
-            for name in now
-            if self._topic_ids[name] != now[name]
-        }
-        if other.keys() - self._recreated:
-            self._query.report(ranges.recreated(other))
-            self._recreated |= other.keys()
+            first = {name: topic_ids[name] for name in new}
+            self._topic_ids |= first | (stored.topic_ids(sorted(new)) if stored else {})
+        return self._topic_ids | known
 
     def _start(self) -> QueryStart | None:
         options = self._query.options

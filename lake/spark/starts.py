@@ -1,15 +1,15 @@
 """Store where a streaming query began: Spark asks again after a crash in the first micro-batch, and
 does not pass the location of its checkpoint.
 
-Invariant: the first writer decides (`If-None-Match: *`), and all others take what it stored. Topic
-ids are stored beside it, one object each, because offsets of a topic that was deleted and created
-again mean nothing. Nothing here ever changes; deleting the prefix makes the query a new one.
+Invariant: the first writer decides (`If-None-Match: *`), and all others take what it stored. Older
+versions stored the ids of topics beside it. Nothing here ever changes; deleting the prefix makes
+the query a new one.
 Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint);
 `docs/reference/formats.md` 10.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from penstock.objectstore.ports import ObjectStore
 from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.keys import spark_query_prefix
 
-_PUTS_MAX = 16
+_GETS_MAX = 16
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -54,29 +54,28 @@ class QueryStart:
 
     def decide(self, offsets: OffsetsJson) -> OffsetsJson:
         """Store these offsets unless another process was faster. Return the stored ones."""
-        return background().run(self._put("start", _Start(offsets)), DEADLINE_S).offsets
+        return background().run(self._put(_Start(offsets)), DEADLINE_S).offsets
 
-    def topic_ids(self, ids: Mapping[str, str]) -> dict[str, str]:
-        """Return the ids that these topics had when the query first saw them."""
-        return background().run(self._topic_ids(ids), DEADLINE_S)
+    def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the ids of topics that older versions stored."""
+        return background().run(self._topic_ids(names), DEADLINE_S)
 
-    async def _topic_ids(self, ids: Mapping[str, str]) -> dict[str, str]:
-        turns = asyncio.Semaphore(_PUTS_MAX)
+    async def _topic_ids(self, names: Sequence[str]) -> dict[str, str]:
+        turns = asyncio.Semaphore(_GETS_MAX)
 
-        async def first(name: str, topic_id: str) -> str:
+        async def load(name: str) -> _Topic | None:
             async with turns:
-                return (await self._put(f"topics/{name}", _Topic(topic_id))).topic_id
+                return await self._get(f"topics/{name}", _Topic)
 
-        return dict(
-            zip(ids, await asyncio.gather(*(first(*item) for item in ids.items())), strict=True)
-        )
+        found = await asyncio.gather(*map(load, names))
+        return {name: item.topic_id for name, item in zip(names, found, strict=True) if item}
 
-    async def _put(self, name: str, value: _Stored) -> _Stored:
+    async def _put(self, value: _Start) -> _Start:
         store, prefix = await self._place()
         try:
-            await store.put_if_absent(prefix + name, msgspec.json.encode(value))
+            await store.put_if_absent(f"{prefix}start", msgspec.json.encode(value))
         except PreconditionFailed:
-            found = await self._get(name, type(value))
+            found = await self._get("start", _Start)
             if found is None:
                 raise
             return found

@@ -3,6 +3,7 @@
 The tests cover lost data, limits of a micro-batch, and where a query starts over several runs.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
+    ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
@@ -17,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.lake.spark.cluster import SparkCluster
 from penstock.lake.spark.errors import DataLoss, OffsetsMismatch
+from penstock.lake.spark.offsets import OffsetsJson
 from penstock.lake.spark.source import BatchReader, StreamReader
 from penstock.lake.spark.starts import QueryStart
 from pyspark_penstock import DefaultSource
@@ -58,6 +61,11 @@ def read(reader: StreamReader | BatchReader, partitions: Sequence[InputPartition
     return sorted(found)
 
 
+def plain(offsets: OffsetsJson) -> OffsetsJson:
+    """Return offsets without the ids of topics, as Kafka's source reads them."""
+    return {topic: parts for topic, parts in offsets.items() if parts}
+
+
 def without_bodies(tasks: Sequence[InputPartition]) -> list[InputPartition]:
     """Return the tasks as they are for large slots: without the bytes that planning has read. Each
     object must exist when the task runs, or its offsets are planned again.
@@ -83,9 +91,8 @@ def test_spark_sees_the_inherited_push_filters_method(
 
 def test_a_topic_that_was_just_created_is_waited_for(cluster: ThreadedCluster) -> None:
     cluster.create("fresh", 1, published=False)
-    assert stream(cluster, "fresh", **{"fetchOffset.retryIntervalMs": 2_000}).initialOffset() == {
-        "fresh": {"0": 0}
-    }
+    reader = stream(cluster, "fresh", **{"fetchOffset.retryIntervalMs": 2_000})
+    assert plain(reader.initialOffset()) == {"fresh": {"0": 0}}
     with pytest.raises(
         OffsetsMismatch, match=r"topics do not exist: nothing; the cluster has .*fresh"
     ):
@@ -119,14 +126,15 @@ def test_a_topic_that_is_deleted_and_created_again(cluster: ThreadedCluster) -> 
     strict = stream(cluster, "vanish,stays", queryId="vanish")
     loose = stream(cluster, "vanish,stays", failOnDataLoss="false")
     start = strict.initialOffset()
-    assert start == loose.initialOffset() == {"stays": {"0": 0}, "vanish": {"0": 0}}
+    assert start == loose.initialOffset()
+    assert plain(start) == {"stays": {"0": 0}, "vanish": {"0": 0}}
     tasks = strict.partitions(start, {"stays": {"0": 10}, "vanish": {"0": 10}})
     cluster.delete("vanish")
     wait_until(lambda: not cluster.has("vanish"))
     with pytest.raises(DataLoss, match=r"Partitions Set\(vanish-0\) have been deleted\."):
         strict.latestOffset(start, ReadAllAvailable())
     end = loose.latestOffset(start, ReadAllAvailable())
-    assert end == {"stays": {"0": 10}}
+    assert plain(end) == {"stays": {"0": 10}}
     assert read(loose, loose.partitions(start, end)) == [(0, offset) for offset in range(10)]
     cluster.create("vanish", 1)
     fill(cluster, "vanish", 20)
@@ -139,6 +147,60 @@ def test_a_topic_that_is_deleted_and_created_again(cluster: ThreadedCluster) -> 
     with pytest.raises(DataLoss, match="deleted"):
         wait_until(lambda: read(strict, without_bodies(tasks)) == [], 20)
     strict.stop()
+
+
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(3), ReadMaxBytes(1 << 20)])
+def test_a_checkpoint_of_a_recreated_topic_is_noticed(
+    cluster: ThreadedCluster, limit: ReadLimit
+) -> None:
+    """Without `queryId`, after a restart, where the new topic is longer than the old one."""
+    name = f"again-{type(limit).__name__}"
+    for topic in (name, f"{name}-stays"):
+        cluster.create(topic, 1)
+        fill(cluster, topic, 10)
+    names = f"{name},{name}-stays"
+    first = stream(cluster, names)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    assert plain(end) == {name: {"0": 10}, f"{name}-stays": {"0": 10}}
+    assert json.loads(json.dumps(end)) == end
+    assert batch(cluster, names, startingOffsets=json.dumps(end)).partitions() == []
+    cluster.delete(name)
+    wait_until(lambda: not cluster.has(name))
+    cluster.create(name, 1)
+    fill(cluster, name, 20)
+    strict = stream(cluster, names)
+    for call in (
+        lambda: strict.latestOffset(end, limit),
+        lambda: strict.partitions(start, end),
+        lambda: first.latestOffset(end, limit),
+    ):
+        with pytest.raises(
+            DataLoss, match=rf"failOnDataLoss to false.*created again: {name} \(id .*, now .*\)"
+        ):
+            call()
+    loose = stream(cluster, names, failOnDataLoss="false")
+    rows: list[Place] = []
+    assert read(loose, loose.partitions(start, end)) == [(0, offset) for offset in range(10)]
+    for _ in range(8):
+        later = loose.latestOffset(end, limit)
+        assert plain(later)[f"{name}-stays"] == {"0": 10}
+        rows += read(loose, loose.partitions(end, later))
+        end = later
+    assert rows == [(0, offset) for offset in range(20)], "the new topic begins at its start"
+    restarted = stream(cluster, names)
+    assert restarted.latestOffset(end, limit) == end
+
+
+def test_a_checkpoint_without_ids_of_topics_goes_on(cluster: ThreadedCluster) -> None:
+    """Kafka's source and older versions write such checkpoints."""
+    cluster.create("older", 1)
+    fill(cluster, "older", 10)
+    reader = stream(cluster, "older", queryId="older")
+    start = {"older": {"0": 4}}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert plain(end) == {"older": {"0": 10}} != end
+    assert read(reader, reader.partitions(start, end)) == [(0, offset) for offset in range(4, 10)]
 
 
 def test_deleted_records_fail_a_micro_batch_or_are_skipped(cluster: ThreadedCluster) -> None:
@@ -158,9 +220,9 @@ def test_deleted_records_fail_a_micro_batch_or_are_skipped(cluster: ThreadedClus
     assert read(loose, loose.partitions(start, end)) == [(0, offset) for offset in range(12, 25)]
     with pytest.raises(DataLoss, match="Partition old-0 offset was changed from 99 to 30"):
         strict.latestOffset({"old": {"0": 99}}, ReadAllAvailable())
-    assert loose.latestOffset({"old": {"0": 99}}, ReadAllAvailable()) == {"old": {"0": 99}}, (
-        "offsets must not go back"
-    )
+    assert plain(loose.latestOffset({"old": {"0": 99}}, ReadAllAvailable())) == {
+        "old": {"0": 99}
+    }, "offsets must not go back"
     with pytest.raises(DataLoss, match=r"Added partition old-0 starts from 12 instead of 0"):
         strict.partitions({}, end)
 
@@ -168,28 +230,28 @@ def test_deleted_records_fail_a_micro_batch_or_are_skipped(cluster: ThreadedClus
 def test_micro_batches_keep_limits_of_rows_and_bytes(cluster: ThreadedCluster) -> None:
     cluster.create("limits", 2)
     fill(cluster, "limits", 200, 2)
-    plain = stream(cluster, "limits")
-    start = plain.initialOffset()
-    assert plain.getDefaultReadLimit() == ReadAllAvailable()
+    unlimited = stream(cluster, "limits")
+    start = unlimited.initialOffset()
+    assert unlimited.getDefaultReadLimit() == ReadAllAvailable()
     assert (
-        plain.latestOffset(start, ReadAllAvailable())
-        == plain.reportLatestOffset()
+        plain(unlimited.latestOffset(start, ReadAllAvailable()))
+        == unlimited.reportLatestOffset()
         == {"limits": {"0": 100, "1": 100}}
     )
     rows = stream(cluster, "limits", maxOffsetsPerTrigger=40)
     assert rows.getDefaultReadLimit() == ReadMaxRows(40)
-    assert rows.latestOffset(start, ReadMaxRows(40)) == {"limits": {"0": 20, "1": 20}}
-    assert rows.latestOffset({"limits": {"0": 100}}, ReadMaxRows(40)) == {
+    assert plain(rows.latestOffset(start, ReadMaxRows(40))) == {"limits": {"0": 20, "1": 20}}
+    assert plain(rows.latestOffset({"limits": {"0": 100}}, ReadMaxRows(40))) == {
         "limits": {"0": 100, "1": 40}
     }, "a new partition must begin at its start"
-    assert rows.latestOffset(start, ReadAllAvailable()) == {"limits": {"0": 100, "1": 100}}
+    assert plain(rows.latestOffset(start, ReadAllAvailable())) == {"limits": {"0": 100, "1": 100}}
     sizes = stream(cluster, "limits", maxBytesPerTrigger=1_000)
     assert sizes.getDefaultReadLimit() == ReadMaxBytes(1_000)
     end = sizes.latestOffset(start, ReadMaxBytes(1_000))["limits"]
     assert all(0 < end[partition] < 50 for partition in "01")
     few = stream(cluster, "limits", minOffsetsPerTrigger=300, maxOffsetsPerTrigger=400)
     assert few.getDefaultReadLimit() == ReadMinRows(300)
-    assert few.latestOffset(start, ReadMinRows(300)) == {"limits": {"0": 100, "1": 100}}, (
+    assert plain(few.latestOffset(start, ReadMinRows(300))) == {"limits": {"0": 100, "1": 100}}, (
         "the minimum must not delay the first batch"
     )
     assert few.latestOffset(start, ReadMinRows(300)) == start, (
@@ -199,7 +261,7 @@ def test_micro_batches_keep_limits_of_rows_and_bytes(cluster: ThreadedCluster) -
     assert few.getDefaultReadLimit() == ReadMaxRows(400)
     fill(cluster, "limits", 20, 2)
     end_now = few.latestOffset(start, ReadMaxRows(400))
-    assert end_now == {"limits": {"0": 100, "1": 100}}, (
+    assert plain(end_now) == {"limits": {"0": 100, "1": 100}}, (
         "later records must not be part of an available-now run"
     )
     assert len(read(few, few.partitions(start, end_now))) == 200
@@ -216,17 +278,14 @@ def test_the_start_of_a_query_is_decided_once(cluster: ThreadedCluster, tmp_path
     fill(cluster, "begin", 7)
     ways = {"queryId": "begin"}, {"initialOffsetsLocation": f"file:{tmp_path}"}
     for way in ways:
-        assert stream(cluster, "begin", startingOffsets="latest", **way).initialOffset() == {
-            "begin": {"0": 7}
-        }
+        reader = stream(cluster, "begin", startingOffsets="latest", **way)
+        assert plain(reader.initialOffset()) == {"begin": {"0": 7}}
     fill(cluster, "begin", 5)
     for way in ways:
-        assert stream(cluster, "begin", startingOffsets="latest", **way).initialOffset() == {
-            "begin": {"0": 7}
-        }
-    assert stream(
-        cluster, "begin", startingOffsets="latest", queryId="another"
-    ).initialOffset() == {"begin": {"0": 12}}
+        reader = stream(cluster, "begin", startingOffsets="latest", **way)
+        assert plain(reader.initialOffset()) == {"begin": {"0": 7}}
+    reader = stream(cluster, "begin", startingOffsets="latest", queryId="another")
+    assert plain(reader.initialOffset()) == {"begin": {"0": 12}}
     racing = QueryStart(SparkCluster(cluster.store_url, ""), "race", "")
     assert racing.load() is None
     assert (

@@ -14,6 +14,7 @@ from penstock.lake.spark.offsets import (
     from_json,
     parse_offsets,
     to_json,
+    topic_ids_of,
 )
 from penstock.lake.spark.ranges import (
     Bounds,
@@ -42,6 +43,10 @@ def fail(reason: str) -> None:
 def test_offsets_go_through_json(offsets: dict[tuple[str, int], int]) -> None:
     named = {TopicPartition(*item): offset for item, offset in offsets.items()}
     assert from_json(to_json(named)) == named
+    ids = {item.topic: f"id of {number}" for number, item in enumerate(named)}
+    assert from_json(to_json(named, ids)) == parse_offsets(json.dumps(to_json(named, ids))) == named
+    assert topic_ids_of(to_json(named, ids)) == ids
+    assert topic_ids_of(to_json(named)) == {}
     assert parse_offsets(json.dumps(to_json(named))) == named
     assert json.dumps(to_json(dict(reversed(named.items())))) == json.dumps(to_json(named))
 
