@@ -40,7 +40,12 @@ _NAMED: Final = {
 """Versions above which requests name topics by ids, groups in lists, or partitions of transactions
 in another way.
 """
-_OUTDATED: Final = MOVED | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH}
+_OUTDATED: Final = MOVED | {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+    ErrorCode.FENCED_LEADER_EPOCH,
+}
 _RequestT = TypeVar("_RequestT")
 _ResponseT = TypeVar("_ResponseT")
 
@@ -103,9 +108,9 @@ class _Connection:
             item.api_key: (item.min_version, item.max_version) for item in answer.api_keys
         }
 
-    def version(self, api: ApiSpec) -> int:
+    def version(self, api: ApiSpec, newest: int | None = None) -> int:
         low, high = self._served.get(api.key, (0, -1))
-        version = min(api.max, high, _NAMED.get(api.key, api.max))
+        version = min(api.max, high, _NAMED.get(api.key, api.max) if newest is None else newest)
         if version < max(low, api.served_min):
             raise KafkaFailed(
                 f"the broker serves {api.name} up to version {high}, {api.served_min} is needed:"
@@ -147,12 +152,14 @@ class Cluster:
         *,
         node: int | None = None,
         timeout_s: float = TIMEOUT_S,
+        version: int | None = None,
     ) -> _ResponseT:
         """Ask a broker, any one for None. Raises Outdated if it does not answer: its connection is
-        closed then, and the next request may go to another one.
+        closed then, and the next request may go to another one. version: as of `version_of`.
         """
         connection = self._connection(node)
-        version = connection.version(api)
+        if version is None:
+            version = connection.version(api)
         try:
             return connection.client.ask(api, request, encode, decode, timeout_s, version=version)
         except KafkaFailed as error:
@@ -163,6 +170,10 @@ class Cluster:
                 del self._connections[node]
             self.forget()
             raise Outdated(str(error)) from None
+
+    def version_of(self, api: ApiSpec, node: int, newest: int) -> int:
+        """Return the newest version that a broker serves, at most `newest`."""
+        return self._connection(node).version(api, newest)
 
     def metadata(self, topics: Sequence[str] | None = None) -> metadata.MetadataResponse:
         """Return the brokers and these topics; all topics for None."""

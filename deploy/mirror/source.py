@@ -1,11 +1,14 @@
 """Fetch committed records from the leaders of the source.
 
+Invariant: where the source has ids of topics (Kafka 3.1 and newer, Penstock), records come from the
+topic that the mirror has begun with, never from another one of its name.
 Limits: an answer has at most FETCH_BYTES_MAX, or one batch if that is larger.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from penstock.deploy.clients.brokers import Partition, by_topic
 from penstock.deploy.mirror.batches import Aborted, OldFormat, SourceBatch, committed_batches
@@ -18,6 +21,8 @@ from penstock.protocol.gen import fetch
 
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 PARTITION_BYTES_MAX: Final = 2 * 1024 * 1024
+_FETCH_BY_ID: Final = 13
+"""The first version of Fetch that names topics by ids."""
 _COMMITTED: Final = 1
 """Isolation level: no records of transactions that are open or aborted."""
 
@@ -42,19 +47,27 @@ def fetched(
     Raises KafkaFailed. What cannot be read is an error of the partition.
     """
     by_key = {state.key: state for state in states}
+    version = source.version_of(
+        apis.FETCH,
+        leader,
+        _FETCH_BY_ID if all(state.topic_id for state in states) else _FETCH_BY_ID - 1,
+    )
     answer = source.ask(
         apis.FETCH,
         _request(by_key, max_wait_ms),
         fetch.encode_request,
         fetch.decode_response,
         node=leader,
+        version=version,
     )
     source.check(answer.error_code, None, "records cannot be fetched from the source")
     found: list[Copy] = []
     lost: list[PartitionState] = []
+    names = {state.topic_id: state.key[0] for state in states}
     for topic in answer.responses:
+        name = topic.topic if topic.topic_id is None else names[str(topic.topic_id)]
         for part in topic.partitions:
-            state = by_key[topic.topic, part.partition_index]
+            state = by_key[name, part.partition_index]
             if known_code(part.error_code) is ErrorCode.OFFSET_OUT_OF_RANGE:
                 lost.append(state)
                 continue
@@ -66,8 +79,10 @@ def fetched(
 
 
 def _request(states: Mapping[Partition, PartitionState], max_wait_ms: int) -> fetch.FetchRequest:
+    ids = {key[0]: state.topic_id for key, state in states.items()}
     topics = [
         fetch.FetchTopic(
+            topic_id=UUID(ids[topic]) if ids[topic] else None,
             topic=topic,
             partitions=[
                 fetch.FetchPartition(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from penstock.deploy.mirror.plan import OffsetKind
@@ -24,7 +24,7 @@ from tests.support.mirrors import (
     watermarks,
 )
 from tests.support.streams_groups import reading, talk_to_coordinator
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 
 async def in_thread(function: Any, *arguments: Any, **named: Any) -> Any:
@@ -225,3 +225,42 @@ async def test_records_are_added_behind_others_by_one_mirror_at_a_time(tmp_path:
         assert values == expected
         late = await in_thread(mirrored, *addresses, "finish")
         assert "the mirror of these topics has ended already: log" in late.stderr
+
+
+async def test_a_topic_that_is_created_again_at_the_source_is_noticed(tmp_path: Path) -> None:
+    """The new topic is longer than what was copied of the old one."""
+    log = tmp_path / "mirror.log"
+    async with AsyncExitStack() as stack:
+        source, target = await two_clusters(stack, tmp_path)
+        addresses = source.bootstrap, target.bootstrap
+        for topic in ("again", "stays"):
+            await in_thread(create_topic, source.bootstrap, topic, 1)
+            await in_thread(produce, source.bootstrap, topic, [b"old"] * 100, [0])
+        with running_mirror(*addresses, log):
+            await until_copied(target, {"again": 100, "stays": 100})
+            copied = await in_thread(records_of, target.bootstrap, "again", 1)
+            admin = AdminClient({"bootstrap.servers": source.bootstrap})
+            await in_thread(admin.delete_topics(["again"])["again"].result, TIMEOUT_S)
+            await in_thread(create_topic, source.bootstrap, "again", 1)
+            await in_thread(produce, source.bootstrap, "again", [b"new"] * 300, [0])
+            await in_thread(produce, source.bootstrap, "stays", [b"new"] * 300, [0])
+            await until_copied(target, {"stays": 400})
+            await until(lambda: b"the topic was created again" in log.read_bytes())
+        again = await in_thread(mirrored, *addresses, "--once")
+        assert "topic 'again' is not copied: it is a mirror of" in again.stderr
+        assert await in_thread(records_of, target.bootstrap, "again", 1) == copied
+
+
+async def until_copied(target: Cluster, ends: dict[str, int]) -> None:
+    def has_all() -> bool:
+        consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": "watches"})
+        try:
+            topics = consumer.list_topics(timeout=TIMEOUT_S).topics
+            return ends.keys() <= topics.keys() and all(
+                consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)[1] >= end
+                for topic, end in ends.items()
+            )
+        finally:
+            consumer.close()
+
+    await in_thread(wait_until, has_all)

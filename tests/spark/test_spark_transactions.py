@@ -173,7 +173,7 @@ def test_a_micro_batch_ends_at_the_last_stable_offset_and_replays_equally(
     reader = stream(cluster)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert end == {
+    assert {topic: parts for topic, parts in end.items() if parts} == {
         TOPIC: {str(number): offset for number, offset in last_stable_offsets(cluster).items()}
     }
     middle = {TOPIC: {partition: offset // 2 for partition, offset in end[TOPIC].items()}}
