@@ -6,7 +6,6 @@ error ends a statement and not the prompt.
 
 import os
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -102,7 +101,6 @@ class _Completer:
         self.text = ""
         self._command = command
         self._found: list[str] = []
-        self._columns: dict[str, Sequence[str]] = {}
         self._topics: list[str] | None = None
 
     def complete(self, text: str, state: int) -> str | None:
@@ -126,9 +124,7 @@ class _Completer:
         names = list(self._topics)
         for topic in self._topics:
             if topic.lower() in named:
-                if topic not in self._columns:
-                    self._columns[topic] = self._command.session.columns(topic)
-                names += self._columns[topic]
+                names += self._command.session.columns(topic)
         if text.startswith("\\"):
             return [name for name in ("\\d", "\\q", "\\?") if name.startswith(text)]
         shown = [name if name.isidentifier() else quoted(name) for name in dict.fromkeys(names)]

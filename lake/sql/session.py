@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, Literal, Self
+from uuid import UUID
 
 import duckdb
 
@@ -50,6 +51,8 @@ _UNIT_BYTES: Final = {
     "bytes": 1,
     **{f"{prefix}iB": 1 << (10 * power) for power, prefix in enumerate("KMGTPE", 1)},
 }
+_SchemaKey = tuple[str, str, UUID | None]
+"""Topic, name in statements in lower case, and id of the topic."""
 _WRITES_FILE: Final = re.compile(r"\s*(copy|export)\b", re.IGNORECASE)
 
 
@@ -87,8 +90,11 @@ class Session:
         self._temp = Path(
             tempfile.mkdtemp(prefix="penstock-sql-", dir=self._options.temp_directory or None)
         )
-        self._schemas: dict[str, TopicSchema] = {}
+        self._topic_ids: dict[tuple[str, str], UUID] = {}
+        """By topic and snapshot, as of the last look."""
+        self._schemas: dict[_SchemaKey, TopicSchema] = {}
         self._tables: dict[str, TableRef] = {}
+        self._schemas_of_tables: dict[str, TopicSchema] = {}
         self._hidden: dict[str, frozenset[str]] = {}
         self._running: RunningStatement | None = None
         self._statement: Statement | None = None
@@ -131,8 +137,10 @@ class Session:
         snapshot, those that are in it. Raise ManifestNotFound, SeveralClusters or ObjectStoreError.
         """
         found: dict[str, int] = {}
+        self._topic_ids.clear()
         for topic in self._cluster.newest_root().topics:
             name, snapshot = split_name(topic.name)
+            self._topic_ids[name, snapshot] = topic.topic_id
             if snapshot == self._options.snapshot and not topic.is_internal:
                 found[name] = topic.partition_count
         return dict(sorted(found.items()))
@@ -206,10 +214,12 @@ class Session:
     def _register_one(self, table: TableRef, words: frozenset[str]) -> None:
         key = table.known_as.lower()
         hidden = self._hidden.get(key, frozenset()) | (words & set(HIDDEN))
-        if self._tables.get(key) == table and self._hidden.get(key) == hidden:
-            return
+        is_known = self._tables.get(key) == table and self._hidden.get(key) == hidden
         self._tables[key], self._hidden[key] = table, hidden
         topic_schema = self._schema_of(table)
+        if is_known and self._schemas_of_tables[key] is topic_schema:
+            return
+        self._schemas_of_tables[key] = topic_schema
         self._connection.register(
             table.known_as,
             TopicTable(key, topic_schema, topic_schema.with_hidden(sorted(hidden)), self._current),
@@ -227,12 +237,17 @@ class Session:
         return near[0] if len(near) == 1 else None
 
     def _schema_of(self, table: TableRef) -> TopicSchema:
-        key = f"{table.topic}\0{table.known_as.lower()}"
+        key = self._schema_key(table, table.topic)
         topic_schema = self._schemas.get(key)
         if topic_schema is None:
             topic_schema = schema_of(self._scan(table), self._options.formats.get(table.topic))
             self._schemas[key] = topic_schema
         return topic_schema
+
+    def _schema_key(self, table: TableRef, topic: str | None) -> _SchemaKey:
+        """Return the key of a table's columns: a topic that was created again has its own."""
+        topic_id = self._topic_ids.get((topic or "", table.snapshot or self._options.snapshot))
+        return topic or "", table.known_as.lower(), topic_id
 
     def _open(self, name: str) -> Scan:
         return self._scan(self._tables[name])
@@ -315,7 +330,7 @@ class Session:
             columns = [
                 f"columns of {table.topic}: {shortened(self._schemas[key].schema.names)}"
                 for table in dict.fromkeys(named)
-                for key in [f"{self._topic_of(table, known)}\0{table.known_as.lower()}"]
+                for key in [self._schema_key(table, self._topic_of(table, known))]
                 if key in self._schemas
             ]
             return SqlError("; ".join([message.partition("\n")[0].rstrip("!"), *columns]))

@@ -324,6 +324,23 @@ def test_earlier_states(sql: Sql) -> None:
     assert sql("SHOW TABLES", snapshot="nightly") == [("orders", "topic", PARTITIONS)]
 
 
+def test_a_topic_that_is_created_again_has_its_own_columns(sql: Sql) -> None:
+    cluster = sql.cluster
+    with Session(cluster.store_url) as session:
+        for value, columns, row in (
+            ({"a": 1}, ["a"], (1,)),
+            ({"b": "x", "c": True}, ["b", "c"], ("x", True)),
+        ):
+            cluster.create("again", 1)
+            cluster.produce([{"topic": "again", "value": json.dumps(value).encode()}])
+            found = session.run("SELECT * FROM again")
+            assert [*zip(found.columns, *found.rows(), strict=True)][4:] == [
+                *zip(columns, row, strict=True)
+            ]
+            cluster.delete("again")
+            wait_until(lambda: not cluster.has("again"))
+
+
 def test_errors_name_what_exists(sql: Sql, tmp_path: Path) -> None:
     for query, message in {
         "SELECT * FROM ordres": "did you mean orders",
