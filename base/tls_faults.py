@@ -23,12 +23,23 @@ _FAULTS: Final = (
         "no trusted CA signed its certificate: name a PEM file with the certificate of its CA in",
     ),
     (
+        ("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_CERTIFICATE"),
+        "it refuses this side's certificate, or wants one: name one that its CA signed",
+    ),
+    (
         ("UNSUPPORTED_PROTOCOL", "PROTOCOL_VERSION", "HANDSHAKE_FAILURE", "NO_PROTOCOLS"),
         "both sides have no version or cipher of TLS in common: enable TLS 1.2 or 1.3 there",
     ),
     (
         ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "record layer failure"),
         "its port does not use TLS: use the port that does, or connect without TLS",
+    ),
+    (
+        ("UNEXPECTED_EOF", "EOF occurred", "ConnectionResetError"),
+        (
+            "it closed the connection during the handshake: its port does not use TLS, or it has no"
+            " version of TLS in common with this side"
+        ),
     ),
 )
 
@@ -42,3 +53,18 @@ def explain(error_text: str, *, ca_setting: str) -> str:
         if any(sign in error_text for sign in signs):
             return f"{text} {ca_setting}" if text.endswith(" in") else text
     return ""
+
+
+_WITHOUT_TLS: Final = ("\\x15\\x03", "Server disconnected", "closed connection without response")
+"""A server that uses TLS responds to HTTP with an alert, or closes the connection."""
+
+
+def reason_of(error_text: str, url: str, *, ca_setting: str) -> str:
+    """Return why a request to the URL of an HTTP server failed: what is wrong with TLS, else the
+    text of the error. ca_setting: as for `explain`.
+    """
+    if url.startswith("https:"):
+        return explain(error_text, ca_setting=ca_setting) or error_text
+    if any(sign in error_text for sign in _WITHOUT_TLS):
+        return f"{error_text}: if its port uses TLS, use https://"
+    return error_text

@@ -395,6 +395,7 @@ def record_checks(config: BrokerConfig) -> RecordChecks:
         config.schema_registry_url,
         user_info=config.schema_registry_basic_auth_user_info,
         tls=tls,
+        ca_setting="schema.registry.ssl.truststore.location",
         timeout_s=config.schema_registry_timeout_ms / 1_000,
     )
     return RecordChecks(KnownSchemas(registry, asyncio.get_running_loop().time))

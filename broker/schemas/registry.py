@@ -18,6 +18,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
+from penstock.base.tls_faults import reason_of
+
 TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 1 << 20
 REFERENCES_MAX: Final = 64
@@ -80,9 +82,11 @@ class SchemaRegistry:
         *,
         user_info: str = "",
         tls: ssl.SSLContext | None = None,
+        ca_setting: str = "SSL_CERT_FILE",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """user_info: `USER:PASSWORD`, if the URL has none. tls: None for the CAs of the system.
+        ca_setting: what names the file of trusted CAs, for errors.
 
         Raises RegistryUrlInvalid.
         """
@@ -97,7 +101,7 @@ class SchemaRegistry:
         if user_info:
             encoded = base64.b64encode(user_info.encode()).decode()
             self._headers["Authorization"] = f"Basic {encoded}"
-        self._timeout_s = timeout_s
+        self._timeout_s, self._ca_setting = timeout_s, ca_setting
         self._open = urllib.request.build_opener(
             _NoRedirects, urllib.request.HTTPSHandler(context=tls)
         ).open
@@ -149,7 +153,8 @@ class SchemaRegistry:
                 f"the schema registry at {self._base} answers {error.code} to GET {path}"
             ) from None
         except (OSError, HTTPException, ValueError, msgspec.MsgspecError) as error:
-            raise RegistryError(f"the schema registry at {self._base} failed: {error}") from None
+            reason = reason_of(str(error), self._base, ca_setting=self._ca_setting)
+            raise RegistryError(f"the schema registry at {self._base} failed: {reason}") from None
 
 
 def _read(answer: HTTPResponse, deadline: float) -> bytes:

@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.tls_faults import reason_of
 from penstock.broker.security.tokens import (
     Key,
     TokenRules,
@@ -103,7 +104,8 @@ class TokenKeys:
         except TimeoutError:
             self._log_failure(f"no whole document within {self._read_timeout_s} s")
         except Exception as error:  # noqa: BLE001 - the boundary: the old keys stay, whatever the endpoint answers
-            self._log_failure(str(error) or type(error).__name__)
+            reason = str(error) or type(error).__name__
+            self._log_failure(reason_of(reason, self._url, ca_setting="SSL_CERT_FILE"))
         else:
             self._keys = keys
             self._read_at = asyncio.get_running_loop().time()

@@ -28,6 +28,7 @@ from urllib.request import (
 from uuid import uuid4
 
 from penstock.base.client_tls import client_tls
+from penstock.base.tls_faults import reason_of
 from penstock.deploy.clients.assertions import GRANT, Assertion
 from penstock.deploy.errors import KafkaFailed
 
@@ -81,7 +82,7 @@ class TokenSource:
             error.close()
             reason = f"it answers {error.code} {error.reason}"
         except (OSError, HTTPException, ValueError) as error:
-            reason = str(error)
+            reason = reason_of(str(error), self.url, ca_setting="https.ca.location")
         raise KafkaFailed(f"there is no token from {self.url}: {reason}")
 
     def refresh(self, _config: str) -> tuple[str, float]:

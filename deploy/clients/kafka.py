@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from penstock.deploy.clients.security import ClientSecurity, current_security
-from penstock.deploy.clients.target import check_reachable, find_brokers, no_broker
+from penstock.deploy.clients.target import find_brokers, no_broker
+from penstock.deploy.clients.wire import check_reachable
 from penstock.deploy.errors import KafkaFailed, near_hint
 
 if TYPE_CHECKING:
@@ -54,9 +55,13 @@ class Kafka:
     """Client of one cluster, by its bootstrap servers."""
 
     def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
-        """security: how to connect; None as `--command-config` says."""
+        """security: how to connect; None as `--command-config` says. Raises KafkaFailed at once if
+        no broker is there, or none that speaks like this: librdkafka would try again for as long as
+        its timeout, and not say why.
+        """
         self._target = find_brokers(bootstrap)
         self._security = security or current_security()
+        check_reachable(self._target, self._security)
         # The results of AdminClient have no types.
         self._admin: Any = AdminClient(self.config(topic_metadata_refresh_interval_ms=REFRESH_MS))
 
@@ -93,7 +98,6 @@ class Kafka:
 
     def brokers(self) -> dict[int, str]:
         """Return host:port of the brokers by id."""
-        check_reachable(self._target)
         metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
         return {
             node_id: f"{broker.host}:{broker.port}" for node_id, broker in metadata.brokers.items()
@@ -101,7 +105,6 @@ class Kafka:
 
     def topics(self) -> list[TopicView]:
         """Return all topics, sorted by name."""
-        check_reachable(self._target)
         metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
         views = [
             TopicView(

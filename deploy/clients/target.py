@@ -9,7 +9,6 @@ cluster of the profile, so that no command mixes two clusters.
 
 import os
 import re
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,6 @@ from penstock.deploy.clients import profiles, security, state_file
 from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
-_CONNECT_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +96,6 @@ def is_elsewhere(profile: profiles.Profile, state: state_file.ClusterState) -> b
 def _addresses(text: str) -> set[str]:
     found = {part.strip() for part in text.split(",")} - {""}
     return {re.sub(r"^localhost:", "127.0.0.1:", address) for address in found}
-
-
-def check_reachable(target: Target) -> None:
-    """Raise KafkaFailed if nothing listens at any of the addresses, at once where the connection is
-    refused. librdkafka would try for as long as its timeout.
-    """
-    for address in target.bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S):
-                return
-        except (OSError, ValueError, OverflowError):
-            continue
-    raise no_broker(target)
 
 
 def no_broker(target: Target) -> KafkaFailed:

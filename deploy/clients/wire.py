@@ -6,17 +6,20 @@ used where throughput matters.
 """
 
 import socket
+import ssl
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Self, TypeVar
 
 from penstock.base.tls_faults import explain
 from penstock.deploy.clients.security import ClientSecurity, current_security
-from penstock.deploy.clients.target import find_brokers, no_broker
+from penstock.deploy.clients.target import Target, find_brokers, no_broker
 from penstock.deploy.errors import KafkaFailed
-from penstock.protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
+from penstock.protocol.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
 from penstock.protocol.errors import WireError
 from penstock.protocol.framing import encode_request_frame, parse_response_header
+from penstock.protocol.gen import api_versions
 from penstock.protocol.primitives import Reader, Writer
 
 TIMEOUT_S: Final = 35.0
@@ -24,6 +27,8 @@ TIMEOUT_S: Final = 35.0
 _CONNECT_TIMEOUT_S: Final = 5.0
 _RESPONSE_BYTES_MAX: Final = 100 << 20
 _SIZE: Final = struct.Struct(">i")
+_TLS_ALERT: Final = b"\x15\x03"
+_CA: Final = "ssl.ca.location"
 _RequestT = TypeVar("_RequestT")
 _ResponseT = TypeVar("_ResponseT")
 
@@ -37,7 +42,7 @@ class WireClient:
         self._bootstrap = self._target.bootstrap
         self._security = security or current_security()
         self._correlation_id = 0
-        self._socket = self._connect()
+        self._socket = _connect(self._target, self._security)
         if self._security.protocol.has_sasl:
             try:
                 self._log_in()
@@ -81,7 +86,10 @@ class WireClient:
         self._socket.settimeout(timeout_s)
         try:
             self._socket.sendall(frame)
-            size = _SIZE.unpack(self._read(_SIZE.size))[0]
+            begin = self._read(_SIZE.size)
+            if not self._security.protocol.has_tls:
+                _check_plain(begin, self._bootstrap)
+            size = _SIZE.unpack(begin)[0]
             if not 0 <= size <= _RESPONSE_BYTES_MAX:
                 raise KafkaFailed(
                     f"the answer of {self._bootstrap} to {api.name} is not a Kafka response"
@@ -90,7 +98,11 @@ class WireClient:
             _, body_offset = parse_response_header(api, version, answer)
             return decode(Reader(answer, body_offset), version)
         except (OSError, WireError) as error:
-            raise KafkaFailed(f"{api.name} got no answer from {self._bootstrap}: {error}") from None
+            # With TLS 1.3 a broker refuses a client's certificate after the handshake.
+            fault = explain(str(error), ca_setting=_CA) if isinstance(error, ssl.SSLError) else ""
+            raise KafkaFailed(
+                f"{api.name} got no answer from {self._bootstrap}: {fault or error}"
+            ) from None
 
     def _log_in(self) -> None:
         # Loads cryptography and PyJWT, which takes as long as the rest of a command.
@@ -132,25 +144,72 @@ class WireClient:
         while len(data) < count:
             piece = self._socket.recv(min(count - len(data), 1 << 20))
             if not piece:
+                if self._correlation_id == 1 and not self._security.protocol.has_tls:
+                    _check_plain(data, self._bootstrap)
                 raise OSError("the broker closed the connection")
             data += piece
         return data
 
-    def _connect(self) -> socket.socket:
-        for address in self._bootstrap.split(","):
-            host, _, port = address.strip().rpartition(":")
-            host = host.strip("[]")
-            try:
-                connection = socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S)
-            except (OSError, ValueError, OverflowError):
-                continue
-            tls = self._security.tls()
-            if tls is None:
-                return connection
-            try:
-                return tls.wrap_socket(connection, server_hostname=host)
-            except OSError as error:
-                connection.close()
-                fault = explain(str(error), ca_setting="ssl.ca.location")
-                raise KafkaFailed(f"TLS with {address} failed: {fault or error}") from None
-        raise no_broker(self._target)
+
+def check_reachable(target: Target, security: ClientSecurity) -> None:
+    """Raise KafkaFailed if no address of the target has a broker that speaks TLS, or does not, as
+    the client does.
+    """
+    for address in target.bootstrap.split(","):
+        with suppress(OSError):
+            connection = _connected(address, security)
+            if connection is not None:
+                with connection:
+                    _greet(connection, address, security)
+                return
+    raise no_broker(target)
+
+
+def _greet(connection: socket.socket, address: str, security: ClientSecurity) -> None:
+    """Raise KafkaFailed or OSError unless a broker responds. A handshake is a greeting, too."""
+    if not security.protocol.has_tls:
+        request = encode_request_frame(
+            API_VERSIONS, 0, 0, api_versions.encode_request, api_versions.ApiVersionsRequest()
+        )
+        connection.sendall(request)
+        _check_plain(connection.recv(_SIZE.size), address)
+
+
+def _check_plain(begin: bytes | bytearray, address: str) -> None:
+    """Raise KafkaFailed if a response without TLS begins like an alert of TLS, or not at all."""
+    if not begin or begin.startswith(_TLS_ALERT):
+        how = "uses TLS" if begin else "closes connections without TLS"
+        raise KafkaFailed(
+            f"the port of {address} {how}: set security.protocol=SSL or SASL_SSL in the file of"
+            " --command-config, or use the port without TLS"
+        )
+
+
+def _connect(target: Target, security: ClientSecurity) -> socket.socket:
+    for address in target.bootstrap.split(","):
+        connection = _connected(address, security)
+        if connection is not None:
+            return connection
+    raise no_broker(target)
+
+
+def _connected(address: str, security: ClientSecurity) -> socket.socket | None:
+    """Return a connection, None if nothing responds there. Raises KafkaFailed for faults of TLS."""
+    host, _, port = address.strip().rpartition(":")
+    host = host.strip("[]")
+    try:
+        connection = socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S)
+    except (OSError, ValueError, OverflowError):
+        return None
+    tls = security.tls()
+    if tls is None:
+        return connection
+    try:
+        return tls.wrap_socket(connection, server_hostname=host)
+    except TimeoutError:
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        fault = explain(f"{type(error).__name__}: {error}", ca_setting=_CA)
+        raise KafkaFailed(f"TLS with {address} failed: {fault or error}") from None

@@ -97,13 +97,17 @@ class _Connection:
 
     def __init__(self, bootstrap: str, security: ClientSecurity) -> None:
         self.client = WireClient(bootstrap, security)
-        answer = self.client.ask(
-            apis.API_VERSIONS,
-            api_versions.ApiVersionsRequest(),
-            api_versions.encode_request,
-            api_versions.decode_response,
-            version=0,
-        )
+        try:
+            answer = self.client.ask(
+                apis.API_VERSIONS,
+                api_versions.ApiVersionsRequest(),
+                api_versions.encode_request,
+                api_versions.decode_response,
+                version=0,
+            )
+        except BaseException:
+            self.client.close()
+            raise
         self._served = {
             item.api_key: (item.min_version, item.max_version) for item in answer.api_keys
         }

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from penstock.base.log_limit import LogLimit
+from penstock.base.tls_faults import reason_of
 from penstock.broker.client_metrics.otlp import MetricsInvalid, read_answer
 from penstock.broker.client_metrics.sender import SentCounts
 from penstock.broker.config import BrokerConfig
 from penstock.broker.security.files import WatchedFiles
 from penstock.broker.security.tls import SecurityFileInvalid
 from penstock.deploy.errors import UsageError
-from penstock.deploy.node.otlp import METRICS, ReceiverFiles, headers_of, url_of
+from penstock.deploy.node.otlp import METRICS, PREFIX, ReceiverFiles, headers_of, url_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -182,15 +183,21 @@ class OtlpMetrics:
                     said = await answer.content.read(_REFUSAL_BYTES)
                 elif answer.content_type == _PROTOBUF:
                     said = await _answer(answer)
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise _Unavailable(self._reason(error.certificate_error)) from None
         except aiohttp.ClientConnectorError as error:
-            raise _Unavailable(str(error.os_error)) from None
+            raise _Unavailable(self._reason(error.os_error)) from None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise _Unavailable(str(error) or type(error).__name__) from None
+            raise _Unavailable(self._reason(error)) from None
         if status in _TRY_AGAIN:
             raise _Unavailable(f"HTTP status {status}")
         if not 200 <= status < 300:
             raise _Refused(f"HTTP status {status}: {said.decode(errors='replace')}")
         self._note_partial_success(said, len(body))
+
+    def _reason(self, error: Exception) -> str:
+        text = str(error) or type(error).__name__
+        return reason_of(text, self._url, ca_setting=f"{PREFIX}CERTIFICATE")
 
     def _note_partial_success(self, answer: bytes, sent_bytes: int) -> None:
         """Count and log what the receiver did not take of `sent_bytes` of metrics."""

@@ -16,7 +16,7 @@ from penstock.deploy.errors import UsageError
 METRICS: Final = "METRICS"
 TRACES: Final = "TRACES"
 """Signals, as the variables name them."""
-_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 
 
 class VariableValue(NamedTuple):
@@ -28,10 +28,10 @@ class VariableValue(NamedTuple):
 
 def variable_of(environment: Mapping[str, str], signal: str, name: str) -> VariableValue:
     """Return what OpenTelemetry's variables say; an empty value means nothing."""
-    for variable in (f"{_PREFIX}{signal}_{name}", f"{_PREFIX}{name}"):
+    for variable in (f"{PREFIX}{signal}_{name}", f"{PREFIX}{name}"):
         if value := environment.get(variable, ""):
             return VariableValue(variable, value)
-    return VariableValue(_PREFIX + name, "")
+    return VariableValue(PREFIX + name, "")
 
 
 def url_of(endpoint: str, path: str) -> str:

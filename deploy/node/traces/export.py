@@ -23,8 +23,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from penstock.base.tls_faults import reason_of
 from penstock.base.version import VERSION
-from penstock.deploy.node.otlp import url_of
+from penstock.deploy.node.otlp import PREFIX, url_of
 
 SPANS_MAX: Final = 4_096
 """About 2 KB each."""
@@ -46,7 +47,8 @@ class Exporter:
     def __init__(self, endpoint: str, service: str) -> None:
         # What the SDK says of each failure would come once a second; we say it ourselves, once.
         logger = logging.getLogger("opentelemetry")
-        logger.addHandler(logging.NullHandler())
+        failures = _LastMessage()
+        logger.addHandler(failures)
         logger.propagate = False
         resource = Resource.create(
             {
@@ -59,7 +61,9 @@ class Exporter:
             sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False
         )
         sender = _Reported(
-            OTLPSpanExporter(endpoint=url_of(endpoint, _PATH), timeout=TIMEOUT_S), endpoint
+            OTLPSpanExporter(endpoint=url_of(endpoint, _PATH), timeout=TIMEOUT_S),
+            endpoint,
+            failures,
         )
         self._provider.add_span_processor(
             BatchSpanProcessor(
@@ -78,12 +82,22 @@ class Exporter:
         closing.join(CLOSE_S)
 
 
+class _LastMessage(logging.Handler):
+    """Keeps what the SDK said last: its results have no reasons."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+
+
 class _Reported(SpanExporter):
     """Log when sending starts to fail, and when it works again."""
 
-    def __init__(self, inner: SpanExporter, endpoint: str) -> None:
+    def __init__(self, inner: SpanExporter, endpoint: str, failures: _LastMessage) -> None:
         self._inner = inner
         self._endpoint = endpoint
+        self._failures = failures
         self._is_failing = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -95,6 +109,9 @@ class _Reported(SpanExporter):
                 _log.warning(
                     "traces_lost",
                     endpoint=self._endpoint,
+                    reason=reason_of(
+                        self._failures.text, self._endpoint, ca_setting=f"{PREFIX}CERTIFICATE"
+                    ),
                     next="spans are dropped until the collector takes them again",
                 )
             else:

@@ -1,48 +1,146 @@
-"""Commands name the fault of a broker's certificate, and what to do."""
+"""Clients name what is wrong with TLS at once, and what to do."""
 
 import asyncio
+import re
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from structlog.testing import capture_logs
 
+from penstock.base.client_tls import client_tls
 from penstock.base.listeners import SecurityProtocol
-from penstock.deploy.clients.security import ClientSecurity
+from penstock.broker.schemas.registry import RegistryError, SchemaRegistry
+from penstock.deploy.clients.bearer_tokens import TokenSource
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.mirror.cluster import Cluster, ClusterAddress
+from penstock.deploy.node.client_metrics import OtlpMetrics
+from penstock.protocol import apis
+from penstock.protocol.gen import api_versions
 from tests.support.certs import Authority
+from tests.support.waiting import until
 
 
-@pytest.mark.parametrize(
-    ("certificate", "trusted", "fault"),
-    [
-        ({}, False, "no trusted CA signed its certificate: .* in ssl.ca.location"),
-        ({"days": (-10, -5)}, True, "has expired: renew it"),
-        ({"days": (5, 10)}, True, "is not valid yet: compare the clocks"),
-        ({"hosts": ("other.example",)}, True, "does not name the host of this address"),
-        (None, True, "its port does not use TLS"),
-    ],
-    ids=["untrusted", "expired", "not yet valid", "host", "plain"],
-)
-async def test_a_fault_of_tls_is_named(
-    tmp_path: Path, certificate: dict[str, Any] | None, trusted: bool, fault: str
-) -> None:
-    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+class Case(NamedTuple):
+    """certificate: how the server's differs; None for a server without TLS. ca: of the client; None
+    for a client without TLS. fault: what it says over Kafka, and over HTTP.
+    """
+
+    certificate: dict[str, Any] | None
+    ca: str | None
+    fault: str
+    http_fault: str = ""
+    newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+
+
+_GOOD = {"days": (-1.0, 10.0)}
+_NO_TLS = "the port of .* set security.protocol=SSL or SASL_SSL"
+CASES = {
+    "untrusted": Case(_GOOD, "other", "no trusted CA signed its certificate: .* in "),
+    "expired": Case({"days": (-10, -5)}, "ca", "its certificate has expired: renew it"),
+    "not yet valid": Case({"days": (5, 10)}, "ca", "is not valid yet: compare the clocks"),
+    "host": Case({"hosts": ("other.example",)}, "ca", "does not name the host of this address"),
+    "server without TLS": Case(None, "ca", "its port does not use TLS"),
+    "client without TLS": Case(_GOOD, None, _NO_TLS, "if its port uses TLS, use https://"),
+    "old version": Case(
+        _GOOD, "ca", "no version .*of TLS in common", newest=ssl.TLSVersion.TLSv1_1
+    ),
+}
+
+
+def greeted(address: str, security: ClientSecurity) -> None:
+    with WireClient(address, security) as client:
+        client.ask(
+            apis.API_VERSIONS,
+            api_versions.ApiVersionsRequest(),
+            api_versions.encode_request,
+            api_versions.decode_response,
+            timeout_s=5,
+        )
+
+
+def librdkafka(address: str, security: ClientSecurity) -> None:
+    Kafka(address, security)
+
+
+def mirror(address: str, security: ClientSecurity) -> None:
+    with Cluster(ClusterAddress(address, security, is_source=True)) as cluster:
+        cluster.retried(cluster.metadata)
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+class Peer(NamedTuple):
+    address: str
+    ca: Path | None
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+
+
+async def with_peer(case: Case, directory: Path, use: Callable[[Peer], Any]) -> None:
+    authority, other = Authority(directory), Authority(directory, "other")
     tls = None
-    if certificate is not None:
-        made = authority.make("broker", **certificate)
+    if case.certificate is not None:
+        made = authority.make("broker", **case.certificate)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(made.certificate, made.key)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
+        if case.newest < ssl.TLSVersion.TLSv1_2:
+            tls.minimum_version, tls.maximum_version = ssl.TLSVersion.TLSv1, case.newest
+            tls.set_ciphers("ALL:@SECLEVEL=0")
+    ca = {"ca": authority.file, "other": other.file, None: None}[case.ca]
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as server:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        ca = authority.file if trusted else other.file
-        security = ClientSecurity(SecurityProtocol.SSL, ca=str(ca))
-        with pytest.raises(KafkaFailed, match=f"TLS with {address} failed: .*{fault}"):
-            await asyncio.to_thread(WireClient, address, security)
+        await use(Peer(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", ca))
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+@pytest.mark.parametrize("client", [greeted, librdkafka, mirror])
+async def test_clients_of_brokers_name_a_fault_of_tls(
+    tmp_path: Path, case: Case, client: Callable[[str, ClientSecurity], None]
+) -> None:
+    async def use(peer: Peer) -> None:
+        security = PLAINTEXT
+        if peer.ca is not None:
+            security = ClientSecurity(SecurityProtocol.SSL, ca=str(peer.ca))
+        with pytest.raises(KafkaFailed, match=case.fault):
+            # librdkafka would try for 10 s.
+            await asyncio.wait_for(asyncio.to_thread(client, peer.address, security), 8)
+
+    await with_peer(case, tmp_path, use)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+async def test_clients_of_http_servers_name_a_fault_of_tls(tmp_path: Path, case: Case) -> None:
+    fault = case.http_fault or case.fault
+
+    async def use(peer: Peer) -> None:
+        url = f"{'http' if peer.ca is None else 'https'}://{peer.address}"
+        tls = None if peer.ca is None else client_tls(str(peer.ca))
+        registry = SchemaRegistry(url, tls=tls)
+        with pytest.raises(RegistryError, match=fault):
+            await asyncio.to_thread(registry.by_id, 1)
+        tokens = TokenSource(url, "id", "secret", ca=str(peer.ca or ""))
+        with pytest.raises(KafkaFailed, match=fault):
+            await asyncio.to_thread(tokens.token)
+        environment = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(peer.ca or "")}
+        sender = OtlpMetrics(url, environment)
+        with capture_logs() as lines:
+            sending = asyncio.create_task(sender.run())
+            sender.offer(b"metrics")
+            await until(lambda: bool(lines))
+        sending.cancel()
+        assert lines[0]["event"] == "client_metrics_wait"
+        assert re.search(fault, lines[0]["reason"]), lines
+
+    await with_peer(case, tmp_path, use)
