@@ -49,6 +49,19 @@ _CONTROLLER: Final = "c0"
 ScriptFunction: TypeAlias = "Callable[[Script], Awaitable[None]]"
 
 
+_BROKERS: dict[ScriptFunction, int] = {}
+
+
+def with_brokers(count: int) -> Callable[[ScriptFunction], ScriptFunction]:
+    """Run the script with so many brokers instead of two."""
+
+    def mark(script: ScriptFunction) -> ScriptFunction:
+        _BROKERS[script] = count
+        return script
+
+    return mark
+
+
 @cache
 def violation_of(script: ScriptFunction) -> str | None:
     """Return what the script finds without a planted bug."""
@@ -56,7 +69,7 @@ def violation_of(script: ScriptFunction) -> str | None:
 
 
 def violation_now(script: ScriptFunction) -> str | None:
-    """Run a cluster of one controller and two brokers until the script ends. Return what it, or a
+    """Run a cluster of one controller and a few brokers until the script ends. Return what it, or a
     checker of the simulator, found wrong.
     """
 
@@ -69,7 +82,7 @@ def violation_now(script: ScriptFunction) -> str | None:
         await script(Script(world))
         world.checker.check_metadata()
 
-    world = World(0, "directed", limits=_limits(), live=live)
+    world = World(0, "directed", limits=_limits(_BROKERS.get(script, 2)), live=live)
     world.calm = True
     world.checker.is_inherited = lambda part, end: _is_inherited(world, part, end)
     # One range is exchanged at a time, so that a fork may lie between two that were cleaned.
@@ -84,7 +97,7 @@ def _is_inherited(world: World, part: Part, end: int) -> bool:
     return point is not None and end <= point.end_offset
 
 
-def _limits() -> Limits:
+def _limits(brokers: int) -> Limits:
     """Return the limits of the product, with a quick store and network that never fail."""
     return replace(
         draw(Random(0)),
@@ -101,7 +114,7 @@ def _limits() -> Limits:
         checkpoint_bytes=64 << 20,
         metadata_timeout_s=30.0,
         retrying_store=False,
-        brokers=2,
+        brokers=brokers,
         controllers=1,
         skew_ms=0,
         store_p50_ms=2,
@@ -199,6 +212,17 @@ class Script:
         held = Held()
         self.broker(node_id).raw_store.gates[operation] = held
         return held
+
+    @contextmanager
+    def cut(self, one: int, other: int) -> Generator[None]:
+        """Lose the requests of one broker to another one."""
+        links = self.world.network.links
+        ends = self.broker(one).process.link, self.broker(other).process.link
+        links.cut(*ends)
+        try:
+            yield
+        finally:
+            links.mend(*ends)
 
     @contextmanager
     def deaf_clients(self, broker: SimBroker) -> Generator[None]:

@@ -164,8 +164,8 @@ class Group:
         await self._script.repeat(self.coordinator, asked, _first)
 
     async def committed(self, part: Part, at: SimBroker | None = None) -> int | ErrorCode:
-        """Return the committed offset; -1: none. at: sent once to this broker, whose error is
-        returned.
+        """Return the committed offset; -1: none. at: ask this broker once, also for an offset that
+        a transaction may change, and return its error.
         """
         topic = offset_fetch.OffsetFetchRequestTopics(
             topic_id=self._topic_id(part), partition_indexes=[part[1]]
@@ -174,7 +174,7 @@ class Group:
         asked = (
             apis.OFFSET_FETCH,
             _GROUP_FETCH_VERSION,
-            offset_fetch.OffsetFetchRequest(groups=[group], require_stable=True),
+            offset_fetch.OffsetFetchRequest(groups=[group], require_stable=at is None),
         )
         if at is None:
 

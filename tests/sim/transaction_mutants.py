@@ -21,9 +21,9 @@ from penstock.broker.transactions.model import (
     TransactionState,
 )
 from penstock.broker.transactions.states import TransactionStates
-from penstock.protocol.batch.control import Marker
-from penstock.protocol.batch.header import parse_header
-from penstock.protocol.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker
+from penstock.stream.batch.header import iter_headers
 
 Patch = tuple[Any, str, Any]
 
@@ -91,9 +91,9 @@ def _first_batch_of_each_piece_is_loaded() -> list[Patch]:
         offset, end_offset = led.log_start_offset, led.high_watermark
         while offset < end_offset:
             for piece in await led.read(offset, 1 << 20):
-                header = parse_header(piece)
-                offset = header.next_offset
-                yield _decode(memoryview(piece)[: header.size_bytes], header)
+                headers = [header for _, header in iter_headers(piece)]
+                offset = headers[-1].next_offset
+                yield _decode(memoryview(piece)[: headers[0].size_bytes], headers[0])
 
     return [(TopicLog, "read", read)]
 

@@ -1,35 +1,11 @@
-"""Scripts about the logs of partitions: appends, recovery and log compaction."""
+"""Scripts about the logs of partitions: appends and recovery."""
 
 from penstock.protocol.error_codes import ErrorCode
 from tests.sim.checkers import Part
 from tests.sim.directed import Script
-from tests.sim.directed_clients import Producer
 from tests.sim.producer_mutants import FEW_PRODUCERS
 
 PART: Part = ("t", 0)
-
-
-async def create_compacted(script: Script) -> None:
-    await script.create("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0")
-
-
-async def clean(script: Script) -> int:
-    """Upload and clean what broker 1 leads. Return how many records were removed."""
-    await script.upload(1)
-    return await script.clean(1)
-
-
-async def clean_below_an_open_transaction(script: Script) -> None:
-    """Clean a log with an open transaction that replaces a record, then abort it."""
-    await create_compacted(script)
-    await script.write(PART, (b"k", b"old"))
-    producer = Producer(script)
-    await producer.begin()
-    await producer.write(PART, (b"k", b"new"))
-    await clean(script)
-    await producer.end(commit=False)
-    found = await script.values(PART, committed=True)
-    assert found == {b"k": b"old"}, f"the log has {found}"
 
 
 async def write_between_the_last_read_and_the_fence(script: Script) -> None:

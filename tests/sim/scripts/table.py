@@ -1,44 +1,120 @@
 """Which script finds which planted bug, and what it says then."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from tests.sim.directed import ScriptFunction
-from tests.sim.scripts import groups, logs, topics, transactions
+from tests.sim.scripts import cleaning, groups, logs, offsets, topics, transactions
 
-FOUND_BY: Mapping[str, Sequence[tuple[ScriptFunction, str]]] = {
-    "cleaned_past_the_last_stable_offset": [
-        (logs.clean_below_an_open_transaction, "the log has {}")
-    ],
-    "end_repeated_is_refused": [
-        (transactions.repeat_an_end, "a repeated end gets PRODUCER_FENCED")
-    ],
-    "fenced_ends_are_repetitions": [
-        (transactions.end_after_a_new_instance, "a fenced producer commits and gets NONE")
-    ],
+_Found: TypeAlias = Mapping[str, Sequence[tuple[ScriptFunction, str]]]
+
+_LOGS: _Found = {
     "few_producers_remembered": [
         (logs.repeat_a_batch_after_other_producers, "the batch is stored 2 times"),
         (logs.repeat_a_batch_after_a_restart, "the batch is stored 2 times"),
     ],
     "few_producers_stored": [(logs.repeat_a_batch_after_a_restart, "the batch is stored 2 times")],
-    "forks_below_cleaned_ranges": [
-        (topics.compact_past_a_fork, "the fork has []"),
-        (topics.compact_past_a_snapshot, "the fork has []"),
-    ],
-    "late_offsets_are_carried_out": [
-        (transactions.deliver_an_offset_late, "the offset of the aborted transaction, 1")
-    ],
-    "offsets_kept_by_name": [
-        (topics.recreate_a_topic, "offset 1 of topic t is read"),
-        (topics.recreate_a_topic_and_load_the_group, "offset 1 of topic t is read"),
-    ],
     "recovery_stops_early": [
         (logs.write_between_the_last_read_and_the_fence, "the log has [b'1']")
     ],
     "sequences_judged_without_a_lease": [
         (logs.write_out_of_order_to_an_old_leader, "refuses the next batch by OUT_OF_ORDER")
     ],
+}
+_CLEANING: _Found = {
+    "abort_markers_dropped": [
+        (cleaning.clean_an_aborted_transaction, "the log has {b'k': b'old'}")
+    ],
+    "aborted_records_kept": [(cleaning.clean_an_aborted_transaction, "are stored for ever")],
+    "aborted_records_mapped": [
+        (cleaning.clean_an_aborted_transaction, "the log has {b'l': b'new'}")
+    ],
+    "cleaned_past_the_last_stable_offset": [
+        (cleaning.clean_below_an_open_transaction, "the log has {}")
+    ],
+    "full_map_ignored": [
+        (cleaning.clean_more_keys_than_fit_into_the_map, "the log has {b'000': b'new'")
+    ],
+    "last_sequence_lost": [(cleaning.clean_all_records_of_a_producer, "is stored again at 2")],
+    "oldest_record_kept": [(cleaning.clean_some_keys, "the log has {b'a': b'1'")],
+    "tombstones_dropped_at_once": [(cleaning.clean_a_value_and_its_tombstone, "the log has {}")],
+}
+_OFFSETS: _Found = {
+    "ends_told_without_a_lease": [
+        (offsets.ask_an_old_leader_for_the_end, "the old leader returns the end 0")
+    ],
+    "first_record_of_the_batch_is_taken": [(offsets.look_up_a_time, "to be 0, in memory")],
+    "leader_epochs_ignored": [(offsets.name_an_old_leader_epoch, "an old epoch gets NONE")],
+    "leader_epochs_not_restored": [
+        (offsets.ask_where_an_epoch_ended, "epoch 0 is said to end at 2")
+    ],
+    "lease_never_ends": [
+        (offsets.ask_an_old_leader_for_the_end, "the old leader returns the end 0")
+    ],
+    "refused_connection_is_a_proof": [
+        (offsets.ask_an_old_leader_behind_a_firewall_for_the_end, "returns the end 0")
+    ],
+    "times_looked_up_in_objects_only": [(offsets.look_up_a_time, "to be -1, in memory")],
+}
+_TOPICS: _Found = {
+    "forks_below_cleaned_ranges": [
+        (topics.compact_past_a_fork, "the fork has []"),
+        (topics.compact_past_a_snapshot, "the fork has []"),
+    ],
+    "offsets_kept_by_name": [
+        (topics.recreate_a_topic, "offset 1 of topic t is read"),
+        (topics.recreate_a_topic_and_load_the_group, "offset 1 of topic t is read"),
+    ],
+}
+_TRANSACTIONS: _Found = {
+    "appended_before_the_coordinator_knows": [
+        (transactions.write_while_the_coordinator_is_unknown, "the coordinator does not know")
+    ],
+    "complete_before_the_markers": [
+        (transactions.crash_before_the_markers_are_sent, "readers get {}"),
+        (transactions.crash_the_leader_before_its_marker_is_stored, "readers get {}"),
+    ],
+    "decided_transactions_not_resumed": [
+        (transactions.crash_before_the_markers_are_sent, "readers get {}")
+    ],
+    "end_answered_before_it_is_durable": [
+        (transactions.crash_while_a_decision_is_stored, "answered before it is durable")
+    ],
+    "end_repeated_is_refused": [
+        (transactions.repeat_an_end, "a repeated end gets PRODUCER_FENCED")
+    ],
+    "end_repeated_with_another_epoch": [(transactions.repeat_an_end, "gets NONE and (0, 3)")],
+    "epoch_kept_by_a_fence": [(transactions.write_after_a_timeout, "a fenced producer writes")],
+    "epoch_kept_by_a_new_instance": [
+        (transactions.begin_twice, "the producers have the epochs (0, 0)")
+    ],
+    "epoch_kept_by_the_end": [(transactions.write_late_after_an_end, "is appended after its end")],
+    "first_batch_of_each_piece_is_loaded": [
+        (transactions.end_after_a_restart, "INVALID_TXN_STATE")
+    ],
+    "fenced_ends_are_repetitions": [
+        (transactions.end_after_a_new_instance, "a fenced producer commits and gets NONE")
+    ],
+    "late_offsets_are_carried_out": [
+        (transactions.deliver_an_offset_late, "the offset of the aborted transaction, 1")
+    ],
+    "markers_sent_before_the_decision_is_durable": [
+        (transactions.crash_while_a_decision_is_stored, "after the abort, readers get {b'k'")
+    ],
+    "offsets_count_before_the_marker": [
+        (transactions.read_an_offset_of_an_open_transaction, "the offset 1 of an open")
+    ],
+    "open_transactions_not_loaded": [(transactions.end_after_a_restart, "INVALID_TXN_STATE")],
+    "partitions_elsewhere_get_no_marker": [(transactions.commit_at_two_leaders, "readers get {}")],
+    "refused_markers_count": [(transactions.commit_while_the_leader_changes, "readers get {}")],
+    "timeout_aborts_what_is_decided": [
+        (transactions.crash_before_the_markers_are_sent, "readers get {}")
+    ],
+}
+_GROUPS: _Found = {
     "stale_coordinator_answers": [
         (transactions.read_offsets_at_an_old_coordinator, "returns the offset 1")
     ],
     "tasks_sent_once": [(groups.lose_the_tasks_of_a_member, "the members have")],
 }
+FOUND_BY: _Found = {**_LOGS, **_CLEANING, **_OFFSETS, **_TOPICS, **_TRANSACTIONS, **_GROUPS}

@@ -1,12 +1,14 @@
 """Scripts about transactions and their coordinators."""
 
+import asyncio
 from contextlib import suppress
 
-from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
-from penstock.protocol.error_codes import ErrorCode
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
-from tests.sim.directed import Script
+from tests.sim.directed import Script, with_brokers
 from tests.sim.directed_clients import Group, Producer
 
 PART: Part = ("t", 0)
@@ -80,3 +82,165 @@ async def read_offsets_at_an_old_coordinator(script: Script) -> None:
         await group.commit(PART, 2)
         found = await group.committed(PART, at=old)
     assert isinstance(found, ErrorCode), f"the old coordinator returns the offset {found}"
+
+
+async def create_led_apart(script: Script) -> None:
+    """Let broker 1 coordinate transactions, and broker 2 lead a partition."""
+    await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
+    await script.create("t", (2,))
+
+
+async def crash_while_a_decision_is_stored(script: Script) -> None:
+    """Crash the coordinator while it stores the decision to commit, which never arrives."""
+    await create_led_apart(script)
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"v"))
+    script.hold(1, "put_if_absent")
+    with suppress(Unanswered):
+        await script.world.connect(script.broker(1)).ask(*producer.ending(commit=True), 1.0)
+        raise AssertionError("the decision is answered before it is durable")
+    await script.restart(1)
+    await producer.end(commit=False)
+    found = await script.values(PART, committed=True)
+    assert not found, f"after the abort, readers get {found}"
+
+
+async def crash_before_the_markers_are_sent(script: Script) -> None:
+    """Restart the coordinator after a decision whose markers could not reach the leader."""
+    await create_led_apart(script)
+    producer = Producer(script)
+    await producer.begin(timeout_ms=2_000)
+    await producer.write(PART, (b"k", b"v"))
+    with script.cut(1, 2):
+        await producer.end(commit=True)
+        await asyncio.sleep(5.0)  # longer than the timeout of the transaction
+        await script.restart(1)
+    await check_committed(script)
+
+
+async def crash_the_leader_before_its_marker_is_stored(script: Script) -> None:
+    """Crash coordinator and leader while the marker is stored, which never arrives."""
+    await create_led_apart(script)
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"v"))
+    held = script.hold(2, "put_if_absent")
+    await producer.end(commit=True)
+    await script.until(lambda: held.count)
+    await asyncio.sleep(1.0)
+    script.kill(2)
+    await script.restart(1)
+    await script.restart(2)
+    await check_committed(script)
+
+
+async def check_committed(script: Script) -> None:
+    """Wait for the record of the only transaction, whose commit was answered."""
+    found: dict[bytes, bytes | None] = {}
+    for _ in range(20):
+        found = await script.values(PART, committed=True)
+        if found == {b"k": b"v"}:
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"a transaction was committed, readers get {found}")
+
+
+async def end_after_a_restart(script: Script) -> None:
+    """Commit a transaction that began before the coordinator was restarted, behind others."""
+    await create_led_apart(script)
+    producer = Producer(script)
+    await producer.begin()
+    for is_commit in (False, True, False):
+        await producer.write(PART, (b"k", b"w"))
+        await producer.end(commit=is_commit)
+    await producer.write(PART, (b"k", b"v"))
+    await script.upload(1)  # the next coordinator reads its log in one piece
+    await script.restart(1)
+    await producer.end(commit=True)
+    await check_committed(script)
+
+
+async def begin_twice(script: Script) -> None:
+    await script.create("t")
+    old, new = Producer(script), Producer(script)
+    await old.begin()
+    await new.begin()
+    epochs = old.epoch, new.epoch
+    assert epochs[0] < epochs[1], f"the producers have the epochs {epochs}"
+
+
+async def write_after_a_timeout(script: Script) -> None:
+    """Let a producer write after the coordinator has aborted its transaction for its age."""
+    await script.create("t")
+    producer = Producer(script, version=2)
+    await producer.begin(timeout_ms=1_000)
+    await producer.write(PART, (b"k", b"1"))
+    await asyncio.sleep(5.0)
+    request = producer.request(PART, (b"k", b"2"))
+    answer = await script.ask(script.broker(1), apis.PRODUCE, 12, request)
+    code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    assert code is not ErrorCode.NONE, "a fenced producer writes"
+
+
+async def write_late_after_an_end(script: Script) -> None:
+    """Deliver a batch of a transaction after its end has begun the next epoch."""
+    await script.create("t")
+    producer = Producer(script, version=2)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"1"))
+    late = producer.request(PART, (b"k", b"2"))
+    before = producer.producer_id, producer.epoch + 1
+    await producer.end(commit=True)
+    assert (producer.producer_id, producer.epoch) == before
+    answer = await script.ask(script.broker(1), apis.PRODUCE, 12, late)
+    code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    assert code is not ErrorCode.NONE, "a batch of the transaction is appended after its end"
+
+
+async def write_while_the_coordinator_is_unknown(script: Script) -> None:
+    """Write in a new transaction to a leader that does not reach the coordinator."""
+    await create_led_apart(script)
+    producer = Producer(script, version=2)
+    await producer.begin()
+    with script.cut(2, 1), suppress(Unanswered):
+        request = producer.request(PART, (b"k", b"v"))
+        answer = await script.world.connect(script.broker(2)).ask(apis.PRODUCE, 12, request, 2.0)
+        code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+        assert code is not ErrorCode.NONE, "a batch is appended that the coordinator does not know"
+
+
+async def read_an_offset_of_an_open_transaction(script: Script) -> None:
+    await script.create("t")
+    producer, group = Producer(script), Group(script)
+    await producer.begin()
+    await producer.stage(group, PART, 1)
+    found = await group.committed(PART, at=await group.coordinator())
+    assert found == -1, f"the offset {found} of an open transaction is committed"
+
+
+async def commit_at_two_leaders(script: Script) -> None:
+    await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
+    await script.create("t", (2, 1))
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"v"))
+    await producer.write(("t", 1), (b"k", b"v"))
+    await producer.end(commit=True)
+    await check_committed(script)
+
+
+@with_brokers(3)
+async def commit_while_the_leader_changes(script: Script) -> None:
+    """Commit at a coordinator that does not know yet that another broker leads the partition."""
+    await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
+    await script.create("t", (2,))
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"v"))
+    coordinator = script.broker(1)
+    with script.isolated(1):
+        await script.move(PART, 3)
+        await script.ask(coordinator, *producer.ending(commit=True))
+        await asyncio.sleep(1.0)
+    await check_committed(script)

@@ -1,0 +1,101 @@
+"""Scripts about log compaction."""
+
+from typing import Final
+
+from penstock.stream.cleaning.cleaner import CleanerConfig
+from tests.sim.checkers import Part
+from tests.sim.directed import Script
+from tests.sim.directed_clients import Producer
+
+PART: Part = ("t", 0)
+_MAP_BYTES: Final = 2_000
+_KEYS_COUNT: Final = 20
+"""More than fit into a map of so many bytes."""
+
+
+async def create(script: Script) -> None:
+    await script.create("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+
+
+async def clean(script: Script) -> int:
+    """Upload and clean what broker 1 leads. Return how many records were removed."""
+    await script.upload(1)
+    return await script.clean(1)
+
+
+async def clean_some_keys(script: Script) -> None:
+    """Clean a log in which keys were written several times, also in one batch."""
+    await create(script)
+    await script.write(PART, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
+    await script.write(PART, (b"b", b"2"), (b"c", b"1"))
+    assert await clean(script) == 2
+    found = await script.values(PART)
+    assert found == {b"a": b"2", b"b": b"2", b"c": b"1"}, f"the log has {found}"
+
+
+async def clean_a_value_and_its_tombstone(script: Script) -> None:
+    """Clean a log in which a key was deleted. A reader may have read its value."""
+    await create(script)
+    await script.write(PART, (b"k", b"v"))
+    await script.write(PART, (b"k", None))
+    await clean(script)
+    found = await script.values(PART)
+    assert found == {b"k": None}, f"the log has {found}"
+
+
+async def clean_more_keys_than_fit_into_the_map(script: Script) -> None:
+    script.world.cleaner = CleanerConfig(key_map_bytes_max=_MAP_BYTES)
+    await script.restart(1)
+    await create(script)
+    keys = [b"%03d" % number for number in range(_KEYS_COUNT)]
+    for value in (b"old", b"new"):
+        for key in keys:
+            await script.write(PART, (key, value))
+    for _ in keys:
+        await clean(script)
+    found = await script.values(PART)
+    assert found == dict.fromkeys(keys, b"new"), f"the log has {found}"
+    assert len(await script.read(PART)) == _KEYS_COUNT
+
+
+async def clean_below_an_open_transaction(script: Script) -> None:
+    """Clean a log with an open transaction that replaces a record, then abort it."""
+    await create(script)
+    await script.write(PART, (b"k", b"old"))
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"new"))
+    await clean(script)
+    await producer.end(commit=False)
+    found = await script.values(PART, committed=True)
+    assert found == {b"k": b"old"}, f"the log has {found}"
+
+
+async def clean_an_aborted_transaction(script: Script) -> None:
+    """Clean a log in which an aborted transaction has replaced a record, and the producer has
+    committed another one since.
+    """
+    await create(script)
+    await script.write(PART, (b"k", b"old"))
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"aborted"), (b"m", b"aborted"))
+    await producer.end(commit=False)
+    await producer.write(PART, (b"l", b"new"))
+    await producer.end(commit=True)
+    await clean(script)
+    found = await script.values(PART, committed=True)
+    assert found == {b"k": b"old", b"l": b"new"}, f"the log has {found}"
+    stored = [record.value for record in await script.read(PART)]
+    assert b"aborted" not in stored, "records of the aborted transaction are stored for ever"
+
+
+async def clean_all_records_of_a_producer(script: Script) -> None:
+    """Repeat a batch whose records were cleaned, after the leader has loaded its producers."""
+    await create(script)
+    first = await script.write(PART, (b"k", b"1"), producer_id=7, sequence=0)
+    await script.write(PART, (b"k", b"2"))
+    assert await clean(script) == 1
+    await script.restart(1)
+    again = await script.write(PART, (b"k", b"1"), producer_id=7, sequence=0)
+    assert again == first, f"the batch at offset {first} is stored again at {again}"
