@@ -129,13 +129,16 @@ def _limits(brokers: int) -> Limits:
 class Held:
     """Requests to the store that wait until they are released, and those that come later pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_max: int | None) -> None:
         self.count = 0
+        """Requests that came here."""
+        self._count_max = count_max
         self._released = asyncio.Event()
 
     async def pass_through(self) -> None:
         self.count += 1
-        await self._released.wait()
+        if self._count_max is None or self.count <= self._count_max:
+            await self._released.wait()
 
     def release(self) -> None:
         self._released.set()
@@ -207,10 +210,20 @@ class Script:
         self.world.admin.move(part, NodeId(node_id))
         await self.until_led(part, node_id)
 
-    def hold(self, node_id: int, operation: str) -> "Held":
-        """Hold back the requests of a broker to the store, such as "put_if_absent"."""
-        held = Held()
+    def hold(
+        self, node_id: int, operation: str = "put_if_absent", *, first: int | None = None
+    ) -> Held:
+        """Hold back the requests of a broker to the store, or only the first ones."""
+        held = Held(first)
         self.broker(node_id).raw_store.gates[operation] = held
+        return held
+
+    def hold_responses(
+        self, node_id: int, operation: str = "put_if_absent", *, first: int | None = None
+    ) -> Held:
+        """The same for the responses of the store."""
+        held = Held(first)
+        self.broker(node_id).raw_store.answer_gates[operation] = held
         return held
 
     @contextmanager
@@ -305,11 +318,26 @@ class Script:
         )
         return int(response.base_offset)
 
-    async def produce(self, broker: SimBroker, part: Part, batch: bytes) -> Any:
-        """Send a batch once to this broker, and return the response for the partition."""
+    async def produce(
+        self, broker: SimBroker, part: Part, batch: bytes, timeout_s: float = _TIMEOUT_S
+    ) -> Any:
+        """Send a batch once to this broker, and return the response for the partition. Raises
+        Unanswered.
+        """
         request = produce_request_of(part, batch)
-        response = await self.ask(broker, apis.PRODUCE, PRODUCE_VERSION, request)
+        response = await self.world.connect(broker).ask(
+            apis.PRODUCE, PRODUCE_VERSION, request, timeout_s
+        )
         return response.responses[0].partition_responses[0]
+
+    def producing(self, broker: SimBroker, part: Part, batch: bytes) -> "asyncio.Task[Any]":
+        """Send a batch once, and do not wait for the response. Its result is None without one."""
+
+        async def send() -> Any:
+            with suppress(Unanswered):
+                return await self.produce(broker, part, batch)
+
+        return self.world.loop.create_task(send())
 
     def batch(
         self,
@@ -337,27 +365,34 @@ class Script:
         """
         records, offset = list[Record](), 0
         while True:
-            wanted = wire_fetch.FetchPartition(
-                partition=part[1], fetch_offset=offset, partition_max_bytes=1 << 20
-            )
-            request = wire_fetch.FetchRequest(
-                max_wait_ms=0,
-                min_bytes=0,
-                max_bytes=1 << 20,
-                isolation_level=int(committed),
-                topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
-            )
-            found = await self.repeat(
-                lambda: self.leader(part),
-                (apis.FETCH, FETCH_VERSION, request),
-                lambda response: response.responses[0].partitions[0],
-            )
+            found = await self._fetch(part, offset, committed=committed)
             if not bytes(found.records or b""):
                 return records
             for data, header, is_kept in answered_batches(found):
                 if is_kept:
                     records += [item for item in decode_records(data) if item.offset >= offset]
                 offset = header.next_offset
+
+    async def _fetch(self, part: Part, offset: int, *, committed: bool) -> Any:
+        wanted = wire_fetch.FetchPartition(
+            partition=part[1], fetch_offset=offset, partition_max_bytes=1 << 20
+        )
+        request = wire_fetch.FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            isolation_level=int(committed),
+            topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
+        )
+        return await self.repeat(
+            lambda: self.leader(part),
+            (apis.FETCH, FETCH_VERSION, request),
+            lambda response: response.responses[0].partitions[0],
+        )
+
+    async def high_watermark(self, part: Part) -> int:
+        """Return the high watermark that the leader sends to consumers."""
+        return int((await self._fetch(part, 0, committed=False)).high_watermark)
 
     async def values(self, part: Part, *, committed: bool = False) -> dict[bytes, bytes | None]:
         """Return the last value of each key."""
@@ -388,6 +423,15 @@ class Script:
 
     async def _within(self, broker: SimBroker, work: Callable[[], Any]) -> None:
         await self.world.loop.create_task(work(), context=broker.process.context())
+
+    def begin(self, broker: SimBroker, work: Callable[[], Any]) -> "asyncio.Task[Any]":
+        """Begin work of a broker, which may fail."""
+
+        async def run() -> None:
+            with suppress(Exception):
+                await work()
+
+        return self.world.loop.create_task(run(), context=broker.process.context())
 
     async def ask(self, broker: SimBroker, api: Any, version: int, request: Any) -> Any:
         """Send a request once, on a connection of its own. Raises Unanswered."""

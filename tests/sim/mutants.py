@@ -149,14 +149,8 @@ def _wal_deleted_before_the_commit() -> list[Patch]:
     async def upload(self: Uploader, block: Any) -> Any:
         uploaded = await real(self, block)
         storage = self._on_committed.__self__
-        self._delete_after_grace(
-            [
-                slot.key
-                for slot in storage._slots._slots
-                if slot.sequence < block.end_sequence and not slot.in_place
-            ],
-            0,
-        )
+        slots = [slot for slot in storage._slots._slots if slot.sequence < block.end_sequence]
+        await self._store.delete([slot.key for slot in slots if not slot.in_place])
         return uploaded
 
     return [(Uploader, "_upload", upload)]

@@ -155,7 +155,9 @@ class SimStore:
         self.put_factor = 1.0
         """The same for conditional PUTs."""
         self.gates: dict[str, Gate] = {}
-        """What calls of an operation wait for before they leave this process, in a script."""
+        """What calls of an operation wait for on their way to the store, in a script."""
+        self.answer_gates: dict[str, Gate] = {}
+        """The same for responses on their way back."""
         self._under_way: dict[int, tuple[str, asyncio.Task[None]]] = {}
         self._serial = 0
 
@@ -256,6 +258,8 @@ class SimStore:
         except ObjectStoreError as failure:
             result, error = None, failure
         self._trace("store", operation, key, type(error).__name__ if error else "ok")
+        if (gate := self.answer_gates.get(operation)) is not None:
+            await gate.pass_through()
         await asyncio.sleep(self._weather.response_s(self._rng))
         if answer.done():
             return

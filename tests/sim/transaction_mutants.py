@@ -21,9 +21,9 @@ from penstock.broker.transactions.model import (
     TransactionState,
 )
 from penstock.broker.transactions.states import TransactionStates
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.stream.batch.control import Marker
-from penstock.stream.batch.header import iter_headers
+from penstock.protocol.batch.control import Marker
+from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

@@ -17,7 +17,7 @@ async def write_between_the_last_read_and_the_fence(script: Script) -> None:
     await script.write(PART, (b"k", b"1"))
     old = script.broker(1)
     with script.isolated(1):
-        fencing = script.hold(2, "put_if_absent")
+        fencing = script.hold(2)
         await script.until(lambda: fencing.count)
         data = script.batch((b"k", b"2"))
         item = await script.produce(old, PART, data)

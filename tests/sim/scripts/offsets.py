@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
-from penstock.broker.wire.gen import list_offsets, offset_for_leader_epoch
-from penstock.stream.batch.records import Record, encode_batch
+from penstock.protocol import apis
+from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import list_offsets, offset_for_leader_epoch
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
 from tests.sim.directed import Script

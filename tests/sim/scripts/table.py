@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from tests.sim.directed import ScriptFunction
-from tests.sim.scripts import cleaning, groups, logs, offsets, topics, transactions
+from tests.sim.scripts import cleaning, groups, logs, offsets, topics, transactions, wal
 
 _Found: TypeAlias = Mapping[str, Sequence[tuple[ScriptFunction, str]]]
 
@@ -20,6 +20,41 @@ _LOGS: _Found = {
     "sequences_judged_without_a_lease": [
         (logs.write_out_of_order_to_an_old_leader, "refuses the next batch by OUT_OF_ORDER")
     ],
+}
+_WAL: _Found = {
+    "ack_before_durable": [
+        (wal.write_while_the_store_does_not_respond, "acknowledged before it is durable")
+    ],
+    "ack_out_of_order": [
+        (wal.write_while_the_store_does_not_respond, "acknowledged before it is durable")
+    ],
+    "acknowledges_after_a_fence": [(wal.write_to_a_fenced_leader, "leader acknowledges")],
+    "any_412_is_success": [(wal.write_to_a_fenced_leader, "leader acknowledges")],
+    "closed_without_flush": [(wal.move_with_a_record_under_way, "the record is refused")],
+    "doubtful_partitions_handed_over": [(wal.lose_a_slot, "the log has [b'0']")],
+    "duplicate_answered_at_once": [
+        (wal.write_while_the_store_does_not_respond, "a repeated record is acknowledged")
+    ],
+    "hole_fenced_although_slots_behind_prove_it": [(wal.lose_a_slot, "was written twice")],
+    "own_object_taken_for_a_fence": [
+        (wal.lose_the_response_of_a_put, "takes its own object in slot 0 for a fence")
+    ],
+    "producers_not_restored": [(wal.move_with_a_record_under_way, "a batch is stored again at 2")],
+    "reads_bridge_damage": [(wal.read_a_damaged_object, "the log has [b'2']")],
+    "recovery_skips_a_slot": [(wal.fail_over, "does not hold")],
+    "recovery_without_fence": [(wal.write_to_a_fenced_leader, "leader acknowledges")],
+    "sequences_not_checked": [(wal.write_with_a_gap, "a gap gets NONE")],
+    "slots_in_place_deleted_by_their_writer": [
+        (wal.move_with_a_record_under_way, "the metadata has it as COMMITTED")
+    ],
+    "unclean_open_without_scan": [(wal.fail_over, "the last batch is stored again at 10")],
+    "wal_deleted_before_the_commit": [(wal.upload_without_a_commit, "is deleted")],
+    "wal_trimmed_by_list": [(wal.fail_over, "the metadata has it as COMMITTED")],
+    "watermark_moves_at_append": [
+        (wal.write_while_the_store_does_not_respond, "the high watermark is 3")
+    ],
+    "zombie_may_close": [(wal.commit_late, "goes back")],
+    "zombie_may_commit": [(wal.commit_late, "goes back")],
 }
 _CLEANING: _Found = {
     "abort_markers_dropped": [
@@ -117,4 +152,4 @@ _GROUPS: _Found = {
     ],
     "tasks_sent_once": [(groups.lose_the_tasks_of_a_member, "the members have")],
 }
-FOUND_BY: _Found = {**_LOGS, **_CLEANING, **_OFFSETS, **_TOPICS, **_TRANSACTIONS, **_GROUPS}
+FOUND_BY: _Found = {**_LOGS, **_WAL, **_CLEANING, **_OFFSETS, **_TOPICS, **_TRANSACTIONS, **_GROUPS}

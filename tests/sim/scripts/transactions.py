@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from penstock.broker.wire import apis
-from penstock.broker.wire.error_codes import ErrorCode
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
 from tests.sim.directed import Script, with_brokers
@@ -96,7 +96,7 @@ async def crash_while_a_decision_is_stored(script: Script) -> None:
     producer = Producer(script)
     await producer.begin()
     await producer.write(PART, (b"k", b"v"))
-    script.hold(1, "put_if_absent")
+    script.hold(1)
     with suppress(Unanswered):
         await script.world.connect(script.broker(1)).ask(*producer.ending(commit=True), 1.0)
         raise AssertionError("the decision is answered before it is durable")
@@ -125,7 +125,7 @@ async def crash_the_leader_before_its_marker_is_stored(script: Script) -> None:
     producer = Producer(script)
     await producer.begin()
     await producer.write(PART, (b"k", b"v"))
-    held = script.hold(2, "put_if_absent")
+    held = script.hold(2)
     await producer.end(commit=True)
     await script.until(lambda: held.count)
     await asyncio.sleep(1.0)

@@ -1,0 +1,179 @@
+"""Scripts about the WAL: acknowledgments, fences, recovery and closes."""
+
+import asyncio
+from typing import Any, Final
+
+from penstock.base.ids import WalSequence
+from penstock.protocol.error_codes import ErrorCode
+from penstock.stream.format.keys import wal_key
+from tests.sim.checkers import Part
+from tests.sim.directed import Script
+
+PART: Part = ("t", 0)
+_COUNT: Final = 10
+
+
+def _is_acknowledged(item: Any) -> bool:
+    return item is not None and item.error_code == ErrorCode.NONE
+
+
+async def _check_values(script: Script, *wanted: bytes) -> None:
+    found = [record.value for record in await script.read(PART)]
+    assert found == list(wanted), f"the log has {found}"
+
+
+async def write_while_the_store_does_not_respond(script: Script) -> None:
+    """Write a record, and repeat it, while the first PUT is under way."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"0"))
+    held = script.hold(1, first=1)
+    data = script.batch((b"k", b"1"), producer_id=7, epoch=0, sequence=0)
+    first = script.producing(script.broker(1), PART, data)
+    await script.until(lambda: held.count)
+    again = script.producing(script.broker(1), PART, data)
+    later = script.producing(script.broker(1), PART, script.batch((b"k", b"2")))
+    await asyncio.sleep(0.5)
+    assert held.count > 1, "the second slot is not under way"
+    assert not first.done(), "a record is acknowledged before it is durable"
+    assert not again.done(), "a repeated record is acknowledged before it is durable"
+    assert not later.done(), "a record is acknowledged before one that precedes it"
+    end = await script.high_watermark(PART)
+    assert end == 1, f"the high watermark is {end} before a record is durable"
+    held.release()
+    offsets = [(await task).base_offset for task in (first, again, later)]
+    assert offsets == [1, 1, 2], f"the records have the offsets {offsets}"
+    await _check_values(script, b"0", b"1", b"2")
+
+
+async def lose_the_response_of_a_put(script: Script) -> None:
+    await script.create("t")
+    script.hold_responses(1, first=1)
+    await script.write(PART, (b"k", b"v"))
+    await _check_values(script, b"v")
+
+
+async def write_with_a_gap(script: Script) -> None:
+    await script.create("t")
+    await script.write(PART, (b"k", b"0"), producer_id=7, sequence=0)
+    data = script.batch((b"k", b"2"), producer_id=7, epoch=0, sequence=2)
+    code = ErrorCode((await script.produce(script.broker(1), PART, data)).error_code)
+    assert code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a gap gets {code.name}"
+
+
+async def write_to_a_fenced_leader(script: Script) -> None:
+    """Write to a broker that keeps no lease, after its WAL was fenced."""
+    script.world.leases = False
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    with script.isolated(1):
+        await script.until_led(PART, 2)
+        late = script.producing(script.broker(1), PART, script.batch((b"k", b"late")))
+        await script.write(PART, (b"k", b"2"))
+        await asyncio.sleep(1.0)
+    assert not (late.done() and _is_acknowledged(late.result())), "a fenced leader acknowledges"
+    await _check_values(script, b"1", b"2")
+
+
+async def fail_over(script: Script) -> None:
+    """Kill a leader whose records are in many slots, some of an idempotent producer. Slots that
+    were committed in place are read later.
+    """
+    await script.create("t")
+    for number in range(_COUNT):
+        await script.write(PART, (b"k", b"%d" % number), producer_id=7, sequence=number)
+    script.kill(1)
+    await script.until_led(PART, 2)
+    again = await script.write(PART, (b"k", b"9"), producer_id=7, sequence=_COUNT - 1)
+    assert again == _COUNT - 1, f"the last batch is stored again at {again}"
+    script.world.start_broker(1)
+    await asyncio.sleep(200.0)
+    await script.restart(2)
+    await _check_values(script, *(b"%d" % number for number in range(_COUNT)))
+
+
+async def move_with_a_record_under_way(script: Script) -> None:
+    """Move a partition while a record is written, and repeat a batch at the next leader."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"0"), producer_id=7, sequence=0)
+    held = script.hold(1, first=1)
+    writing = script.producing(script.broker(1), PART, script.batch((b"k", b"1")))
+    await script.until(lambda: held.count)
+    moving = asyncio.ensure_future(script.move(PART, 2))
+    await asyncio.sleep(0.5)
+    held.release()
+    await moving
+    assert _is_acknowledged(await writing), "the record is refused"
+    again = await script.write(PART, (b"k", b"0"), producer_id=7, sequence=0)
+    assert again == 0, f"a batch is stored again at {again}"
+    await asyncio.sleep(200.0)
+    await script.restart(2)
+    await _check_values(script, b"0", b"1")
+
+
+async def upload_without_a_commit(script: Script) -> None:
+    """Kill a leader after an upload that it could not commit."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"v"))
+    broker = script.broker(1)
+    held = script.hold(1, "put")
+    script.begin(broker, broker.storage.upload)
+    await script.until(lambda: held.count)
+    with script.isolated(1):
+        held.release()
+        await asyncio.sleep(2.0)
+        script.kill(1)
+        await script.until_led(PART, 2)
+    await _check_values(script, b"v")
+
+
+async def commit_late(script: Script) -> None:
+    """Let a broker commit an upload after it was replaced."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    broker = script.broker(1)
+    held = script.hold(1, "put")
+    script.begin(broker, broker.storage.upload)
+    await script.until(lambda: held.count)
+    broker.process.pause()
+    held.release()
+    await script.until_led(PART, 2)
+    await script.write(PART, (b"k", b"2"))
+    broker.process.resume(script.world.loop)
+    await asyncio.sleep(5.0)
+    await script.restart(2)
+    await _check_values(script, b"1", b"2")
+
+
+async def lose_a_slot(script: Script) -> None:
+    """Kill a leader while the store has lost one of its slots, which comes back."""
+    await script.create("t")
+    for number in range(3):
+        await script.write(PART, (b"k", b"%d" % number))
+    key = wal_key(script.broker(1).me, WalSequence(1))
+    script.world.bucket.strike(key, None)
+    script.kill(1)
+    await asyncio.sleep(5.0)
+    script.world.bucket.restore(key)
+    await script.until_led(PART, 2)
+    await _check_values(script, b"0", b"1", b"2")
+
+
+async def read_a_damaged_object(script: Script) -> None:
+    """Read from a damaged object in front of an intact one."""
+    await script.create("t")
+    for value in (b"1", b"2"):
+        await script.write(PART, (b"k", value))
+        await script.upload(1)
+    await script.checkpoint(PART)
+    bucket = script.world.bucket
+    objects = [key for key in bucket.keys if key.startswith("data/")]
+    first = min(objects, key=bucket.modified_ms)
+    damaged = bytearray(bucket.peek(first) or b"")
+    damaged[len(damaged) // 3] ^= 1
+    bucket.strike(first, bytes(damaged))
+    await script.restart(1)
+    try:
+        found = [record.value for record in await script.read(PART)]
+    except AssertionError:
+        return
+    raise AssertionError(f"the log has {found}")
