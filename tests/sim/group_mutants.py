@@ -7,11 +7,12 @@ checkpoint behind them and waits for that one.
 from collections.abc import Callable
 from typing import Any
 
+import penstock.broker.groups.coordinator.janitor as janitor
 from penstock.broker.coordination.compaction import CoordinatorLogCompactor
 from penstock.broker.coordination.log import TopicLog
 from penstock.broker.coordination.shards import CoordinatorShards
 from penstock.broker.groups.classic.group import ClassicGroup
-from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator, janitor
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.coordinator.shard import Group
 from penstock.broker.groups.offsets.records import OffsetKey, decode_key
 from penstock.protocol.error_codes import ErrorCode
