@@ -5,6 +5,7 @@ repeated until they succeed. Nothing is lost or slow, unless the script pauses a
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,12 +13,14 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from penstock.base.ids import NodeId
 from penstock.broker.partition.partition import Partition
 from penstock.controller.api.messages import NewTopic
 from penstock.controller.config import ControllerConfig
-from penstock.controller.metadata.topic_configs import FORK_SOURCE
+from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
+from penstock.controller.metadata.topics import TopicState
 from penstock.protocol import apis
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.protocol.error_codes import ErrorCode
@@ -29,9 +32,9 @@ from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
 from tests.sim.checkers import Part
 from tests.sim.committed import answered_batches
-from tests.sim.connections import Unanswered
+from tests.sim.connections import Connection, Unanswered
 from tests.sim.limits import LATE_PUT_GRACE_MS, Limits, draw
-from tests.sim.nodes import FETCH_VERSION, PRODUCE_VERSION, SimBroker
+from tests.sim.nodes import FETCH_VERSION, PRODUCE_VERSION, RACK, SimBroker
 from tests.sim.world import World
 
 _TIMEOUT_S: Final = 30.0
@@ -49,14 +52,14 @@ _CONTROLLER: Final = "c0"
 ScriptFunction: TypeAlias = "Callable[[Script], Awaitable[None]]"
 
 
-_BROKERS: dict[ScriptFunction, int] = {}
+_CLUSTERS: dict[ScriptFunction, dict[str, int]] = {}
 
 
-def with_brokers(count: int) -> Callable[[ScriptFunction], ScriptFunction]:
-    """Run the script with so many brokers instead of two."""
+def in_cluster(**settings: int) -> Callable[[ScriptFunction], ScriptFunction]:
+    """Run the script in another cluster. brokers: their number. delete_grace_ms: of topics."""
 
     def mark(script: ScriptFunction) -> ScriptFunction:
-        _BROKERS[script] = count
+        _CLUSTERS[script] = settings
         return script
 
     return mark
@@ -82,7 +85,7 @@ def violation_now(script: ScriptFunction) -> str | None:
         await script(Script(world))
         world.checker.check_metadata()
 
-    world = World(0, "directed", limits=_limits(_BROKERS.get(script, 2)), live=live)
+    world = World(0, "directed", limits=_limits(**_CLUSTERS.get(script, {})), live=live)
     world.calm = True
     world.checker.is_inherited = lambda part, end: _is_inherited(world, part, end)
     # One range is exchanged at a time, so that a fork may lie between two that were cleaned.
@@ -97,7 +100,7 @@ def _is_inherited(world: World, part: Part, end: int) -> bool:
     return point is not None and end <= point.end_offset
 
 
-def _limits(brokers: int) -> Limits:
+def _limits(brokers: int = 2, delete_grace_ms: int = 0) -> Limits:
     """Return the limits of the product, with a quick store and network that never fail."""
     return replace(
         draw(Random(0)),
@@ -106,7 +109,7 @@ def _limits(brokers: int) -> Limits:
             data_dir=Path("/nowhere"),
             cluster_id="sim",
             late_put_grace_ms=LATE_PUT_GRACE_MS,
-            delete_grace_ms=0,
+            delete_grace_ms=delete_grace_ms,
             backup_interval_ms=50,
         ),
         compaction=CompactionConfig(),
@@ -133,15 +136,22 @@ class Held:
         self.count = 0
         """Requests that came here."""
         self._count_max = count_max
-        self._released = asyncio.Event()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_open = False
 
     async def pass_through(self) -> None:
         self.count += 1
-        if self._count_max is None or self.count <= self._count_max:
-            await self._released.wait()
+        if self._is_open or (self._count_max is not None and self.count > self._count_max):
+            return
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        await waiting
 
-    def release(self) -> None:
-        self._released.set()
+    def release(self, count: int | None = None) -> None:
+        """Release all requests, also later ones, or the first ones of those that wait."""
+        self._is_open = count is None
+        for _ in range(len(self._waiting) if count is None else count):
+            self._waiting.popleft().set_result(None)
 
 
 class Script:
@@ -274,7 +284,13 @@ class Script:
 
     async def fork(self, name: str, source: str, by: int = 1) -> None:
         """Create a fork of a topic by a request to this broker."""
-        configs = [create_topics.CreatableTopicConfig(FORK_SOURCE, source)]
+        await self._create_from(name, FORK_SOURCE, source, by)
+
+    async def undelete(self, name: str, topic_id: UUID) -> None:
+        await self._create_from(name, UNDELETE, str(topic_id), 1)
+
+    async def _create_from(self, name: str, config: str, value: str, by: int) -> None:
+        configs = [create_topics.CreatableTopicConfig(config, value)]
         topic = create_topics.CreatableTopic(name, -1, -1, [], configs)
         request = create_topics.CreateTopicsRequest([topic], 10_000, validate_only=False)
         await self.repeat(
@@ -283,6 +299,11 @@ class Script:
             lambda response: response.topics[0],
             done=(ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS),
         )
+
+    def topic(self, name: str) -> TopicState:
+        found = self.world.metadata.image.topics.by_name(name)
+        assert found is not None, f"topic {name} does not exist"
+        return found
 
     async def delete(self, name: str) -> None:
         request = delete_topics.DeleteTopicsRequest(
@@ -374,21 +395,46 @@ class Script:
                 offset = header.next_offset
 
     async def _fetch(self, part: Part, offset: int, *, committed: bool) -> Any:
+        request = self._fetch_request(part, offset, committed=committed)
+        return await self.repeat(
+            lambda: self.leader(part),
+            (apis.FETCH, FETCH_VERSION, request),
+            lambda response: response.responses[0].partitions[0],
+        )
+
+    def _fetch_request(
+        self, part: Part, offset: int, *, committed: bool
+    ) -> wire_fetch.FetchRequest:
         wanted = wire_fetch.FetchPartition(
             partition=part[1], fetch_offset=offset, partition_max_bytes=1 << 20
         )
-        request = wire_fetch.FetchRequest(
+        return wire_fetch.FetchRequest(
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=1 << 20,
             isolation_level=int(committed),
             topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
         )
-        return await self.repeat(
-            lambda: self.leader(part),
-            (apis.FETCH, FETCH_VERSION, request),
-            lambda response: response.responses[0].partitions[0],
-        )
+
+    async def read_near(
+        self, part: Part, node_id: int, end: int, *, committed: bool
+    ) -> list[Record]:
+        """Return what a broker in the rack of the client, which does not lead, returns when it
+        knows the log up to this end.
+        """
+        while True:
+            request = self._fetch_request(part, 0, committed=committed)
+            request.rack_id = RACK
+            answer = await self.ask(self.broker(node_id), apis.FETCH, FETCH_VERSION, request)
+            found = answer.responses[0].partitions[0]
+            if found.error_code == ErrorCode.NONE and found.high_watermark >= end:
+                return [
+                    record
+                    for data, _, is_kept in answered_batches(found)
+                    if is_kept
+                    for record in decode_records(data)
+                ]
+            await asyncio.sleep(_RETRY_INTERVAL_S)
 
     async def high_watermark(self, part: Part) -> int:
         """Return the high watermark that the leader sends to consumers."""
@@ -423,6 +469,19 @@ class Script:
 
     async def _within(self, broker: SimBroker, work: Callable[[], Any]) -> None:
         await self.world.loop.create_task(work(), context=broker.process.context())
+
+    def record(self, wanted: Any) -> "list[tuple[Any, int, Any]]":
+        """Return a list that gets the requests of an API that are sent from now on."""
+        recorded: list[tuple[Any, int, Any]] = []
+
+        class Recording(Connection):
+            async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
+                if api is wanted:
+                    recorded.append((api, version, message))
+                return await super().ask(api, version, message, timeout_s)
+
+        self.world.connect = lambda broker: Recording(self.world, broker)
+        return recorded
 
     def begin(self, broker: SimBroker, work: Callable[[], Any]) -> "asyncio.Task[Any]":
         """Begin work of a broker, which may fail."""

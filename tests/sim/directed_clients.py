@@ -15,6 +15,7 @@ from penstock.protocol.gen import (
     end_txn,
     init_producer_id,
     offset_commit,
+    offset_delete,
     offset_fetch,
 )
 from penstock.protocol.gen import txn_offset_commit as txn_commit
@@ -162,6 +163,14 @@ class Group:
         request = offset_commit.OffsetCommitRequest(self.name, topics=[topic])
         asked = apis.OFFSET_COMMIT, _GROUP_COMMIT_VERSION, request
         await self._script.repeat(self.coordinator, asked, _first)
+
+    async def forget(self, part: Part) -> None:
+        """Delete the committed offset."""
+        topic = offset_delete.OffsetDeleteRequestTopic(
+            part[0], [offset_delete.OffsetDeleteRequestPartition(part[1])]
+        )
+        asked = apis.OFFSET_DELETE, 0, offset_delete.OffsetDeleteRequest(self.name, [topic])
+        await self._script.repeat(self.coordinator, asked, lambda response: response)
 
     async def committed(self, part: Part, at: SimBroker | None = None) -> int | ErrorCode:
         """Return the committed offset; -1: none. at: ask this broker once, also for an offset that

@@ -1,70 +1,108 @@
-"""Scripts about members of groups."""
+"""Scripts about members of consumer groups (KIP-848), streams groups and share groups."""
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar, Final
 
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.gen import streams_group_heartbeat as streams_wire
+from penstock.protocol.gen import (
+    consumer_group_heartbeat,
+    join_group,
+    offset_commit,
+    share_group_heartbeat,
+    streams_group_heartbeat,
+    sync_group,
+)
+from tests.sim.checkers import Part
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.directed import Script
+from tests.sim.directed_clients import Group
 
-_GROUP = "g"
-
-
-async def lose_the_tasks_of_a_member(script: Script) -> None:
-    """Lose the response with the first tasks of a streams member."""
-    await script.create("t", (1, 1))
-    first = StreamsThread(script, "a")
-    for _ in range(10):  # the group waits for more members before the first assignment
-        await first.beat()
-        await asyncio.sleep(1.0)
-    second = StreamsThread(script, "b")
-    await second.beat()
-    await first.beat()
-    await first.beat()  # reports that it has given up its part
-    with script.deaf_clients(await script.coordinator(_GROUP)):
-        await second.beat(is_answered=False)
-    await second.beat()
-    assert second.tasks == {0, 1} - first.tasks, f"the members have {first.tasks}, {second.tasks}"
+PART: Part = ("t", 0)
+_GROUP: Final = "g"
+_ALL: Final = frozenset({0, 1})
+_BEATS_MAX: Final = 80
 
 
-class StreamsThread:
-    """A member of a streams group whose client, as Kafka's, sends what it has if that changed, or
-    if a request failed.
+class Member:
+    """A member of a group with the two partitions of one topic. As Kafka's clients, it sends what
+    it has if that changed, or if a request failed.
     """
 
-    def __init__(self, script: Script, name: str) -> None:
-        self.tasks = set[int]()
-        self._script = script
-        self._name = name
-        self._epoch = 0
-        self._connection: Connection | None = None
-        self._reported: set[int] | None = None
+    api: ClassVar[Any]
+    version: ClassVar[int]
 
-    async def beat(self, *, is_answered: bool = True) -> None:
-        """Send a heartbeat. is_answered: wait for a response without an error, and take it."""
+    def __init__(self, script: Script, name: str) -> None:
+        self.name = name
+        self.epoch = 0
+        self.has: frozenset[int] = frozenset()
+        self._script = script
+        self._connection: Connection | None = None
+        self._reported: frozenset[int] | None = None
+
+    async def beat(self, timeout_s: float = 10.0) -> ErrorCode:
+        """Send a heartbeat, and take the response. Raises Unanswered."""
         if self._connection is None or self._connection.is_broken:
             self._connection = self._script.world.connect(await self._script.coordinator(_GROUP))
+        request = self.request(is_full=self._reported != self.has)
+        self._reported = self.has
         try:
-            response = await self._connection.ask(
-                apis.STREAMS_GROUP_HEARTBEAT, 0, self._request(), 1.0
-            )
+            response = await self._connection.ask(self.api, self.version, request, timeout_s)
         except Unanswered:
-            assert not is_answered
             self._reported = None
-            return
-        assert is_answered
-        assert response.error_code == ErrorCode.NONE, response.error_message
-        self._epoch = response.member_epoch
-        if response.active_tasks is not None:
-            self.tasks = {index for item in response.active_tasks for index in item.partitions}
+            raise
+        code = ErrorCode(response.error_code)
+        if code is ErrorCode.NONE:
+            self.epoch = response.member_epoch
+            self.take(response)
+        elif code.retriable or code is ErrorCode.NOT_COORDINATOR:
+            self._connection = self._reported = None
+        return code
 
-    def _request(self) -> Any:
-        request = streams_wire.StreamsGroupHeartbeatRequest(
+    def request(self, *, is_full: bool) -> Any:
+        raise NotImplementedError
+
+    def take(self, response: Any) -> None:
+        """Note what the response gives."""
+        raise NotImplementedError
+
+
+class Consumer(Member):
+    api = apis.CONSUMER_GROUP_HEARTBEAT
+    version = 1
+
+    def request(self, *, is_full: bool) -> Any:
+        request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            _GROUP, self.name, self.epoch
+        )
+        request.topic_partitions = None
+        if self.epoch == 0:
+            request.rebalance_timeout_ms, request.subscribed_topic_names = 60_000, ["t"]
+        if is_full or self.epoch == 0:
+            part = consumer_group_heartbeat.TopicPartitions(_topic_id(self._script), [*self.has])
+            request.topic_partitions = [part] if self.has else []
+        return request
+
+    def take(self, response: Any) -> None:
+        if response.assignment is not None:
+            self.has = frozenset(
+                index
+                for topic in response.assignment.topic_partitions
+                for index in topic.partitions
+            )
+
+
+class StreamsThread(Member):
+    api = apis.STREAMS_GROUP_HEARTBEAT
+    version = 0
+
+    def request(self, *, is_full: bool) -> Any:
+        wire = streams_group_heartbeat
+        request = wire.StreamsGroupHeartbeatRequest(
             _GROUP,
-            self._name,
-            self._epoch,
+            self.name,
+            self.epoch,
             active_tasks=None,
             standby_tasks=None,
             warmup_tasks=None,
@@ -72,13 +110,232 @@ class StreamsThread:
             task_offsets=None,
             task_end_offsets=None,
         )
-        if self._epoch == 0:
-            topology = streams_wire.Topology(0, [streams_wire.Subtopology("0", ["t"])])
-            request.topology, request.process_id = topology, self._name
-            request.rebalance_timeout_ms, request.client_tags = 60_000, []
-        if self._reported != self.tasks:
-            self._reported = set(self.tasks)
-            held = [streams_wire.TaskIds("0", sorted(self.tasks))] if self.tasks else []
-            request.active_tasks = held
+        if self.epoch == 0:
+            request.topology = wire.Topology(0, [wire.Subtopology("0", ["t"])])
+            request.process_id, request.client_tags = self.name, []
+            request.rebalance_timeout_ms = 60_000
+        if is_full or self.epoch == 0:
+            request.active_tasks = [wire.TaskIds("0", sorted(self.has))] if self.has else []
             request.standby_tasks = request.warmup_tasks = []
         return request
+
+    def take(self, response: Any) -> None:
+        if response.active_tasks is not None:
+            self.has = frozenset(
+                index for item in response.active_tasks for index in item.partitions
+            )
+
+
+class ShareMember(Member):
+    api = apis.SHARE_GROUP_HEARTBEAT
+    version = 1
+
+    def request(self, *, is_full: bool) -> Any:
+        request = share_group_heartbeat.ShareGroupHeartbeatRequest(_GROUP, self.name, self.epoch)
+        request.subscribed_topic_names = ["t"] if is_full or self.epoch == 0 else None
+        return request
+
+    def take(self, response: Any) -> None:
+        if response.assignment is not None:
+            self.has = frozenset(
+                index
+                for topic in response.assignment.topic_partitions
+                for index in topic.partitions
+            )
+
+
+def _topic_id(script: Script) -> Any:
+    topic = script.world.metadata.image.topics.by_name("t")
+    assert topic is not None
+    return topic.topic_id
+
+
+async def _begin(script: Script, kind: type[Member]) -> Member:
+    """Return a member that has everything."""
+    await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
+    await script.create("t", (1, 1))
+    first = kind(script, "a")
+    await _beat_until(lambda: first.has == _ALL, first)
+    return first
+
+
+async def _beat_until(is_done: Any, *members: Member) -> None:
+    for _ in range(_BEATS_MAX):
+        for member in members:
+            try:
+                code = await member.beat()
+            except Unanswered:
+                continue
+            assert code is ErrorCode.NONE or code.retriable or code is ErrorCode.NOT_COORDINATOR, (
+                f"member {member.name} in epoch {member.epoch} is told {code.name}"
+            )
+        if is_done():
+            return
+        await asyncio.sleep(1.0)
+    raise AssertionError(f"the members have {[sorted(member.has) for member in members]}")
+
+
+# --- partitions that change hands -----------------------------------------------------------------
+
+
+async def consumers_share_partitions(script: Script) -> None:
+    await _share(script, Consumer)
+
+
+async def streams_threads_share_tasks(script: Script) -> None:
+    await _share(script, StreamsThread)
+
+
+async def _share(script: Script, kind: type[Member]) -> None:
+    """Let a second member join, and the first one keep what it has for a while."""
+    first = await _begin(script, kind)
+    second = kind(script, "b")
+    await second.beat()
+    held = first.has
+    assert not second.has & held, "a second member gets what the first one has"
+    connection = script.world.connect(await script.coordinator(_GROUP))
+    response = await connection.ask(kind.api, kind.version, first.request(is_full=False), 10.0)
+    for _ in range(3):
+        await second.beat()
+        assert not second.has & held, "a second member gets what the first one has not given up"
+    first.take(response)
+    await _beat_until(lambda: len(first.has) == len(second.has) == 1, first, second)
+    assert first.has | second.has == _ALL
+
+
+# --- coordinators and members that fail -----------------------------------------------------------
+
+
+async def replace_the_coordinator_of_consumers(script: Script) -> None:
+    await _replace(script, Consumer)
+
+
+async def replace_the_coordinator_of_streams_threads(script: Script) -> None:
+    await _replace(script, StreamsThread)
+
+
+async def replace_the_coordinator_of_share_members(script: Script) -> None:
+    await _replace(script, ShareMember)
+
+
+async def _replace(script: Script, kind: type[Member]) -> None:
+    """Restart the coordinator of a group. Nothing changes for its member."""
+    member = await _begin(script, kind)
+    before = member.epoch, member.has
+    await script.restart(1)
+    beats = iter(range(5))
+    await _beat_until(lambda: next(beats, None) is None, member)
+    after = member.epoch, member.has
+    assert after == before, f"a member was {before}, a new coordinator makes it {after}"
+
+
+async def consumer_falls_silent(script: Script) -> None:
+    await _fall_silent(script, Consumer)
+
+
+async def streams_thread_falls_silent(script: Script) -> None:
+    await _fall_silent(script, StreamsThread)
+
+
+async def share_member_falls_silent(script: Script) -> None:
+    first = await _begin(script, ShareMember)
+    second = ShareMember(script, "b")
+    await _beat_until(lambda: len(second.has) == 1, second, first)
+    await _beat_until(lambda: second.has == _ALL, second)
+
+
+async def _fall_silent(script: Script, kind: type[Member]) -> None:
+    """Let a member fall silent. Another one gets what it had, and the first one cannot commit."""
+    first, second = await _begin(script, kind), kind(script, "b")
+    await _beat_until(lambda: second.has == _ALL, second)
+    code = await _commit(script, first.epoch, first.name)
+    assert code is not ErrorCode.NONE, "a member commits after others were given its partitions"
+
+
+async def consumer_joins_while_the_store_hangs(script: Script) -> None:
+    await _join_while_the_store_hangs(script, Consumer)
+
+
+async def streams_thread_joins_while_the_store_hangs(script: Script) -> None:
+    await _join_while_the_store_hangs(script, StreamsThread)
+
+
+async def _join_while_the_store_hangs(script: Script, kind: type[Member]) -> None:
+    await _begin(script, kind)
+    script.hold(1)
+    try:
+        await kind(script, "b").beat(timeout_s=1.0)
+    except Unanswered:
+        return
+    raise AssertionError("a heartbeat is answered before the group is durable")
+
+
+async def lose_the_tasks_of_a_member(script: Script) -> None:
+    """Lose the response with the first tasks of a streams member."""
+    first = await _begin(script, StreamsThread)
+    second = StreamsThread(script, "b")
+    await second.beat()
+    await first.beat()
+    await first.beat()  # reports that it has given up its part
+    with script.deaf_clients(await script.coordinator(_GROUP)):
+        try:
+            await second.beat(timeout_s=1.0)
+            raise AssertionError
+        except Unanswered:
+            pass
+    await second.beat()
+    assert second.has == _ALL - first.has, f"the members have {first.has} and {second.has}"
+
+
+# --- offsets of plain groups ----------------------------------------------------------------------
+
+
+async def load_an_offset(script: Script) -> None:
+    """Restart the coordinator after a commit, and again after the offset was deleted."""
+    await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
+    await script.create("t", (2,))
+    group = Group(script)
+    await group.commit(PART, 1)
+    await script.restart(1)
+    found = await group.committed(PART)
+    assert found == 1, f"the offset {found} is loaded, 1 was committed"
+    await group.forget(PART)
+    await script.restart(1)
+    found = await group.committed(PART)
+    assert found == -1, f"the offset {found} is loaded, it was deleted"
+
+
+async def commit_in_an_old_generation(script: Script) -> None:
+    """Commit in a generation of a classic group that is over."""
+    await script.create("t")
+    coordinator = await script.coordinator(_GROUP)
+    connection = script.world.connect(coordinator)
+
+    async def join(member_id: str) -> Any:
+        protocols = [join_group.JoinGroupRequestProtocol("range", b"subscription")]
+        request = join_group.JoinGroupRequest(
+            _GROUP, 10_000, 10_000, member_id, None, "consumer", protocols
+        )
+        return await connection.ask(apis.JOIN_GROUP, 5, request, 30.0)
+
+    member_id, generation = (await join("")).member_id, -1
+    for _ in range(2):
+        generation = (await join(member_id)).generation_id
+        assignments = [sync_group.SyncGroupRequestAssignment(member_id, b"")]
+        request = sync_group.SyncGroupRequest(
+            _GROUP, generation, member_id, assignments=assignments
+        )
+        await connection.ask(apis.SYNC_GROUP, 3, request, 10.0)
+    code = await _commit(script, generation - 1, member_id)
+    assert code is not ErrorCode.NONE, "a commit in an old generation is accepted"
+    code = await _commit(script, generation, member_id)
+    assert code is ErrorCode.NONE, f"a commit is refused by {code.name}"
+
+
+async def _commit(script: Script, epoch: int, member_id: str) -> ErrorCode:
+    item = offset_commit.OffsetCommitRequestPartition(PART[1], 1)
+    topic = offset_commit.OffsetCommitRequestTopic(name=PART[0], partitions=[item])
+    request = offset_commit.OffsetCommitRequest(_GROUP, epoch, member_id, topics=[topic])
+    coordinator = await script.coordinator(_GROUP)
+    response = await script.ask(coordinator, apis.OFFSET_COMMIT, 9, request)
+    return ErrorCode(response.topics[0].partitions[0].error_code)

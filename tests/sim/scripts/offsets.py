@@ -12,7 +12,7 @@ from tests.sim.directed import Script
 from tests.sim.nodes import SimBroker
 
 PART: Part = ("t", 0)
-_LATEST = -1
+LATEST, EARLIEST = -1, -2
 _REFUSED = "an error"
 
 
@@ -37,7 +37,7 @@ async def ask_an_old_leader_behind_a_firewall_for_the_end(script: Script) -> Non
 async def _check_end(script: Script, old: SimBroker) -> None:
     await script.until_led(PART, 2)
     await script.write(PART, (b"k", b"v"))
-    found = await _offset(script, old, _LATEST)
+    found = await _offset(script, old, LATEST)
     assert found == _REFUSED, f"the old leader returns the end {found}"
 
 
@@ -45,7 +45,7 @@ async def name_an_old_leader_epoch(script: Script) -> None:
     """Send requests with the epoch of an earlier leader to its successor."""
     await script.create("t")
     await script.move(PART, 2)
-    item = await _listed(script, script.broker(2), _LATEST, epoch=0)
+    item = await listed(script, script.broker(2), LATEST, epoch=0)
     code = ErrorCode(item.error_code)
     assert code is ErrorCode.FENCED_LEADER_EPOCH, f"a request with an old epoch gets {code.name}"
 
@@ -81,13 +81,14 @@ async def look_up_a_time(script: Script) -> None:
 
 async def _offset(script: Script, broker: SimBroker, timestamp: int) -> int | str:
     try:
-        found = await _listed(script, broker, timestamp)
+        found = await listed(script, broker, timestamp)
     except Unanswered:
         return _REFUSED
     return _REFUSED if found.error_code else int(found.offset)
 
 
-async def _listed(script: Script, broker: SimBroker, timestamp: int, epoch: int = -1) -> Any:
+async def listed(script: Script, broker: SimBroker, timestamp: int, epoch: int = -1) -> Any:
+    """Ask a broker once for an offset by time."""
     item = list_offsets.ListOffsetsPartition(PART[1], epoch, timestamp)
     topic = list_offsets.ListOffsetsTopic(PART[0], [item])
     request = list_offsets.ListOffsetsRequest(topics=[topic])

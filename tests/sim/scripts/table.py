@@ -4,7 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from tests.sim.directed import ScriptFunction
-from tests.sim.scripts import cleaning, groups, logs, offsets, topics, transactions, wal
+from tests.sim.scripts import (
+    cleaning,
+    groups,
+    late,
+    log_starts,
+    logs,
+    near,
+    offsets,
+    share_states,
+    topics,
+    transactions,
+    wal,
+)
 
 _Found: TypeAlias = Mapping[str, Sequence[tuple[ScriptFunction, str]]]
 
@@ -90,6 +102,15 @@ _OFFSETS: _Found = {
         (offsets.ask_an_old_leader_behind_a_firewall_for_the_end, "returns the end 0")
     ],
     "times_looked_up_in_objects_only": [(offsets.look_up_a_time, "to be -1, in memory")],
+    "trimmed_without_a_checkpoint": [
+        (log_starts.delete_what_a_producer_wrote, "is stored again at 2")
+    ],
+    "log_start_forgotten_at_open": [
+        (log_starts.delete_what_a_producer_wrote, "UNKNOWN_SERVER_ERROR")
+    ],
+    "log_start_named_before_it_is_committed": [
+        (log_starts.delete_without_the_controller, "start at 1 before")
+    ],
 }
 _TOPICS: _Found = {
     "forks_below_cleaned_ranges": [
@@ -100,6 +121,34 @@ _TOPICS: _Found = {
         (topics.recreate_a_topic, "offset 1 of topic t is read"),
         (topics.recreate_a_topic_and_load_the_group, "offset 1 of topic t is read"),
     ],
+    "added_partitions_share_streams": [(topics.grow_a_topic_twice, "NOT_LEADER_OR_FOLLOWER")],
+    "deleted_topic_gives_up_its_objects": [
+        (topics.undelete_a_topic, "refers to an object that does not exist")
+    ],
+    "deleted_topic_removed_before_its_grace_is_over": [
+        (topics.undelete_a_topic, "UNKNOWN_TOPIC_OR_PARTITION")
+    ],
+    "deletion_keeps_objects": [(topics.delete_a_topic, "leaves the objects")],
+    "deletion_keeps_streams": [(topics.delete_a_topic, "leaves the streams")],
+    "forks_do_not_hold_their_objects": [
+        (topics.delete_the_source_of_a_fork, "which does not exist")
+    ],
+    "inherited_transactions_not_looked_for": [
+        (topics.fork_with_an_open_transaction, "b'b': b'open'")
+    ],
+    "inherited_transactions_stay_open": [
+        (topics.fork_with_an_open_transaction, "get {b'a': b'plain'}")
+    ],
+    "reads_find_the_topic_by_its_name": [
+        (topics.read_a_deleted_topic_by_its_id, "records of another one")
+    ],
+    "repeated_growth_adds_again": [(topics.grow_a_topic_twice, "the topic has 4 partitions")],
+    "snapshots_do_not_hold_their_objects": [
+        (topics.delete_the_topic_of_a_snapshot, "which is not committed")
+    ],
+    "snapshots_forget_open_transactions": [(topics.fork_with_an_open_transaction, "b'b': b'open'")],
+    "snapshots_of_the_committed_metadata": [(topics.fork_what_only_the_wal_has, "the fork has {}")],
+    "undelete_keeps_the_leader_epoch": [(topics.undelete_a_topic, "was 0, now it is 0")],
 }
 _TRANSACTIONS: _Found = {
     "appended_before_the_coordinator_knows": [
@@ -145,11 +194,101 @@ _TRANSACTIONS: _Found = {
     "timeout_aborts_what_is_decided": [
         (transactions.crash_before_the_markers_are_sent, "readers get {}")
     ],
+    "open_transactions_not_restored": [
+        (transactions.reopen_with_an_open_transaction, "of an open transaction")
+    ],
+    "last_stable_offset_passes_markers_that_are_not_durable": [
+        (transactions.append_in_front_of_a_marker, "before the marker is durable")
+    ],
+    "late_ends_are_carried_out": [(late.deliver_an_end_late, "readers get {b'k': b'open'}")],
+    "late_markers_end_what_is_open": [
+        (late.deliver_a_marker_late, "readers get [b'v', b'open', b'last']")
+    ],
+    "late_markers_settle_offsets": [
+        (late.deliver_a_marker_of_offsets_late, "the offset 2 of an open")
+    ],
+    "markers_of_older_coordinators_count": [
+        (late.deliver_a_marker_of_an_earlier_coordinator, "readers get [b'v', b'open', b'last']")
+    ],
+    "serials_begin_anew": [(late.deliver_a_marker_late, "readers get [b'v']")],
+    "aborted_transactions_are_not_told_near": [
+        (near.read_objects_near, "get [b'plain', b'aborted']")
+    ],
+    "aborted_transactions_of_a_tail_are_not_told": [
+        (near.read_the_tail_near, "get [b'plain', b'aborted']")
+    ],
+    "open_transactions_are_read_near": [(near.read_objects_near, "get [b'plain', b'open']")],
+    "open_transactions_of_a_tail_are_read": [(near.read_the_tail_near, "get [b'plain', b'open']")],
+    "readers_not_told_of_transactions": [
+        (near.read_objects_near, "get [b'plain', b'aborted', b'open']")
+    ],
 }
 _GROUPS: _Found = {
     "stale_coordinator_answers": [
         (transactions.read_offsets_at_an_old_coordinator, "returns the offset 1")
     ],
     "tasks_sent_once": [(groups.lose_the_tasks_of_a_member, "the members have")],
+    "owned_partitions_given_away": [
+        (groups.consumers_share_partitions, "gets what the first one has")
+    ],
+    "revocations_not_awaited": [(groups.consumers_share_partitions, "has not given up")],
+    "active_tasks_given_away": [
+        (groups.streams_threads_share_tasks, "gets what the first one has")
+    ],
+    "given_up_tasks_not_awaited": [(groups.streams_threads_share_tasks, "has not given up")],
+    "assignments_not_restored": [
+        (groups.replace_the_coordinator_of_consumers, "FENCED_MEMBER_EPOCH")
+    ],
+    "tasks_not_restored": [
+        (groups.replace_the_coordinator_of_streams_threads, "FENCED_MEMBER_EPOCH")
+    ],
+    "share_members_not_restored": [
+        (groups.replace_the_coordinator_of_share_members, "FENCED_MEMBER_EPOCH")
+    ],
+    "silent_members_stay": [(groups.consumer_falls_silent, "the members have [[]]")],
+    "silent_streams_members_stay": [(groups.streams_thread_falls_silent, "the members have [[]]")],
+    "silent_share_members_stay": [(groups.share_member_falls_silent, "the members have [[1]]")],
+    "member_epochs_unchecked": [(groups.consumer_falls_silent, "a member commits after others")],
+    "streams_epochs_unchecked": [
+        (groups.streams_thread_falls_silent, "a member commits after others")
+    ],
+    "heartbeats_answered_before_durable": [
+        (groups.consumer_joins_while_the_store_hangs, "before the group is durable")
+    ],
+    "streams_answers_before_durable": [
+        (groups.streams_thread_joins_while_the_store_hangs, "before the group is durable")
+    ],
+    "plain_commits_never_written": [(groups.load_an_offset, "the offset -1 is loaded")],
+    "deleted_offsets_come_back": [(groups.load_an_offset, "it was deleted")],
+    "generations_unchecked": [
+        (groups.commit_in_an_old_generation, "an old generation is accepted")
+    ],
 }
-FOUND_BY: _Found = {**_LOGS, **_WAL, **_CLEANING, **_OFFSETS, **_TOPICS, **_TRANSACTIONS, **_GROUPS}
+_SHARE_STATES: _Found = {
+    "states_confirmed_before_durable": [
+        (share_states.write_while_the_store_hangs, "before it is durable")
+    ],
+    "older_leaders_read_states": [
+        (share_states.use_an_old_leader_epoch, "an old leader reads: NONE")
+    ],
+    "older_leaders_write_states": [
+        (share_states.use_an_old_leader_epoch, "an old leader writes: 0")
+    ],
+    "leader_epochs_not_recorded": [
+        (share_states.use_an_old_leader_epoch, "writes after a restart: 0")
+    ],
+    "snapshots_forget_earlier_changes": [(share_states.load_a_state, "the state is (1, {29})")],
+    "states_initialized_again": [(share_states.initialize_again, "the state is (0, set())")],
+    "copies_without_batches": [(share_states.load_a_state, "the state is (1, set())")],
+    "start_offsets_not_kept": [(share_states.load_a_state, "the state is (0, {1, 3")],
+}
+FOUND_BY: _Found = {
+    **_LOGS,
+    **_WAL,
+    **_CLEANING,
+    **_OFFSETS,
+    **_TOPICS,
+    **_TRANSACTIONS,
+    **_GROUPS,
+    **_SHARE_STATES,
+}

@@ -1,11 +1,20 @@
 """Scripts about topics that are forked, deleted and created again."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
+from uuid import UUID
 
-from tests.sim.directed import Script
+from penstock.protocol import apis
+from penstock.protocol.gen import create_partitions, fetch
+from tests.sim.checkers import Part
+from tests.sim.directed import Script, in_cluster
+from tests.sim.directed_clients import Producer
 from tests.sim.topic_offsets import TopicOffsets
 
+PART: Part = ("t", 0)
+_FETCH_BY_ID_VERSION: Final = 13
+_JANITOR_S: Final = 300.0
+"""Longer than objects without references stay."""
 _NOTHING: Final = -1
 """What a group that has committed nothing reads."""
 
@@ -60,3 +69,124 @@ async def _recreate(script: Script) -> TopicOffsets:
     await script.delete("t")
     await script.create("t")
     return offsets
+
+
+async def fork_with_an_open_transaction(script: Script) -> None:
+    """Fork a topic, and a snapshot of it, with an open transaction that is committed later."""
+    await script.create("t")
+    await script.write(PART, (b"a", b"plain"))
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"b", b"open"))
+    await script.fork("f", "t")
+    await script.fork("t@s", "t")
+    await producer.end(commit=True)
+    await script.fork("g", "t@s")
+    for name in "fg":
+        await script.write((name, 0), (b"c", b"own"))
+        found = await script.values((name, 0), committed=True)
+        assert found == {b"a": b"plain", b"c": b"own"}, f"readers of the fork get {found}"
+
+
+async def fork_what_only_the_wal_has(script: Script) -> None:
+    """Take a snapshot of records that were not uploaded, and fork it."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"v"))
+    await script.fork("t@s", "t")
+    await script.fork("f", "t@s")
+    found = await script.values(("f", 0))
+    assert found == {b"k": b"v"}, f"the fork has {found}"
+
+
+async def delete_the_source_of_a_fork(script: Script) -> None:
+    await _delete_a_source(script, "f")
+
+
+async def delete_the_topic_of_a_snapshot(script: Script) -> None:
+    await _delete_a_source(script, "t@s")
+
+
+async def _delete_a_source(script: Script, name: str) -> None:
+    """Delete a topic, and wait until its objects go."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"v"))
+    await script.upload(1)
+    await script.fork(name, "t")
+    await script.delete("t")
+    await asyncio.sleep(_JANITOR_S)
+    await script.restart(1)
+    if name != "f":
+        await script.fork("f", name)
+    found = await script.values(("f", 0))
+    assert found == {b"k": b"v"}, f"the fork has {found}"
+
+
+async def delete_a_topic(script: Script) -> None:
+    """Delete a topic, and wait until nothing is left of it."""
+    await script.create("t", (1, 1))
+    streams = [id_ for partition in script.topic("t").partitions for id_ in partition.stream_ids]
+    for index in range(2):
+        await script.write(("t", index), (b"k", b"v"))
+    await script.upload(1)
+    bucket = script.world.bucket
+    objects = [key for key in bucket.keys if key.startswith("data/")]
+    await script.delete("t")
+    await asyncio.sleep(_JANITOR_S)
+    image = script.world.metadata.image
+    left = [stream_id for stream_id in streams if image.streams.get(stream_id) is not None]
+    assert not left, f"the deleted topic leaves the streams {left}"
+    kept = [key for key in objects if bucket.peek(key) is not None]
+    assert not kept, f"the deleted topic leaves the objects {kept}"
+
+
+async def read_a_deleted_topic_by_its_id(script: Script) -> None:
+    """Read by the id of a deleted topic, whose name another one has."""
+    await script.create("t")
+    topic_id = script.topic("t").topic_id
+    await _fetch_by_id(script, topic_id)
+    await script.delete("t")
+    await script.create("t")
+    await script.write(PART, (b"k", b"other"))
+    found = await _fetch_by_id(script, topic_id)
+    assert not found.records, "a reader of the deleted topic gets records of another one"
+
+
+async def _fetch_by_id(script: Script, topic_id: UUID) -> Any:
+    part = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [fetch.FetchTopic(topic_id=topic_id, partitions=[part])]
+    request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics)
+    answer = await script.ask(script.broker(1), apis.FETCH, _FETCH_BY_ID_VERSION, request)
+    return answer.responses[0].partitions[0]
+
+
+async def grow_a_topic_twice(script: Script) -> None:
+    """Ask twice for two partitions, and write to both."""
+    await script.create("t")
+    item = create_partitions.CreatePartitionsTopic("t", 2, None)
+    request = create_partitions.CreatePartitionsRequest([item], 10_000, validate_only=False)
+    for _ in range(2):
+        await script.ask(script.broker(1), apis.CREATE_PARTITIONS, 3, request)
+        await asyncio.sleep(0.5)
+    count = len(script.topic("t").partitions)
+    assert count == 2, f"the topic has {count} partitions"
+    for index in range(2):
+        await script.write(("t", index), (b"k", b"%d" % index))
+    for index in range(2):
+        found = await script.values(("t", index))
+        assert found == {b"k": b"%d" % index}, f"partition {index} has {found}"
+
+
+@in_cluster(delete_grace_ms=3_600_000)
+async def undelete_a_topic(script: Script) -> None:
+    """Bring a topic back that was deleted for a while."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"v"))
+    await script.upload(1)
+    topic = script.topic("t")
+    await script.delete("t")
+    await asyncio.sleep(_JANITOR_S)
+    await script.undelete("t", topic.topic_id)
+    before, after = (item.partitions[0].leader_epoch for item in (topic, script.topic("t")))
+    assert after > before, f"the leader epoch was {before}, now it is {after}"
+    found = await script.values(PART)
+    assert found == {b"k": b"v"}, f"the log has {found}"

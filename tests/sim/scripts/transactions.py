@@ -8,7 +8,7 @@ from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
-from tests.sim.directed import Script, with_brokers
+from tests.sim.directed import Script, in_cluster
 from tests.sim.directed_clients import Group, Producer
 
 PART: Part = ("t", 0)
@@ -230,7 +230,7 @@ async def commit_at_two_leaders(script: Script) -> None:
     await check_committed(script)
 
 
-@with_brokers(3)
+@in_cluster(brokers=3)
 async def commit_while_the_leader_changes(script: Script) -> None:
     """Commit at a coordinator that does not know yet that another broker leads the partition."""
     await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
@@ -244,3 +244,34 @@ async def commit_while_the_leader_changes(script: Script) -> None:
         await script.ask(coordinator, *producer.ending(commit=True))
         await asyncio.sleep(1.0)
     await check_committed(script)
+
+
+async def reopen_with_an_open_transaction(script: Script) -> None:
+    """Restart the leader of a partition with an open transaction, from a checkpoint."""
+    await script.create("t")
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"v"))
+    await script.checkpoint(PART)
+    await script.restart(1)
+    found = await script.values(PART, committed=True)
+    assert not found, f"readers get {found} of an open transaction"
+    await producer.end(commit=True)
+    await check_committed(script)
+
+
+async def append_in_front_of_a_marker(script: Script) -> None:
+    """Read while a record in front of a marker is durable, and the marker is not."""
+    await create_led_apart(script)
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"v"))
+    held = script.hold(2)
+    writing = script.producing(script.broker(2), PART, script.batch((b"l", b"plain")))
+    await script.until(lambda: held.count == 1)
+    await producer.end(commit=True)
+    await script.until(lambda: held.count == 2)
+    held.release(1)
+    await writing
+    found = await script.values(PART, committed=True)
+    assert not found, f"readers get {found} before the marker is durable"
