@@ -105,6 +105,10 @@ CLUSTER: Final = (
         "Errors returned to clients",
         "reqps",
         (rate("penstock_broker_request_errors_total", "api, error"), "{{api}} {{error}}"),
+        (
+            rate("penstock_broker_batches_refused_total", "reason"),
+            "refused batches: {{reason}}",
+        ),
     ),
     line("CPU", "percentunit", (f"rate({of('process_cpu_seconds_total')}[{_WINDOW}])", "{{pod}}")),
     line("Memory", "bytes", (of("process_resident_memory_bytes"), "{{pod}}")),

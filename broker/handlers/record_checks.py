@@ -23,7 +23,7 @@ from penstock.base.log_limit import LogLimit
 from penstock.broker.config import BrokerConfig
 from penstock.broker.errors import ErrorCode
 from penstock.broker.partition.partition import Partition
-from penstock.broker.partition.record_check import RecordCheck, TakesLong, plain_bytes_max
+from penstock.broker.partition.record_check import NO_KEY, RecordCheck, TakesLong, plain_bytes_max
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.validation import TopicRules, validate_batch
 from penstock.broker.schemas import messages
@@ -71,7 +71,18 @@ Checked: TypeAlias = Callable[[Verdict, Refusal | None], None]
 _NOT_CHECKED: Final = Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "the batch was not checked")
 
 REASONS: Final = ("mismatch", "too_slow", "too_large", "corrupt", "unavailable")
-"""Why batches are refused; labels of a metric."""
+"""Why batches do not pass the check of schemas; labels of a metric."""
+_REASON_OF_CODE: Final = {
+    ErrorCode.INVALID_RECORD: "records",
+    ErrorCode.CORRUPT_MESSAGE: "checksum",
+    ErrorCode.INVALID_TIMESTAMP: "timestamp",
+    ErrorCode.MESSAGE_TOO_LARGE: "too_large",
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "compression",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "unavailable",
+}
+_OTHER_REASON: Final = "other"
+BATCH_REASONS: Final = (*_REASON_OF_CODE.values(), NO_KEY, _OTHER_REASON)
+"""Why batches are refused for what they contain; labels of a metric."""
 
 
 class CheckRequest(NamedTuple):
@@ -160,7 +171,9 @@ class RecordChecks:
         self.checked_count = 0
         """Batches that were checked, refused ones included."""
         self.refused: Counter[str] = Counter()
-        """Refused batches, by REASONS."""
+        """Batches refused by the check of schemas, by REASONS."""
+        self.refused_batches: Counter[str] = Counter()
+        """Batches refused for their header, checksum or records, by BATCH_REASONS."""
         self._log_limit = LogLimit()
         self._inline = RecordCheck(INLINE_PLAIN_BYTES_MAX)
         self._threads = ThreadPoolExecutor(THREADS_COUNT, thread_name_prefix="record-checks")
@@ -197,7 +210,11 @@ class RecordChecks:
         return self._validate(request, check)
 
     def _note_bad(self, request: CheckRequest, verdict: Verdict) -> None:
-        if isinstance(verdict, Refusal) and request.rules.validation == VALIDATES_SAMPLES:
+        if not isinstance(verdict, Refusal):
+            return
+        reason = verdict.reason or _REASON_OF_CODE.get(verdict.code, _OTHER_REASON)
+        self.refused_batches[reason] += 1
+        if request.rules.validation == VALIDATES_SAMPLES:
             self._suspects.add(request.client_id)
 
     async def close(self) -> None:

@@ -30,6 +30,8 @@ from penstock.protocol.batch.walk import (
 from penstock.protocol.error_codes import ErrorCode
 
 KEYLESS: Final = "a compacted topic accepts only records with a key"
+NO_KEY: Final = "no_key"
+"""The reason of such refusals in metrics."""
 KEPT_BYTES_MAX: Final = 4 << 20
 """Memory for decompressed records that is kept for the next batch."""
 _INT64_MIN: Final = -(1 << 63)
@@ -166,7 +168,8 @@ def _verdict(walked: WalkFinding, limits: Limits) -> int | Refusal:
     count = walked.error_count
     more = f"; the first {ERRORS_MAX} are listed" if count > ERRORS_MAX else ""
     if all(error.is_keyless for error in walked.errors):
-        return Refusal(ErrorCode.INVALID_RECORD, f"{KEYLESS}: {count} have none{more}", errors)
+        message = f"{KEYLESS}: {count} have none{more}"
+        return Refusal(ErrorCode.INVALID_RECORD, message, errors, reason=NO_KEY)
     message = f"{count} records of the batch have an invalid timestamp or no key{more}"
     if not limits.flags & NEEDS_KEYS:
         message = f"{count} records of the batch have an invalid timestamp{more}"

@@ -12,7 +12,7 @@ from penstock.base.version import VERSION
 from penstock.broker.client_metrics.sender import SentCounts
 from penstock.broker.errors import ErrorCode
 from penstock.broker.groups.common.model import GroupState
-from penstock.broker.handlers.record_checks import REASONS
+from penstock.broker.handlers.record_checks import BATCH_REASONS, REASONS
 from penstock.broker.health import BrokerHealth
 from penstock.broker.node import Broker
 from penstock.broker.transactions.model import TransactionState
@@ -66,6 +66,8 @@ def _clients(broker: Broker) -> Iterator[Reading]:
             labels = (Operation(operation).name, ResourceType(kind).name)
             yield table.DENIALS, labels, count
     checks = broker.record_checks
+    for reason in BATCH_REASONS:
+        yield table.BATCHES_REFUSED, (reason,), checks.refused_batches[reason]
     yield table.SCHEMA_CHECKS, (), checks.checked_count
     for reason in REASONS:
         yield table.SCHEMA_REFUSALS, (reason,), checks.refused[reason]

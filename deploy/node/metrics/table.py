@@ -162,6 +162,16 @@ FETCHED_BYTES: Final = _of_broker(
 FETCHED_RECORDS: Final = _of_broker(
     "counter", "penstock_broker_fetched_records_total", "Offsets by which fetches advanced."
 )
+BATCHES_REFUSED: Final = _of_broker(
+    "counter",
+    "penstock_broker_batches_refused_total",
+    "Batches of producers that were refused for what they contain. records: they cannot be read, or"
+    " the header contradicts them. checksum: the batch is damaged. timestamp: outside of the limits"
+    " of the topic. too_large: the batch, or what it decompresses to. compression: an unknown"
+    " codec. no_key: a compacted topic needs one. unavailable: they could not be checked, and"
+    " producers send them again. other: the producer, or the topic is a mirror.",
+    "reason",
+)
 SCHEMA_CHECKS: Final = _of_broker(
     "counter",
     "penstock_broker_schema_checks_total",

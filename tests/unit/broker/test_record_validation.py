@@ -7,12 +7,14 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.record_checks import (
+    BATCH_REASONS,
     INLINE_BYTES_MAX,
     CheckRequest,
     InlineLimits,
@@ -190,6 +192,35 @@ async def test_samples_are_checked_and_all_of_a_client_after_a_bad_one() -> None
     assert first < 10 * SAMPLED_ONE_IN
     assert all(refused[first:])
     assert not codes("other", first)[0] or first == 0
+    await checks.close()
+
+
+async def test_refused_batches_are_counted_by_reason() -> None:
+    checks = RecordChecks(None)
+    named = {case.name: case for case in CASES}
+    refused = {
+        "header name null": "records",
+        "count -1": "records",
+        "damaged": "checksum",
+        "a year ahead": "timestamp",
+        "null key, compacted": "no_key",
+        "sound": "",
+    }
+    for name in refused:
+        case = named[name]
+        rules = TopicRules.from_configs(case.configs)
+        batch = memoryview(bytearray(case.batch(Compression.NONE, NOW)))
+        request = CheckRequest(batch, rules, NOW, "c", 12, allows_transactions=False)
+        checks.check_inline(request, InlineLimits())
+    small = TopicRules(message_bytes_max=10)
+    request = CheckRequest(batch, small, NOW, "c", 12, allows_transactions=False)
+    checks.check_inline(request, InlineLimits())
+    batch = memoryview(bytearray(SOUND.batch(Compression.ZSTD, NOW)))
+    request = CheckRequest(batch, TopicRules(), NOW, "c", 6, allows_transactions=False)
+    checks.check_inline(request, InlineLimits())
+    expected = Counter([*filter(None, refused.values()), "too_large", "compression"])
+    assert checks.refused_batches == expected
+    assert set(expected) < set(BATCH_REASONS)
     await checks.close()
 
 
