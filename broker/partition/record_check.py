@@ -14,7 +14,11 @@ from penstock.broker.partition.refusal import Refusal
 from penstock.protocol.batch.compression import Compression, Inflater
 from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
 from penstock.protocol.batch.header import HEADER_BYTES, BatchHeader
-from penstock.protocol.batch.uncompressed_size import uncompressed_bytes
+from penstock.protocol.batch.uncompressed_size import (
+    UNCOMPRESSED_UNKNOWN,
+    uncompressed_bytes,
+    zstd_size,
+)
 from penstock.protocol.batch.walk import (
     BAD_REST,
     ERRORS_MAX,
@@ -23,6 +27,7 @@ from penstock.protocol.batch.walk import (
     REASONS,
     SEQUENTIAL,
     Limits,
+    PlainSize,
     RecordFault,
     Walker,
     WalkFinding,
@@ -32,8 +37,10 @@ from penstock.protocol.error_codes import ErrorCode
 KEYLESS: Final = "a compacted topic accepts only records with a key"
 NO_KEY: Final = "no_key"
 """The reason of such refusals in metrics."""
-KEPT_BYTES_MAX: Final = 4 << 20
-"""Memory for decompressed records that is kept for the next batch."""
+KEPT_BYTES_MAX: Final = 16 << 20
+"""Memory for decompressed records that is kept for the next batch: the page faults of new memory
+take up to three times as long as lz4 itself. Only what batches have used takes memory.
+"""
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
@@ -83,12 +90,19 @@ class RecordCheck:
     def newest_timestamp(
         self, records: memoryview, header: BatchHeader, rules: RecordRules, now_ms: Millis
     ) -> int | Refusal:
-        """Return the newest timestamp of the records, or why they are refused. Raises TakesLong."""
+        """Return the newest timestamp of the records, or why they are refused. Raises TakesLong.
+
+        Batches are decompressed as a whole. In chunks of 64 KiB, with the streams of the codecs'
+        libraries, CPU was 0.94 to 1.0 of that for zstd and xerial snappy, but 1.1 to 1.3 for gzip
+        and 1.3 to 2.9 for lz4; raw snappy has no chunks.
+        """
         limits = _limits(rules, now_ms)
+        is_sound = False
         try:
             walked = self._walk(records, header, rules, limits)
+            is_sound = isinstance(walked, WalkFinding)
         finally:
-            self._release()
+            self._release(is_refused=not is_sound)
         return walked if isinstance(walked, Refusal) else _verdict(walked, limits)
 
     def _walk(
@@ -106,7 +120,8 @@ class RecordCheck:
     def _plain(
         self, records: memoryview, header: BatchHeader, data: memoryview, bytes_max: int
     ) -> memoryview | Refusal:
-        if header.compression == Compression.LZ4 and not self._walker.is_lz4_frame(data):
+        size = self._plain_size(records, header, data)
+        if size is None:
             message = (
                 "the records are not one lz4 frame of independent blocks, which is all that"
                 " Kafka's clients read"
@@ -116,14 +131,12 @@ class RecordCheck:
         if self._inline_bytes_max is not None:
             limit = min(self._inline_bytes_max, plain_bytes_max(len(data)), bytes_max)
             is_inline = limit < bytes_max
-        declared = uncompressed_bytes(header.compression, records) - HEADER_BYTES
-        if is_inline and declared > limit:
+        if is_inline and size.least > limit:
             raise TakesLong
         inflater = self._inflater
         inflater.limit(limit)
-        inflater.reserve(min(limit, declared))
         try:
-            end = inflater.append(header.compression, data, 0)
+            end = inflater.append(header.compression, data, 0, size.most)
         except BatchTooLarge as error:
             if is_inline:
                 raise TakesLong from None
@@ -136,8 +149,26 @@ class RecordCheck:
             return Refusal(ErrorCode.INVALID_RECORD, str(error))
         return memoryview(inflater.output)[:end]
 
-    def _release(self) -> None:
-        if len(self._inflater.output) > KEPT_BYTES_MAX:
+    def _plain_size(
+        self, records: memoryview, header: BatchHeader, data: memoryview
+    ) -> PlainSize | None:
+        """Return to how much the records decompress, as far as that is known before; None if they
+        are not an lz4 frame that Kafka reads. Saves repeated attempts: there is no content size in
+        frames of Java's producer.
+        """
+        if header.compression == Compression.LZ4:
+            return self._walker.lz4_frame(data)
+        declared = uncompressed_bytes(header.compression, records[: header.size_bytes])
+        if declared != UNCOMPRESSED_UNKNOWN:
+            return PlainSize(declared - HEADER_BYTES, declared - HEADER_BYTES)
+        if header.compression == Compression.ZSTD and (size := zstd_size(data)) is not None:
+            return size
+        return PlainSize(0, 0)
+
+    def _release(self, *, is_refused: bool) -> None:
+        """Give the memory of large batches back, and that of bombs."""
+        is_bomb = is_refused and self._inline_bytes_max is None
+        if is_bomb or len(self._inflater.output) > KEPT_BYTES_MAX:
             self._inflater = self._new_inflater()
 
     def _new_inflater(self) -> Inflater:

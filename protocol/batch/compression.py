@@ -153,12 +153,13 @@ class Inflater:
         self._bytes_max = bytes_max
 
     def reserve(self, bytes_min: int) -> None:
-        """Allocate `output` for a batch of this size, if it is larger. Saves repeated attempts."""
+        """Allocate `output` for a batch of this size, if it is larger."""
         self._room(0, min(self._bytes_max, bytes_min))
 
-    def append(self, compression: int, data: Buffer, used: int) -> int:
+    def append(self, compression: int, data: Buffer, used: int, plain_bytes: int = 0) -> int:
         """Write the plain bytes after the first `used` bytes of `output` and return their end.
-        Raises as `decompress` does.
+        Raises as `decompress` does. plain_bytes: how many there are at most, if that is known: it
+        saves repeated attempts.
         """
         if compression == Compression.SNAPPY:
             return self._snappy(memoryview(data), used)
@@ -168,9 +169,8 @@ class Inflater:
                 f"compression {compression} is unknown; known are 0 none, 1 gzip, 2 snappy, 3 lz4"
                 " and 4 zstd"
             )
-        capacity = self._room(
-            used, min(self._bytes_max, max(_OUTPUT_BYTES_MIN, _GROWTH * len(data)))
-        )
+        wanted = plain_bytes or max(_OUTPUT_BYTES_MIN, _GROWTH * len(data))
+        capacity = self._room(used, min(self._bytes_max, wanted))
         while True:
             try:
                 return used + decompress_into(data, memoryview(self.output)[used : used + capacity])

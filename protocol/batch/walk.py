@@ -54,6 +54,8 @@ _NO_TIMESTAMP: Final = -1
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 _INDEX, _MAX_TIMESTAMP, _ERRORS, _FIRST = 8, 9, 10, 11
+_MOST_BYTES, _BEFORE_BYTES = _INDEX, _MAX_TIMESTAMP
+_LZ4_RATIO_MAX: Final = 255
 _GIVEN: Final = 8
 
 
@@ -73,6 +75,15 @@ class RecordFault(NamedTuple):
     at: int
     is_keyless: bool
     timestamp_ms: int
+
+
+class PlainSize(NamedTuple):
+    """To how many bytes blocks decompress: no more than `most`, and less than `least` only if their
+    encoder was unusual.
+    """
+
+    least: int
+    most: int
 
 
 class WalkFinding(NamedTuple):
@@ -117,15 +128,18 @@ class Walker:
         errors = tuple(_error(job[at], job[at + 1]) for at in range(_FIRST, end, 2))
         return WalkFinding(code, job[_INDEX], job[_MAX_TIMESTAMP], job[_ERRORS], errors)
 
-    def is_lz4_frame(self, data: memoryview) -> bool:
-        """Return whether the bytes are one lz4 frame that Kafka reads: of independent blocks,
-        without a dictionary, with nothing behind it. Does not check checksums.
+    def lz4_frame(self, data: memoryview) -> PlainSize | None:
+        """Return to how much the bytes decompress, or None if they are not one lz4 frame that Kafka
+        reads: of independent blocks, without a dictionary, with nothing behind it. Does not check
+        checksums.
         """
         if _native is None or not data:
-            return is_lz4_frame_in_python(data)
-        source = _pointer(data)
-        self._job[0], self._job[1] = ctypes.addressof(source), len(data)
-        return not int(_native.penstock_lz4_frame(self._at))
+            return lz4_frame_in_python(data)
+        source, job = _pointer(data), self._job
+        job[0], job[1] = ctypes.addressof(source), len(data)
+        if _native.penstock_lz4_frame(self._at):
+            return None
+        return PlainSize(job[_BEFORE_BYTES], job[_MOST_BYTES])
 
 
 def _pointer(data: memoryview) -> "ctypes.c_char | ctypes.Array[ctypes.c_char]":
@@ -213,23 +227,27 @@ def _field(plain: bytes, at: int, end: int) -> tuple[int, int]:
     return length, at + max(length, 0)
 
 
-def is_lz4_frame_in_python(data: Buffer) -> bool:
-    """Do what `Walker.is_lz4_frame` does."""
+def lz4_frame_in_python(data: Buffer) -> PlainSize | None:
+    """Do what `Walker.lz4_frame` does."""
     frame = bytes(data)
     if len(frame) < 7 or frame[:4] != b"\x04\x22\x4d\x18":
-        return False
+        return None
     flags, sizes = frame[4], frame[5]
     if flags & 0xE3 != 0x60 or sizes & 0x8F or sizes < 0x40:
-        return False
+        return None
     at = 15 if flags & 0x08 else 7
     behind_block, behind_frame = 4 * (flags >> 4 & 1), 4 * (flags >> 2 & 1)
+    before = most = 0
     while len(frame) - at >= 4:
         word = int.from_bytes(frame[at : at + 4], "little")
         at += 4
         if not word:
-            return len(frame) - at == behind_frame
-        at += (word & 0x7FFFFFFF) + behind_block
-    return False
+            return PlainSize(before, most) if len(frame) - at == behind_frame else None
+        length = word & 0x7FFFFFFF
+        at += length + behind_block
+        before = most
+        most += min(256 << (sizes >> 3), length if word >> 31 else _LZ4_RATIO_MAX * length)
+    return None
 
 
 def _load() -> ctypes.CDLL | None:

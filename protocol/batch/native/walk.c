@@ -12,7 +12,8 @@ enum { DONE, BAD_NUMBER, BAD_LENGTH, BAD_FIELD, BAD_HEADER_COUNT, BAD_HEADER_NAM
 enum { NEEDS_KEYS = 1, IGNORES_TIMES = 2, SEQUENTIAL = 4 };
 /* The job: what is given, then what is found, then pairs for the errors of records. */
 enum { DATA, SIZE, COUNT, BASE_MS, LOW_MS, HIGH_MS, FLAGS, ERRORS_MAX,
-       INDEX, MAX_TIMESTAMP, ERRORS, FIRST };
+       INDEX, MAX_TIMESTAMP, ERRORS, FIRST, MOST_BYTES = INDEX, BEFORE_BYTES = MAX_TIMESTAMP };
+enum { LZ4_RATIO_MAX = 255 };
 
 typedef const uint8_t *bytes;
 
@@ -224,7 +225,8 @@ int64_t penstock_walk(int64_t *job) {
 }
 
 /* Return 0 if the bytes are one lz4 frame as Kafka reads it: version 1, independent blocks, no
- * dictionary, nothing behind the end mark. Does not check checksums. */
+ * dictionary, nothing behind the end mark. Does not check checksums. Finds the most bytes to which
+ * it decompresses, and those of all blocks but the last. */
 int64_t penstock_lz4_frame(int64_t *job) {
     bytes at = (bytes)job[DATA], stop = at + job[SIZE];
     if (stop - at < 7 || at[0] != 0x04 || at[1] != 0x22 || at[2] != 0x4D || at[3] != 0x18)
@@ -233,16 +235,22 @@ int64_t penstock_lz4_frame(int64_t *job) {
     /* Version, reserved bit, dictionary; then reserved bits and the least block size. */
     if ((flags & 0xC3) != 0x40 || !(flags & 0x20) || (sizes & 0x8F) || sizes < 0x40) return 1;
     int64_t head = flags & 0x08 ? 15 : 7, behind_block = flags & 0x10 ? 4 : 0;
-    int64_t behind_frame = flags & 0x04 ? 4 : 0;
+    int64_t behind_frame = flags & 0x04 ? 4 : 0, block_max = (int64_t)256 << (sizes >> 3);
     if (stop - at < head) return 1;
     at += head;
-    while (stop - at >= 4) {
+    for (int64_t before = 0, most = 0; stop - at >= 4;) {
         uint32_t word = at[0] | at[1] << 8 | at[2] << 16 | (uint32_t)at[3] << 24;
         at += 4;
-        if (!word) return stop - at != behind_frame;
-        int64_t length = (int64_t)(word & 0x7FFFFFFF) + behind_block;
-        if (length > stop - at) return 1;
-        at += length;
+        if (!word) {
+            job[MOST_BYTES] = most;
+            job[BEFORE_BYTES] = before;
+            return stop - at != behind_frame;
+        }
+        int64_t length = word & 0x7FFFFFFF, plain = word >> 31 ? length : LZ4_RATIO_MAX * length;
+        if (length + behind_block > stop - at) return 1;
+        at += length + behind_block;
+        before = most;
+        most += plain < block_max ? plain : block_max;
     }
     return 1;
 }

@@ -28,7 +28,7 @@ from penstock.protocol.batch import walk
 from penstock.protocol.batch.compression import Compression
 from penstock.protocol.batch.header import BatchHeader, check_crc, parse_header, patch_times
 from penstock.protocol.batch.records import Record, encode_batch
-from penstock.protocol.batch.walk import Limits, Walker, is_lz4_frame_in_python, walk_in_python
+from penstock.protocol.batch.walk import Limits, Walker, lz4_frame_in_python, walk_in_python
 from tests.support.missing import missing
 from tests.support.record_cases import (
     ACCEPTED,
@@ -212,6 +212,7 @@ async def test_refused_batches_are_counted_by_reason() -> None:
         batch = memoryview(bytearray(case.batch(Compression.NONE, NOW)))
         request = CheckRequest(batch, rules, NOW, "c", 12, allows_transactions=False)
         checks.check_inline(request, InlineLimits())
+    batch = memoryview(bytearray(SOUND.batch(Compression.NONE, NOW)))
     small = TopicRules(message_bytes_max=10)
     request = CheckRequest(batch, small, NOW, "c", 12, allows_transactions=False)
     checks.check_inline(request, InlineLimits())
@@ -293,7 +294,7 @@ def test_both_walks_find_the_same_in_damaged_records() -> None:
         assert found == walk_in_python(data, count, base_ms, limits), data.hex()
         if data:
             frame = memoryview(b"\x04\x22\x4d\x18" + data)
-            assert walker.is_lz4_frame(frame) == is_lz4_frame_in_python(frame)
+            assert walker.lz4_frame(frame) == lz4_frame_in_python(frame)
 
 
 SIZES = (None, 0, 1, 62, 63, 64, 65, 8_190, 8_191, 8_192)

@@ -2,6 +2,8 @@
 compression.
 """
 
+import random
+
 import aiokafka.codec
 import cramjam
 import pytest
@@ -17,7 +19,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.protocol.batch.compression import Compression
+from penstock.protocol.batch.compression import Compression, Inflater, compress
 from penstock.protocol.batch.header import (
     DELETE_HORIZON_MASK,
     HEADER,
@@ -29,7 +31,12 @@ from penstock.protocol.batch.header import (
     patch_log_append_time,
 )
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
-from penstock.protocol.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN, uncompressed_bytes
+from penstock.protocol.batch.uncompressed_size import (
+    UNCOMPRESSED_UNKNOWN,
+    uncompressed_bytes,
+    zstd_size,
+)
+from penstock.protocol.batch.walk import Walker, lz4_frame_in_python
 from penstock.stream.cleaning.batches import fillers
 from penstock.stream.format.block_walk import Piece, entry_of
 from penstock.stream.format.builder import RunEntry, StreamRun, build_object
@@ -281,3 +288,37 @@ def test_one_batch_of_unknown_size_leaves_its_block_without_one() -> None:
     plain = encode_batch([Record(1, 1, None, PLAIN)], base_offset=1)
     assert block_of(known, packed).uncompressed_bytes == len(known) + len(plain)
     assert block_of(known, packed, unknown).uncompressed_bytes == UNCOMPRESSED_UNKNOWN
+
+
+PLAIN_SIZES = (0, 1, 1_000, (64 << 10) - 1, 64 << 10, (128 << 10) + 1, 300_000, 1_500_000)
+
+
+@pytest.mark.parametrize("size_bytes", PLAIN_SIZES)
+@pytest.mark.parametrize("kind", ["text", "zeros", "noise"])
+def test_blocks_without_a_content_size(size_bytes: int, kind: str) -> None:
+    """As Java's producer writes them."""
+    noise = random.Random(size_bytes).randbytes(size_bytes)
+    plain = {"text": PLAIN * 8, "zeros": bytes(size_bytes), "noise": noise}[kind][:size_bytes]
+    stream = cramjam.zstd.Compressor()
+    stream.compress(plain)
+    zstd = memoryview(bytes(stream.finish()))
+    lz4 = memoryview(bytearray(compress(Compression.LZ4, plain)))
+    assert Walker().lz4_frame(lz4) == lz4_frame_in_python(lz4)
+    for codec, frame, size, block_bytes in (
+        (Compression.ZSTD, zstd, zstd_size(zstd), 128 << 10),
+        (Compression.LZ4, lz4, Walker().lz4_frame(lz4), 64 << 10),
+    ):
+        assert size is not None
+        inflater = Inflater()
+        assert inflater.append(codec, frame, 0, size.most) == size_bytes
+        assert len(inflater.output) <= max(size.most, 64 << 10), "it was decompressed once"
+        assert size.most >= size_bytes
+        assert size.least <= size_bytes + block_bytes
+        assert size.most <= 2 * (size_bytes + block_bytes)
+
+
+@given(st.binary(max_size=40), st.integers(0, 255))
+def test_damaged_zstd_has_no_size_or_any(data: bytes, descriptor: int) -> None:
+    frame = b"\x28\xb5\x2f\xfd" + bytes([descriptor]) + data
+    size = zstd_size(memoryview(frame))
+    assert size is None or size.least <= size.most
