@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from penstock.base.principal import ANONYMOUS
-from penstock.broker.handlers.limited import RequestLimits
+from penstock.broker.handlers.quotas import RequestLimits
 from penstock.broker.network.request import RequestContext
 from penstock.broker.quotas.clients import ClientQuotas
 from penstock.broker.quotas.rates import Window

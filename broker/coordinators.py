@@ -27,8 +27,8 @@ from penstock.broker.groups.share.model import ShareLimits
 from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.settings import ShareGroupConfig
 from penstock.broker.groups.share.partitions.window import WindowLimits
+from penstock.broker.groups.share.state.client import RoutedShareStates
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
-from penstock.broker.groups.share.state.store import RoutedShareStates
 from penstock.broker.groups.streams.model import StreamsLimits
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.pending_topics import PendingTopics

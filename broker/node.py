@@ -50,19 +50,19 @@ from penstock.broker.groups.common.topics import ImageTopics
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.sessions import ShareSessions
+from penstock.broker.groups.share.state.client import RoutedShareStates
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
-from penstock.broker.groups.share.state.store import RoutedShareStates
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authentication import AuthenticatingDispatcher
 from penstock.broker.handlers.authorizer import Authorizer
-from penstock.broker.handlers.departed import DepartedBrokers
 from penstock.broker.handlers.dispatch import RequestDispatcher
+from penstock.broker.handlers.fetch_coalescing import SameFetches
 from penstock.broker.handlers.fetch_sessions import FetchSessions
-from penstock.broker.handlers.partition_turns import PartitionTurns
+from penstock.broker.handlers.recent_brokers import DepartedBrokers
 from penstock.broker.handlers.record_checks import record_checks
-from penstock.broker.handlers.same_fetches import SameFetches
 from penstock.broker.handlers.share.requests import release
 from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
 from penstock.broker.network.server import Server

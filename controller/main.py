@@ -31,9 +31,9 @@ from penstock.controller.active.quorum_changes import QuorumChanges
 from penstock.controller.active.server import OUTSIDE, ControllerService, Role
 from penstock.controller.active.snapshotter import Snapshotter
 from penstock.controller.active.writer import Runtime
+from penstock.controller.api.caller_checks import Gate
 from penstock.controller.api.client import ControllerClient, log_trouble
 from penstock.controller.api.errors import NotLeader, QuorumClosed
-from penstock.controller.api.gate import Gate
 from penstock.controller.api.tls import TlsFiles
 from penstock.controller.backup.snapshots import LoadedSnapshot, SnapshotStore, copy_image
 from penstock.controller.config import ControllerConfig

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from penstock.base.turns import in_turns
+from penstock.base.yielding import in_turns
 from penstock.broker.background.store_rates import StoreRates
 from penstock.broker.partition.load_meter import LoadMeter
 from penstock.broker.partition.manager import PartitionManager

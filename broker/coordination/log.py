@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.base.ids import Offset
-from penstock.broker.partition.aborted import check_advanced
+from penstock.broker.partition.aborted_transactions import check_advanced
 from penstock.broker.partition.append import PartitionAppend
 from penstock.broker.partition.local_broker import LocalBroker
 from penstock.broker.partition.partition import Partition

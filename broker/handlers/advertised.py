@@ -55,7 +55,7 @@ def live_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
 
 
 def known_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
-    """Return the live brokers and those that left recently (see `broker.handlers.departed`)."""
+    """Return live brokers and those that left recently (`broker.handlers.recent_brokers`)."""
     states = sorted([*live_nodes(node), *node.departed()], key=lambda state: state.node_id)
     return [address_of(node, state, connection) for state in states]
 

@@ -13,7 +13,7 @@ from penstock.base.ids import NodeId
 from penstock.base.principal import ANONYMOUS
 from penstock.broker.errors import ErrorCode, kafka_error
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import sliced
+from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext
 from penstock.controller.api.messages import Requester
 from penstock.controller.metadata.acl_index import ALL_OPERATIONS

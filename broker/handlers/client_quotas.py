@@ -16,7 +16,7 @@ from penstock.broker.handlers.authorization import check_cluster, note_change, r
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import listed
+from penstock.broker.handlers.yielding import listed
 from penstock.broker.network.hosts import resolve
 from penstock.broker.network.request import RequestContext, Response
 from penstock.controller.api.errors import ControllerError

@@ -39,7 +39,7 @@ from penstock.broker.handlers.loggers import (
 )
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import sliced
+from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
 from penstock.controller.metadata.configs import (

@@ -19,7 +19,7 @@ from penstock.broker.handlers.authorization import allows, note_change, requeste
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import sliced
+from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.token_messages import (

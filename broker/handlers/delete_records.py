@@ -27,7 +27,7 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.lease import led_now, still_leads, wait_led
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import gathered, listed
+from penstock.broker.handlers.yielding import gathered, listed
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.retention import allows_delete_records

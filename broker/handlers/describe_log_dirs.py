@@ -6,11 +6,11 @@ tools that print log dirs. Every partition is listed by one broker, its leader, 
 brokers counts no byte twice. Right after a change of leaders two brokers may both list a partition,
 or neither, because each answers from its own metadata.
 
-Sizes are those of `broker.partition.usage`. Clients that set the tagged field `details` also get
-the number of objects, the bytes in WAL objects, and the bytes that other partitions count too. No
-volume can be full, so total and usable bytes are -1, which Kafka's clients take for unknown. There
-is no future replica and no lag. Partitions that are not led here are left out without an error, as
-in Kafka.
+Sizes are those of `broker.partition.storage_usage`. Clients that set the tagged field `details`
+also get the number of objects, the bytes in WAL objects, and the bytes that other partitions count
+too. Total and usable bytes are -1, which Kafka's clients take for unknown: no volume can be full.
+There is no future replica and no lag. Partitions that are not led here are left out without an
+error, as in Kafka.
 
 Source: KIP-113, KIP-827 (total and usable bytes); Kafka `ReplicaManager.describeLogDirs`.
 """
@@ -26,7 +26,7 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.partition.usage import PartitionUsage, usage_of
+from penstock.broker.partition.storage_usage import PartitionUsage, usage_of
 from penstock.controller.metadata.shared_ranges import SharedRanges
 from penstock.controller.metadata.topics import PartitionKey
 from penstock.protocol.gen.describe_log_dirs import (

@@ -22,8 +22,8 @@ from penstock.broker.handlers.authorization import find_denied_topics, is_broker
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import Slices
 from penstock.broker.handlers.txn_markers import led_partition
+from penstock.broker.handlers.yielding import Slices
 from penstock.broker.network.peers import PeerConnections, PeerGone
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition

@@ -23,7 +23,7 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.metadata import partition_metadata
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import listed, sliced, smallest
+from penstock.broker.handlers.yielding import listed, sliced, smallest
 from penstock.broker.network.request import RequestContext, Response
 from penstock.controller.metadata.topic_names import is_topic_name
 from penstock.controller.metadata.topics import PartitionMetadata

@@ -21,9 +21,9 @@ from penstock.base.log_limit import LogLimit
 from penstock.broker.errors import ErrorCode, code_of
 from penstock.broker.handlers.authorization import is_broker
 from penstock.broker.handlers.lease import check_session
-from penstock.broker.handlers.limited import RequestLimits, is_of_brokers, work_of
 from penstock.broker.handlers.long_requests import Decode, LongRequest, LongRequests
 from penstock.broker.handlers.node import Handler, InlineHandler, Node
+from penstock.broker.handlers.quotas import RequestLimits, is_of_brokers, work_of
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import (
     ConnectionInfo,

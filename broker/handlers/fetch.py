@@ -17,7 +17,7 @@ polling: high watermarks wake parked fetches.
 Limits: `fetch.max.bytes` per response, `PartitionManager.cold_reads` for the cold bytes of all
 connections.
 Must not: keep client state between requests: `broker.handlers.fetch_sessions` does. Requests that
-ask for the same share answers: `broker.handlers.same_fetches`.
+ask for the same share answers: `broker.handlers.fetch_coalescing`.
 
 Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
 """
@@ -26,9 +26,9 @@ from collections.abc import Awaitable
 from typing import Final
 
 from penstock.broker.handlers.fetch_call import FetchCall
+from penstock.broker.handlers.fetch_coalescing import SameAnswer, SameKey, SameWait, same_key
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.same_fetches import SameAnswer, SameKey, SameWait, same_key
 from penstock.broker.handlers.tail_fetch import TailFetch, is_of_follower
 from penstock.broker.network.request import RequestContext, Response
 from penstock.protocol.error_codes import ErrorCode

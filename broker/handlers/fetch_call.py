@@ -15,6 +15,7 @@ from penstock.broker.config import RACK_AWARE
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.authorization import allows_topic
 from penstock.broker.handlers.cold_reads import ColdReads, set_out_of_range
+from penstock.broker.handlers.fetch_coalescing import SameAnswer, SameKey, SameWait
 from penstock.broker.handlers.fetch_sessions import SessionCall
 from penstock.broker.handlers.fetch_target import (
     NO_EPOCH,
@@ -26,10 +27,9 @@ from penstock.broker.handlers.fetch_target import (
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.racks import broker_in_rack, is_far_behind
-from penstock.broker.handlers.same_fetches import SameAnswer, SameKey, SameWait
-from penstock.broker.handlers.slices import chunked, sliced
+from penstock.broker.handlers.yielding import chunked, sliced
 from penstock.broker.network.request import LongAnswer, RequestContext, Response
-from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail.partition import TailPartition, TailView
@@ -157,7 +157,7 @@ class FetchCall:
         return all(target.is_plain for target in self._targets)
 
     def serves(self, ctx: RequestContext) -> bool:
-        """See `broker.handlers.same_fetches.SharedCall`."""
+        """See `broker.handlers.fetch_coalescing.SharedCall`."""
         node = self._node
         if node.config is not self._config or self._first(ctx) != self._first(self._ctx):
             return False
@@ -168,11 +168,11 @@ class FetchCall:
         )
 
     def is_valid(self) -> bool:
-        """See `broker.handlers.same_fetches.SharedCall`."""
+        """See `broker.handlers.fetch_coalescing.SharedCall`."""
         return self._node.can_write() and all(target.is_led() for target in self._targets)
 
     def count_again(self) -> None:
-        """See `broker.handlers.same_fetches.SharedCall`."""
+        """See `broker.handlers.fetch_coalescing.SharedCall`."""
         for partition, size_bytes, records in self._counts:
             partition.requests_count += 1
             if size_bytes:

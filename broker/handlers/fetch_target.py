@@ -10,7 +10,7 @@ from uuid import UUID
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Offset
 from penstock.broker.errors import ErrorCode
-from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail.partition import TailPartition, TailView
 from penstock.protocol.batch.header import batch_span

@@ -14,7 +14,7 @@ from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.authorization import allows_group, allows_topic
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import sliced
+from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.image import MetadataImage

@@ -34,7 +34,7 @@ from penstock.broker.handlers.forks import answer_fork_points, asks_for_fork_poi
 from penstock.broker.handlers.lease import led_now, still_leads, wait_led
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import gathered, sliced
+from penstock.broker.handlers.yielding import gathered, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
 from penstock.protocol.gen.list_offsets import (

@@ -8,7 +8,7 @@ interpreter at most while the event loop is busy. AT_ONCE_MAX are being answered
 bytes, which `queued.max.request.bytes` limits. A Fetch that waits for records does not count, and
 requests of brokers do not wait: brokers may wait for each other.
 Must not: look anything up in the thread. Handlers do that on the event loop, in slices
-(`broker.handlers.slices`).
+(`broker.handlers.yielding`).
 Source: docs/design/fairness.md.
 """
 

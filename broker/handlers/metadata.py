@@ -39,8 +39,8 @@ from penstock.broker.handlers.authorization import (
 from penstock.broker.handlers.frozen_topics import describe_frozen_topics
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import SLICE_COUNT, each_once, sliced
 from penstock.broker.handlers.topic_creation import create_topics
+from penstock.broker.handlers.yielding import SLICE_COUNT, each_once, sliced
 from penstock.broker.network.request import LongAnswer, RequestContext, Response
 from penstock.broker.partition.leaders import Gone, announced_leader
 from penstock.controller.api import messages

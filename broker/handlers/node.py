@@ -13,13 +13,13 @@ from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinato
 from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.sessions import ShareSessions
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
-from penstock.broker.groups.share.state.state import ShareStateStore
+from penstock.broker.groups.share.state.model import ShareStateStore
 from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.fetch_coalescing import SameFetches
 from penstock.broker.handlers.fetch_sessions import FetchSessions
-from penstock.broker.handlers.partition_turns import PartitionTurns
 from penstock.broker.handlers.pending_topics import PendingTopics
 from penstock.broker.handlers.record_checks import RecordChecks
-from penstock.broker.handlers.same_fetches import SameFetches
+from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.request import RequestContext, Respond, Response
 from penstock.broker.partition.local_broker import LocalBroker

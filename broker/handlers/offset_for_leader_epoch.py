@@ -14,7 +14,7 @@ from penstock.broker.handlers.fetch_target import check_leader_epoch
 from penstock.broker.handlers.lease import wait_led
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.handlers.yielding import listed, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
 from penstock.protocol.gen.offset_for_leader_epoch import (

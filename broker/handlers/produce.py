@@ -38,7 +38,7 @@ from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.handlers.long_requests import LongRequest
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.record_checks import CheckRequest, InlineLimits, Verdict
-from penstock.broker.handlers.slices import Slices, sliced
+from penstock.broker.handlers.yielding import Slices, sliced
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import LongAnswer, RequestContext, Respond
 from penstock.broker.partition.append import NAMED_TWICE, CheckedBatch, Content, PartitionAppend

@@ -14,9 +14,9 @@ from penstock.broker.handlers import configs
 from penstock.broker.handlers.authorization import note_change, requester_of
 from penstock.broker.handlers.mutation_quota import note_throttle, quota_client
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.partition_turns import chunks
-from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.handlers.topic_change_queue import chunks
 from penstock.broker.handlers.topic_rights import denied_creations
+from penstock.broker.handlers.yielding import listed, sliced
 from penstock.broker.network.request import RequestContext
 from penstock.controller.api import messages
 from penstock.controller.api.errors import ControllerError

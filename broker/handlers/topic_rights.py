@@ -17,7 +17,7 @@ from penstock.broker.handlers.authorization import (
     find_denied_topics,
 )
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import sliced
+from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext
 from penstock.controller.api import messages
 from penstock.controller.metadata.topic_sources import TopicSource, sources_of

@@ -24,10 +24,10 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.mutation_quota import note_throttle, quota_client
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.partition_turns import chunks
-from penstock.broker.handlers.slices import counted, listed, sliced
+from penstock.broker.handlers.topic_change_queue import chunks
 from penstock.broker.handlers.topic_creation import DENIED, TOO_MANY, is_frozen
 from penstock.broker.handlers.topic_rights import denied_creations, hide_configs, refuse_undeletable
+from penstock.broker.handlers.yielding import counted, listed, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.schemas.rules import is_schema_config
 from penstock.controller.api import messages

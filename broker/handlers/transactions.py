@@ -38,8 +38,8 @@ from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.groups.commit_topics import CommitTopics, begin_read, settled
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import each_once, gathered, sliced
 from penstock.broker.handlers.txn_markers import led_partition
+from penstock.broker.handlers.yielding import each_once, gathered, sliced
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition

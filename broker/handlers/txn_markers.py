@@ -27,7 +27,7 @@ from penstock.broker.handlers.authorization import allows_cluster
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import SLICE_COUNT, listed, sliced
+from penstock.broker.handlers.yielding import SLICE_COUNT, listed, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.append import AppendOutcome, PartitionAppend
 from penstock.broker.partition.partition import Partition

@@ -23,7 +23,7 @@ from penstock.broker.partition.mirrored import MirroredBatches
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import KnownBatch
 from penstock.broker.partition.refusal import Refusal
-from penstock.broker.partition.refused import RefusedBatches
+from penstock.broker.partition.refused_batches import RefusedBatches
 from penstock.broker.partition.verification import Guard
 from penstock.protocol.batch.control import Marker
 from penstock.protocol.batch.header import BatchHeader

@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.base.ids import Millis, Offset
 from penstock.broker.errors import ErrorCode, kafka_error
-from penstock.broker.partition.aborted import LogInconsistent
+from penstock.broker.partition.aborted_transactions import LogInconsistent
 from penstock.broker.partition.append import PartitionAppend
 from penstock.broker.partition.log import PartitionLog
 from penstock.broker.partition.partition import Partition

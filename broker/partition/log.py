@@ -26,7 +26,7 @@ from penstock.base.ids import (
     Offset,
     StreamEpoch,
 )
-from penstock.broker.partition.aborted import (
+from penstock.broker.partition.aborted_transactions import (
     LogInconsistent,
     TxnStream,
     check_advanced,

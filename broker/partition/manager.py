@@ -28,22 +28,22 @@ from penstock.base.errors import StreamError
 from penstock.base.ids import Offset, StreamId
 from penstock.base.shared_backoff import SharedBackoff
 from penstock.broker.partition.byte_limiter import ByteLimiter
-from penstock.broker.partition.committed import (
+from penstock.broker.partition.committed_reader import (
     CommittedPartition,
     CommittedReads,
     committed_partition,
 )
-from penstock.broker.partition.counts import OperationCounts, PartitionStates, Traffic
-from penstock.broker.partition.hosted import HostedPartition, OpenCallback
+from penstock.broker.partition.hosted_partition import HostedPartition, OpenCallback
 from penstock.broker.partition.leaders import Gone, is_next_leader
 from penstock.broker.partition.load_meter import AppendTimes
 from penstock.broker.partition.log import LogConfig
+from penstock.broker.partition.metrics import OperationCounts, PartitionStates, Traffic
 from penstock.broker.partition.move_notice import MoveNoticeConfig
 from penstock.broker.partition.moves import Moves
 from penstock.broker.partition.opener import BATCH_COUNT_MAX, OpenPartition, PartitionOpener
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import ProducerCounts
-from penstock.broker.partition.refused import RefusedBatches
+from penstock.broker.partition.refused_batches import RefusedBatches
 from penstock.broker.partition.validation import TopicRules
 from penstock.controller.api.load_messages import FailingPartition
 from penstock.controller.api.messages import MoveTiming

@@ -9,7 +9,7 @@ Source: KIP-951.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock.broker.partition.hosted import HostedPartition
+from penstock.broker.partition.hosted_partition import HostedPartition
 from penstock.broker.partition.move_notice import MoveNotice, MoveNoticeConfig
 from penstock.broker.partition.opener import BATCH_COUNT_MAX, Steps
 from penstock.broker.partition.partition import Partition

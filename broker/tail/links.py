@@ -29,7 +29,7 @@ from penstock.base.errors import StreamError
 from penstock.base.ids import NodeId, Offset, StreamId
 from penstock.broker.config import RACK_AWARE
 from penstock.broker.network.peers import PeerConnections, PeerGone
-from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.local_broker import LocalBroker
 from penstock.broker.tail.partition import TailDelta, TailPartition

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.tail.reported_tail import ReportedSlot, ReportedTail
 from penstock.stream.format.keys import wal_key

@@ -17,8 +17,8 @@ from penstock.controller.api import messages as m
 from penstock.controller.api import quota_messages as qm
 from penstock.controller.api import scram_messages as sm
 from penstock.controller.api import token_messages as tm
+from penstock.controller.api.caller_checks import Gate
 from penstock.controller.api.callers import Caller, CallerRole
-from penstock.controller.api.gate import Gate
 from penstock.controller.api.transport import CallContext, host_of
 from penstock.controller.metadata.acls import acl_text
 from penstock.controller.metadata.configs import RESOURCE_NOUNS, TOPIC_RESOURCE

@@ -23,11 +23,11 @@ from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.leases import LeaseBook
 from penstock.controller.active.manifest.publisher import ManifestPublisher
 from penstock.controller.active.move_traces import MoveListener
+from penstock.controller.active.periodic import OVER, Ticks
+from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.server import ControllerService, Lead
 from penstock.controller.active.sessions import Sessions
 from penstock.controller.active.snapshotter import Snapshotter
-from penstock.controller.active.ticks import OVER, Ticks
-from penstock.controller.active.timeline import Timeline
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api.errors import InvalidConfig, NotLeader, StoreNotEmpty
 from penstock.controller.backup.log import BackupLog

@@ -26,7 +26,7 @@ import structlog
 
 from penstock.base.clock import MonotonicClock, WallClock
 from penstock.base.ids import Millis, ObjectId, WalSequence
-from penstock.controller.active.timeline import Timeline
+from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api.messages import Status
 from penstock.controller.backup.writer import Backup

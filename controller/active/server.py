@@ -26,10 +26,10 @@ from penstock.controller.active.audit import AdminLog
 from penstock.controller.active.forwarding import RequestAuthorizer
 from penstock.controller.active.sessions import Sessions
 from penstock.controller.active.writer import Runtime
+from penstock.controller.api.caller_checks import CallerRefused, Gate
 from penstock.controller.api.callers import EXCHANGE, FOLLOW, CallerRole
 from penstock.controller.api.errors import JournalFailed, NotLeader, QuorumClosed
 from penstock.controller.api.follower import REPLACED_TEXT, STOPPING_DETAIL
-from penstock.controller.api.gate import CallerRefused, Gate
 from penstock.controller.api.messages import (
     ControllerStatus,
     DescribeController,

@@ -4,7 +4,7 @@ Invariants: each method of the controller's gRPC services has an entry in METHOD
 one is not served. A caller without a role may call nothing. A certificate that names an id acts for
 this id alone.
 
-Must not know how names get here: `controller.api.gate` reads them from connections. Pure.
+Must not know how names get here: `controller.api.caller_checks` reads them from connections. Pure.
 """
 
 import re

@@ -28,7 +28,7 @@ from penstock.controller.api import scram_messages as sm
 from penstock.controller.api import token_messages as tm
 from penstock.controller.api.errors import refusal
 from penstock.controller.api.tls import PemFiles, TlsFiles
-from penstock.controller.api.tls_troubles import explain
+from penstock.controller.api.tls_errors import explain
 from penstock.controller.api.transport import (
     EPOCH_KEY,
     REQUEST_ID_KEY,

@@ -28,7 +28,7 @@ from penstock.controller.api.messages import (
 from penstock.controller.managers.checks import check_count, check_epoch, check_node, check_owner
 from penstock.controller.managers.elections import Elector
 from penstock.controller.managers.log_changes import RANGES_MAX, LogChanges, check_objects, prepared
-from penstock.controller.managers.replacement import NewRange, replace_ranges
+from penstock.controller.managers.log_replacement import NewRange, replace_ranges
 from penstock.controller.managers.result import Refused, Result
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord

@@ -21,8 +21,8 @@ from penstock.controller.api.messages import (
     NewTopic,
     Status,
 )
+from penstock.controller.managers.deleted_records import grace_ms_of
 from penstock.controller.managers.elections import Elector
-from penstock.controller.managers.kept_logs import grace_ms_of
 from penstock.controller.managers.objects import Age
 from penstock.controller.managers.result import CountPartitions, Refused, Result, count_nothing
 from penstock.controller.metadata.frozen_topics import FrozenTopic

@@ -2,7 +2,7 @@
 
 Invariant: An object is destroyed only when no range refers to it, and a WAL object committed in
 place also only when no recovery can need its slot (it is below the WAL's committed slot, or the WAL
-ended). The caller measures ages (`controller.active.timeline`), never by wall clocks. Only this
+ended). The caller measures ages (`controller.active.record_ages`), never by wall clocks. Only this
 module destroys objects: requests only drop references, and a bounded periodic task destroys.
 Source: AutoMQ `S3ObjectControlManager`.
 """

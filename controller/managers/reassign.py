@@ -5,7 +5,7 @@ Invariants: A moving partition has no leader until its streams are closed. The t
 closes the last of them elects (`commits`, or `recovery` for a source that died), so two brokers can
 never write at once, and no request can get lost in between. Every move has a timeout; `sources_of`
 returns the brokers to fence when it expires, which the active controller measures from when it
-first saw the move (`controller.active.ticks`). A further move of a moving partition changes only
+first saw the move (`controller.active.periodic`). A further move of a moving partition changes only
 its target: source and begin stay. Source: AutoMQ
 `ReplicationControlManager#changePartitionReassignmentV2`; docs/design/moves-and-failover.md.
 """

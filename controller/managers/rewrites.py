@@ -30,8 +30,8 @@ from penstock.controller.api.rewrite_messages import (
 )
 from penstock.controller.managers.checks import check_count, check_stream
 from penstock.controller.managers.log_changes import LogChanges, check_objects, prepared
+from penstock.controller.managers.log_replacement import NewRange, replace_ranges
 from penstock.controller.managers.objects import PREPARED_TTL_MS, prepared_items
-from penstock.controller.managers.replacement import NewRange, replace_ranges
 from penstock.controller.managers.result import Refused, Result
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import Record

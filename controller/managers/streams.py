@@ -21,7 +21,7 @@ from penstock.controller.managers.checks import (
     check_owner,
     check_stream,
 )
-from penstock.controller.managers.kept_logs import trim_grace
+from penstock.controller.managers.deleted_records import trim_grace
 from penstock.controller.managers.result import Refused, Result
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import Record, StreamOpened, StreamTrimmed

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple, Protocol, cast
 import msgspec
 import structlog
 
+from penstock.controller.api.caller_checks import CallerRefused, Gate
 from penstock.controller.api.callers import EXCHANGE, CallerRole
-from penstock.controller.api.gate import CallerRefused, Gate
 from penstock.controller.api.tls import TlsFiles
-from penstock.controller.api.tls_troubles import explain
+from penstock.controller.api.tls_errors import explain
 from penstock.controller.api.transport import (
     END_OF_STREAM,
     Channel,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.deploy.cli.asking import confirm
 from penstock.deploy.cli.completing import complete_groups, complete_topics
+from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say

@@ -15,7 +15,7 @@ from penstock.deploy.output import Format
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.deploy.doctor.examine import DoctorOptions
+    from penstock.deploy.doctor.examination import DoctorOptions
     from penstock.deploy.doctor.inventory import Suspect
     from penstock.deploy.doctor.report import Report
 
@@ -106,7 +106,7 @@ def doctor(
 
     penstock doctor --store s3://my-bucket --records 10000
     """
-    from penstock.deploy.doctor.examine import DoctorOptions
+    from penstock.deploy.doctor.examination import DoctorOptions
     from penstock.deploy.doctor.findings import KINDS
 
     unknown = [code for code in accept or () if code not in KINDS]
@@ -197,7 +197,7 @@ def _age_ms(text: str) -> int:
 def _examine(options: "DoctorOptions", *, ask: bool) -> "Report":
     import asyncio
 
-    from penstock.deploy.doctor.examine import Examination
+    from penstock.deploy.doctor.examination import Examination
     from penstock.deploy.node.logs import to_stderr
     from penstock.deploy.output import Progress
     from penstock.objectstore.errors import InvalidStoreUrl

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.deploy.cli.asking import confirm
 from penstock.deploy.cli.completing import complete_groups, complete_topics
+from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
 from penstock.deploy.cli.reset_options import ResetGoal, goal_of

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.deploy.cli.asking import confirm
 from penstock.deploy.cli.completing import complete_brokers
+from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, Yes
 from penstock.deploy.errors import NoController
 from penstock.deploy.output import Format, say

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.deploy.cli.asking import confirm
 from penstock.deploy.cli.completing import complete_snapshots, complete_topics
+from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.output import Format, iso_time, say
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.deploy.cli.asking import confirm
+from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say

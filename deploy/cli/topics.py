@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.deploy.cli.asking import confirm
 from penstock.deploy.cli.completing import (
     complete_deleted_topics,
     complete_topic_configs,
     complete_topics,
 )
 from penstock.deploy.cli.config_values import parse_topic_config
+from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
 from penstock.deploy.cli.topics_apply import alter, apply
 from penstock.deploy.cli.topics_fork import fork

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
-from penstock.deploy.cli.asking import confirm
+from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, remark, say

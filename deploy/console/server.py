@@ -21,7 +21,7 @@ from penstock.deploy.console.application import application
 from penstock.deploy.console.connection import ConsoleConnection
 from penstock.deploy.console.console import Console
 from penstock.deploy.console.decoding import SchemaCache
-from penstock.deploy.console.handed import HandedServer, yield_to_node
+from penstock.deploy.console.inherited_connections import HandedServer, yield_to_node
 from penstock.deploy.console.live import LiveCluster
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.sessions import Sessions

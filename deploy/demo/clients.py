@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.extras import install_hint
 from penstock.deploy.demo.flights import Flight
-from penstock.deploy.demo.tally import Tally
+from penstock.deploy.demo.record_count import Tally
 from penstock.deploy.errors import DeployError, KafkaFailed
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from rich.table import Table
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.demo import bucket, clients
 from penstock.deploy.demo.flights import RECORDS, find_file, read_flights
-from penstock.deploy.demo.tally import Tally
+from penstock.deploy.demo.record_count import Tally
 from penstock.deploy.errors import DeployError
 from penstock.deploy.local import moto_store
 from penstock.deploy.local.handle import LocalCluster

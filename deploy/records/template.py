@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.deploy.errors import UsageError
-from penstock.deploy.records.shown import ShownRecord
+from penstock.deploy.records.displayed_record import ShownRecord
 
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _PIECE: Final = re.compile(r"%(.)|\\(.)|([^%\\]+)|(.)", re.DOTALL)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import BinaryIO, Final
 
 from penstock.base.printable import printable
+from penstock.deploy.records.displayed_record import ShownRecord
 from penstock.deploy.records.formats import BadRecord, RecordCodec, TextCodec
-from penstock.deploy.records.shown import ShownRecord
 from penstock.deploy.records.template import parse_template
 
 _LAYOUT: Final = "\n\t"

@@ -25,8 +25,8 @@ from penstock.stream.format.decoder import ObjectIndex, is_intact
 from penstock.stream.format.keys import wal_key
 from penstock.stream.format.manifest.model import LiveWal
 from penstock.stream.ports import BrokerIncarnation, StreamRange
+from penstock.stream.recovery.later_slots import SlotsBehind
 from penstock.stream.recovery.salvage import BadSlot
-from penstock.stream.recovery.slots_behind import SlotsBehind
 from penstock.stream.wal.slot_reader import CacheSlot, read_slot
 
 _log = get_logger(__name__)

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from penstock.base.clock import WallClock
 from penstock.base.ids import Millis, Offset, StreamId, WalSequence
-from penstock.base.turns import in_turns
+from penstock.base.yielding import in_turns
 from penstock.objectstore.ports import ObjectStore
 from penstock.protocol.batch.compression import DECOMPRESSED_BYTES_MAX
 from penstock.protocol.batch.control import decode_marker
@@ -41,7 +41,7 @@ from penstock.stream.cleaning.batches import (
     plain_records,
     with_records,
 )
-from penstock.stream.cleaning.dense import DenseParts
+from penstock.stream.cleaning.dense_ranges import DenseParts
 from penstock.stream.cleaning.key_map import KeyMap
 from penstock.stream.cleaning.transactions import CleanedTransactions
 from penstock.stream.compaction.compactor import OwnedStream

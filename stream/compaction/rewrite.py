@@ -18,7 +18,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.base.turns import in_turns
+from penstock.base.yielding import in_turns
 from penstock.stream.compaction.plan import Compaction, Output
 from penstock.stream.format.block_walk import Piece, entry_of
 from penstock.stream.format.builder import (

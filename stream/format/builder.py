@@ -19,7 +19,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.base.turns import at_once
+from penstock.base.yielding import at_once
 from penstock.protocol.batch.header import BatchHeader, merged_newest
 from penstock.protocol.batch.uncompressed_size import uncompressed_bytes
 from penstock.stream.errors import NotContiguous

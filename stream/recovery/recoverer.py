@@ -30,8 +30,8 @@ from penstock.stream.format.builder import fence_object
 from penstock.stream.format.decoder import ObjectIndex
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import BrokerIncarnation, NewObject, ObjectRole, StreamMetadata
+from penstock.stream.recovery.later_slots import SlotsBehind
 from penstock.stream.recovery.salvage import BadSlot, Salvage
-from penstock.stream.recovery.slots_behind import SlotsBehind
 from penstock.stream.wal.slot_reader import CacheSlot, read_slot
 
 _log = structlog.get_logger(__name__)

@@ -25,7 +25,7 @@ from penstock.base.clock import WallClock
 from penstock.base.errors import StreamError
 from penstock.base.histogram import LatencyHistogram
 from penstock.base.ids import WalSequence
-from penstock.base.turns import in_turns
+from penstock.base.yielding import in_turns
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from penstock.stream.cache.log_cache import AppendEntry, CacheSegment

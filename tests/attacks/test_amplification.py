@@ -11,8 +11,8 @@ import pytest
 
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.configs import CONFIGS_MAX
-from penstock.broker.handlers.partition_turns import CHUNK_PARTITIONS, FEW_PARTITIONS
-from penstock.broker.handlers.slices import SLICE_COUNT
+from penstock.broker.handlers.topic_change_queue import CHUNK_PARTITIONS, FEW_PARTITIONS
+from penstock.broker.handlers.yielding import SLICE_COUNT
 from penstock.controller.api.messages import PARTITIONS_PER_REQUEST_MAX, CreateTopics, NewTopic
 from penstock.controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 from penstock.controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved

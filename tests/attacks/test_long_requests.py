@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers import slices
+from penstock.broker.handlers import yielding as slices
 from penstock.broker.handlers.fetch_call import FetchCall
 from penstock.broker.handlers.long_requests import AT_ONCE_MAX, LongRequests
 from penstock.broker.partition.partition import Partition

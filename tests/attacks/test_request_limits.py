@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.groups.share.state.store import CALLS_MAX
+from penstock.broker.groups.share.state.client import CALLS_MAX
 from penstock.broker.transactions.markers import MARKERS_PER_REQUEST_MAX
 from penstock.broker.transactions.verifier import QUESTIONS_PER_REQUEST_MAX
 from penstock.protocol import apis, framing

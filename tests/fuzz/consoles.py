@@ -19,7 +19,7 @@ from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console.application import application
 from penstock.deploy.console.console import Console
 from penstock.deploy.console.decoding import SchemaCache
-from penstock.deploy.console.handed import HandedConnection
+from penstock.deploy.console.inherited_connections import HandedConnection
 from penstock.deploy.console.live import LiveCluster
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.pages import doctor, groups, snapshots

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.broker.handlers.departed import LISTED_S
+from penstock.broker.handlers.recent_brokers import LISTED_S
 from penstock.broker.node import Broker
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail import links, redirects, session

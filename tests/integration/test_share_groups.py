@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from penstock.broker.groups.share.group import ShareGroup
-from penstock.broker.groups.share.state.state import SharePartitionKey
+from penstock.broker.groups.share.state.model import SharePartitionKey
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (

@@ -16,7 +16,7 @@ from penstock.broker.coordination.internal_topics import (
 )
 from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.model import ShareHeartbeatRequest
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     ACKNOWLEDGED,
     NO_START_OFFSET,
     SharePartitionKey,

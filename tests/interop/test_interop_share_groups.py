@@ -20,13 +20,13 @@ from penstock.broker.groups.common.records import (
     encode_consumer_key,
 )
 from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
+from penstock.broker.groups.share.state.model import SharePartitionKey
 from penstock.broker.groups.share.state.records import (
     decode_share_key,
     decode_share_value,
     encode_share_key,
     encode_share_value,
 )
-from penstock.broker.groups.share.state.state import SharePartitionKey
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec

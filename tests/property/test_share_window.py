@@ -34,7 +34,7 @@ from penstock.broker.groups.share.partitions.window import (
     WindowChanges,
     WindowLimits,
 )
-from penstock.broker.groups.share.state.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
+from penstock.broker.groups.share.state.model import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
 
 LIMITS = WindowLimits(records_max=24, deliveries_max=3)
 MEMBERS = st.sampled_from(["a", "b", "c"])

@@ -13,9 +13,9 @@ import tests.sim.nodes as nodes
 from penstock.base.ids import Millis
 from penstock.controller.active.leases import LeaseBook
 from penstock.controller.active.manifest.publisher import ManifestPublisher
+from penstock.controller.active.periodic import Ticks
+from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.sessions import SessionEnded
-from penstock.controller.active.ticks import Ticks
-from penstock.controller.active.timeline import Timeline
 from penstock.controller.managers.nodes import fence_brokers
 from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
 from penstock.controller.managers.result import Result

@@ -7,8 +7,8 @@ import penstock.lake.manifest.plan as plan
 import penstock.lake.manifest.view as view
 from penstock.lake.manifest.plan import TailRange
 from penstock.lake.manifest.tail import WalTails, _Cursor
+from penstock.stream.recovery.later_slots import SlotsBehind
 from penstock.stream.recovery.salvage import Salvage
-from penstock.stream.recovery.slots_behind import SlotsBehind
 
 Patch = tuple[Any, str, Any]
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import penstock.broker.partition.log as partition_log
 import penstock.controller.managers.commits as commits
-import penstock.controller.managers.replacement as replacement
+import penstock.controller.managers.log_replacement as replacement
 from penstock.base.ids import WalSequence
 from penstock.broker.partition.append import PartitionAppend
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import ProducerState
-from penstock.broker.partition.refused import RefusedBatches
+from penstock.broker.partition.refused_batches import RefusedBatches
 from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.writer import Runtime
 from penstock.controller.raft.core import RaftCore

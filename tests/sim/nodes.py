@@ -34,18 +34,18 @@ from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinato
 from penstock.broker.groups.offsets.topics import OffsetTopics
 from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.sessions import ShareSessions
+from penstock.broker.groups.share.state.client import RoutedShareStates
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
-from penstock.broker.groups.share.state.store import RoutedShareStates
 from penstock.broker.handlers.delete_records import handle_delete_records
 from penstock.broker.handlers.dispatch import RequestDispatcher
 from penstock.broker.handlers.fetch import handle_fetch
+from penstock.broker.handlers.fetch_coalescing import SameFetches
 from penstock.broker.handlers.fetch_sessions import FetchSessions
-from penstock.broker.handlers.partition_turns import PartitionTurns
 from penstock.broker.handlers.pending_topics import PendingTopics
 from penstock.broker.handlers.produce import handle_produce
 from penstock.broker.handlers.record_checks import RecordChecks
-from penstock.broker.handlers.same_fetches import SameFetches
 from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.peer_watch import PeerWatch

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.tail.partition import TailPartition, TailView
 
 Patch = tuple[Any, str, Any]

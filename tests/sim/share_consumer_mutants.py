@@ -7,7 +7,7 @@ from typing import Any
 from penstock.broker.groups.share.partitions.partition import SharePartition
 from penstock.broker.groups.share.partitions.spans import ACQUIRED, UNCHANGED, Span
 from penstock.broker.groups.share.partitions.window import ShareWindow
-from penstock.broker.groups.share.state.state import AVAILABLE
+from penstock.broker.groups.share.state.model import AVAILABLE
 from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]

@@ -12,7 +12,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.groups.share.state.state import SharePartitionKey
+from penstock.broker.groups.share.state.model import SharePartitionKey
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import read_share_group_state_summary as summing

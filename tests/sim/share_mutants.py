@@ -8,8 +8,8 @@ from typing import Any
 from penstock.broker.groups.common.records import ConsumerRecordKind
 from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator, _LiveShareStates
-from penstock.broker.groups.share.state.state import NO_START_OFFSET
-from penstock.broker.groups.share.state.states import ShareStates
+from penstock.broker.groups.share.state.machine import ShareStates
+from penstock.broker.groups.share.state.model import NO_START_OFFSET
 from penstock.protocol.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]

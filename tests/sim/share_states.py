@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.coordination.internal_topics import SHARE_STATES_TOPIC
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     ACKNOWLEDGED,
     NO_START_OFFSET,
     SharePartitionKey,

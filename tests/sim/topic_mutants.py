@@ -11,7 +11,7 @@ import penstock.controller.managers.topics as topics
 from penstock.broker.groups.offsets.offsets import GroupOffsets
 from penstock.broker.handlers.fetch_call import FetchCall
 from penstock.broker.partition.manager import PartitionManager
-from penstock.controller.active import ticks
+from penstock.controller.active import periodic as ticks
 from penstock.controller.api.messages import NewPartitions
 from penstock.controller.managers import deleted_topics
 from penstock.controller.metadata.image import MetadataImage

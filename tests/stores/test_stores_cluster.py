@@ -14,7 +14,7 @@ from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.demo import clients
 from penstock.deploy.demo.delays import delays_in
 from penstock.deploy.demo.flights import Flight, read_flights
-from penstock.deploy.demo.tally import Tally
+from penstock.deploy.demo.record_count import Tally
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.dev_cluster import penstock
 from tests.support.s3_servers import NAMES, SECRET_KEY, s3_server

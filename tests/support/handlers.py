@@ -18,12 +18,12 @@ from penstock.broker.config import BrokerConfig
 from penstock.broker.dynamic_settings import BrokerSettings
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authorizer import Authorizer
-from penstock.broker.handlers.departed import DepartedBrokers
 from penstock.broker.handlers.dispatch import RequestDispatcher
 from penstock.broker.handlers.node import Handler, Node
-from penstock.broker.handlers.partition_turns import PartitionTurns
 from penstock.broker.handlers.pending_topics import PendingTopics
+from penstock.broker.handlers.recent_brokers import DepartedBrokers
 from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections

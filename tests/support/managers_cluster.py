@@ -16,7 +16,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.controller.active.timeline import Timeline
+from penstock.controller.active.record_ages import Timeline
 from penstock.controller.api.messages import (
     AlterReassignments,
     CloseItem,
@@ -50,8 +50,8 @@ from penstock.controller.managers import (
     streams,
     topics,
 )
+from penstock.controller.managers.deleted_records import drop_kept
 from penstock.controller.managers.elections import elect_leaderless
-from penstock.controller.managers.kept_logs import drop_kept
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.codec import decode_record, encode_record
 from penstock.controller.metadata.image import MetadataImage

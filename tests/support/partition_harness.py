@@ -18,14 +18,14 @@ from penstock.base.principal import ANONYMOUS
 from penstock.broker.config import BrokerConfig
 from penstock.broker.handlers.authorizer import Authorizer
 from penstock.broker.handlers.fetch import handle_fetch
+from penstock.broker.handlers.fetch_coalescing import SameFetches
 from penstock.broker.handlers.fetch_sessions import FetchSessions
 from penstock.broker.handlers.list_offsets import handle_list_offsets
 from penstock.broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
-from penstock.broker.handlers.partition_turns import PartitionTurns
 from penstock.broker.handlers.pending_topics import PendingTopics
 from penstock.broker.handlers.produce import handle_produce
 from penstock.broker.handlers.record_checks import RecordChecks
-from penstock.broker.handlers.same_fetches import SameFetches
+from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.handlers.txn_markers import handle_write_txn_markers
 from penstock.broker.network.peers import PeerConnections
 from penstock.broker.network.request import RequestContext

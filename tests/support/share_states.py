@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.machine import ShareStates
+from penstock.broker.groups.share.state.model import (
     SharePartitionKey,
     ShareState,
     ShareStateError,
     ShareStateSummary,
     StateBatch,
 )
-from penstock.broker.groups.share.state.states import ShareStates
 from penstock.protocol.error_codes import ErrorCode
 
 

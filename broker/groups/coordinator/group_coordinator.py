@@ -64,7 +64,7 @@ from penstock.broker.groups.offsets.records import (
 )
 from penstock.broker.groups.offsets.topics import OffsetTopics
 from penstock.broker.groups.share.model import ShareLimits
-from penstock.broker.groups.share.state.state import ShareStateStore
+from penstock.broker.groups.share.state.model import ShareStateStore
 from penstock.broker.groups.streams.model import StreamsLimits
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.features import OFFSETS_VERSION

@@ -43,7 +43,7 @@ from penstock.broker.groups.share.model import (
     ShareMember,
     indexes_of,
 )
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     NO_START_OFFSET,
     SharePartitionKey,
     ShareStateError,

@@ -42,7 +42,7 @@ from penstock.broker.handlers.groups.commit_topics import (
 )
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import each_once, sliced
+from penstock.broker.handlers.yielding import each_once, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (

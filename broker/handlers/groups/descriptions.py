@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.base.acls import Operation, ResourceType
 from penstock.broker.handlers.authorization import allows_group, find_denied_topics, operations
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import each_once
+from penstock.broker.handlers.yielding import each_once
 from penstock.broker.network.request import RequestContext
 from penstock.protocol.error_codes import ErrorCode
 

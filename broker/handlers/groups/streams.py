@@ -30,7 +30,7 @@ from penstock.broker.handlers.groups.descriptions import describe_groups
 from penstock.broker.handlers.groups.streams_topics import with_missing_topics
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import each_once, sliced
+from penstock.broker.handlers.yielding import each_once, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.controller.metadata.features import STREAMS_VERSION
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS

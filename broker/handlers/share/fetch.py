@@ -53,7 +53,7 @@ from penstock.broker.handlers.share.requests import (
     find_unreadable_topics,
     unreadable_topics,
 )
-from penstock.broker.handlers.slices import chunked, listed, sliced
+from penstock.broker.handlers.yielding import chunked, listed, sliced
 from penstock.broker.network.request import LongAnswer, RequestContext, Response
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.partition import Partition

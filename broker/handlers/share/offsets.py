@@ -12,7 +12,7 @@ from uuid import UUID
 
 from penstock.base.acls import Operation
 from penstock.broker.groups.common.model import Assignment, HeartbeatRefused
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     NO_COUNT,
     NO_START_OFFSET,
     SharePartitionKey,
@@ -30,7 +30,7 @@ from penstock.broker.handlers.end_offsets import end_offsets
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.share.requests import are_shares_on
-from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.handlers.yielding import listed, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import alter_share_group_offsets as altering

@@ -20,7 +20,7 @@ from penstock.broker.groups.share.partitions.sessions import (
 from penstock.broker.groups.share.partitions.spans import REJECT, RENEW, Acknowledgement
 from penstock.broker.handlers.authorization import allows_topic
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import each_once
+from penstock.broker.handlers.yielding import each_once
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
 from penstock.controller.metadata.features import SHARE_VERSION

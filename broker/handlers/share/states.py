@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 from uuid import UUID
 
 from penstock.base.acls import Operation
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     SharePartitionKey,
     ShareState,
     ShareStateError,
@@ -23,7 +23,7 @@ from penstock.broker.handlers.authorization import allows_cluster
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.handlers.yielding import listed, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import delete_share_group_state as deleting

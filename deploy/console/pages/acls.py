@@ -22,8 +22,8 @@ from penstock.deploy.clients.acls import (
     selection_of,
 )
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.console.answers import listed
 from penstock.deploy.console.console import confirmed, console_of, done, form_of, integer, page
+from penstock.deploy.console.optional_lists import listed
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.deploy.console.console import Console, console_of, done, form_of, page, rights_of
-from penstock.deploy.doctor.examine import DoctorOptions, Examination
+from penstock.deploy.doctor.examination import DoctorOptions, Examination
 from penstock.deploy.doctor.report import Report
 from penstock.deploy.errors import UsageError
 

@@ -12,8 +12,8 @@ from penstock.controller.metadata.quotas import (
 )
 from penstock.deploy.clients.quotas import DEFAULT, alter_quotas, list_quotas, shown
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.console.answers import listed
 from penstock.deploy.console.console import console_of, done, form_of, integer, page
+from penstock.deploy.console.optional_lists import listed
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 

@@ -16,7 +16,6 @@ from penstock.deploy.clients.acls import AclSelection, known, listed_acls
 from penstock.deploy.clients.quotas import list_quotas, shown
 from penstock.deploy.clients.users import UserView, create_user, delete_credential, list_users
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.console.answers import listed
 from penstock.deploy.console.console import (
     confirmed,
     console_of,
@@ -26,6 +25,7 @@ from penstock.deploy.console.console import (
     page,
     session_of,
 )
+from penstock.deploy.console.optional_lists import listed
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 

@@ -12,7 +12,7 @@ from penstock.base.clock import wall_ms
 from penstock.base.histogram import Latencies
 from penstock.base.version import VERSION
 from penstock.controller.active.controller import ActiveController
-from penstock.controller.api.gate import Gate
+from penstock.controller.api.caller_checks import Gate
 from penstock.controller.main import ControllerHealth, ControllerServer
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectPhase

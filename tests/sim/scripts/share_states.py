@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from penstock.broker.coordination.compaction import CompactionLimits
 from penstock.broker.coordination.internal_topics import SHARE_STATES_TOPIC
-from penstock.broker.groups.share.state.state import ACKNOWLEDGED, NO_START_OFFSET
+from penstock.broker.groups.share.state.model import ACKNOWLEDGED, NO_START_OFFSET
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import initialize_share_group_state as initializing

@@ -13,8 +13,8 @@ from penstock.base.ids import (
     Offset,
 )
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.departed import LISTED_S
 from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.recent_brokers import LISTED_S
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import Response
 from penstock.controller.api import messages

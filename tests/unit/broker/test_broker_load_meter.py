@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.base.turns import at_once
+from penstock.base.yielding import at_once
 from penstock.broker.partition.load_meter import STEP_COUNT, AppendTimes, LoadMeter
 from penstock.controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load
 from tests.support.partition_harness import PartitionHarness, batch

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.broker.coordination.log import TopicLog
-from penstock.broker.partition.aborted import LogInconsistent
+from penstock.broker.partition.aborted_transactions import LogInconsistent
 from penstock.protocol.batch.control import Marker
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import PartitionHarness, batch, transactional

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.ids import Millis, ObjectId, Offset
 from penstock.broker.handlers.describe_log_dirs import handle_describe_log_dirs
-from penstock.broker.partition.usage import PartitionUsage, usage_of
+from penstock.broker.partition.storage_usage import PartitionUsage, usage_of
 from penstock.controller.metadata.log_entry import LogEntry
 from penstock.controller.metadata.objects import ObjectsImage
 from penstock.controller.metadata.records import ObjectCommitted, RangeEntry

@@ -4,7 +4,7 @@ or repeated, and the steps are logged.
 
 import asyncio
 
-from penstock.broker.partition import refused
+from penstock.broker.partition import refused_batches as refused
 from penstock.broker.partition.partition import Partition
 from penstock.controller.api import messages as m
 from penstock.controller.managers import reassign

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.base.ids import Millis, Offset
 from penstock.broker.partition.producer_state import SEQUENCES_COUNT, ProducerState
-from penstock.broker.partition.refused import RefusedBatches
+from penstock.broker.partition.refused_batches import RefusedBatches
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import NOW, idempotent
 

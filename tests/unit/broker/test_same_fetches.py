@@ -11,7 +11,12 @@ from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authorizer import Authorizer
 from penstock.broker.handlers.fetch import handle_fetch
 from penstock.broker.handlers.fetch_call import FetchCall
-from penstock.broker.handlers.same_fetches import SEEN_MAX_COUNT, TRUST_COUNT, SameFetches, same_key
+from penstock.broker.handlers.fetch_coalescing import (
+    SEEN_MAX_COUNT,
+    TRUST_COUNT,
+    SameFetches,
+    same_key,
+)
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.records import AclEntry
 from penstock.protocol import apis

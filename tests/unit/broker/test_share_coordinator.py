@@ -8,7 +8,7 @@ import pytest
 
 from penstock.broker.coordination.compaction import CompactionLimits
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     ACKNOWLEDGED,
     AVAILABLE,
     NO_START_OFFSET,

@@ -12,7 +12,7 @@ from penstock.broker.groups.common.model import GroupState, GroupType, Heartbeat
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.model import ShareHeartbeatRequest, ShareLimits
-from penstock.broker.groups.share.state.state import NO_START_OFFSET, SharePartitionKey, StateBatch
+from penstock.broker.groups.share.state.model import NO_START_OFFSET, SharePartitionKey, StateBatch
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.share_states import MemoryShareStates

@@ -18,7 +18,7 @@ from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.settings import ShareGroupConfig
 from penstock.broker.groups.share.partitions.spans import ACCEPT, RELEASE, RENEW, Acknowledgement
 from penstock.broker.groups.share.partitions.window import AcquireOptions, Bounds, WindowLimits
-from penstock.broker.groups.share.state.state import SharePartitionKey
+from penstock.broker.groups.share.state.model import SharePartitionKey
 from penstock.broker.partition.partition import Partition
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.share_states import MemoryShareStates

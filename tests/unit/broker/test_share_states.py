@@ -9,18 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.groups.share.state.combining import combine
-from penstock.broker.groups.share.state.records import (
-    SNAPSHOT,
-    UPDATE,
-    MalformedShareRecord,
-    ShareSnapshot,
-    ShareUpdate,
-    decode_share_key,
-    decode_share_value,
-    encode_share_key,
-    encode_share_value,
-)
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.machine import EncodedRecord, ShareStates
+from penstock.broker.groups.share.state.model import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
@@ -32,7 +22,17 @@ from penstock.broker.groups.share.state.state import (
     StateBatch,
     is_coordinator_key,
 )
-from penstock.broker.groups.share.state.states import EncodedRecord, ShareStates
+from penstock.broker.groups.share.state.records import (
+    SNAPSHOT,
+    UPDATE,
+    MalformedShareRecord,
+    ShareSnapshot,
+    ShareUpdate,
+    decode_share_key,
+    decode_share_value,
+    encode_share_key,
+    encode_share_value,
+)
 from penstock.protocol.error_codes import ErrorCode
 
 KEY = SharePartitionKey("g", UUID(int=7), 3)

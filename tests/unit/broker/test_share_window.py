@@ -12,7 +12,7 @@ from penstock.broker.groups.share.partitions.window import (
     ShareWindow,
     WindowLimits,
 )
-from penstock.broker.groups.share.state.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
+from penstock.broker.groups.share.state.model import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
 from penstock.protocol.error_codes import ErrorCode
 
 LOG = [Bounds(first, first + 10) for first in range(0, 100, 10)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.handlers.slices import STARTED_COUNT, gathered, smallest
+from penstock.broker.handlers.yielding import STARTED_COUNT, gathered, smallest
 
 
 @pytest.mark.parametrize(

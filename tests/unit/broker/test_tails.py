@@ -15,8 +15,8 @@ from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authorizer import Authorizer
 from penstock.broker.handlers.fetch import handle_fetch
 from penstock.broker.handlers.fetch_sessions import FetchSessions
-from penstock.broker.partition.aborted import TxnStream
-from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.aborted_transactions import TxnStream
+from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.transactions import AbortedTail, Transactions
 from penstock.broker.security.config import SecurityConfig

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.controller.active.timeline import MOMENTS_MAX, Timeline
+from penstock.controller.active.record_ages import MOMENTS_MAX, Timeline
 from penstock.controller.metadata.records import MetadataOffset
 
 

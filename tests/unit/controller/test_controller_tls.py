@@ -27,7 +27,7 @@ from penstock.controller.api.tls import (
     TlsFilesInvalid,
     validity_trouble,
 )
-from penstock.controller.api.tls_troubles import explain
+from penstock.controller.api.tls_errors import explain
 from penstock.controller.api.transport import Channel, RpcFailed, StatusCode
 from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.features import SUPPORTED

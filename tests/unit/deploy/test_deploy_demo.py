@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.deploy.demo.flights import read_flights
+from penstock.deploy.demo.record_count import Tally
 from penstock.deploy.demo.spark_job import probe_of
 from penstock.deploy.demo.spark_master import SparkTarget, explained
-from penstock.deploy.demo.tally import Tally
 from penstock.deploy.errors import DeployError, UsageError
 from tests.support.ports import free_port
 

@@ -41,7 +41,7 @@ from penstock.controller.metadata.records import (
     WalEnded,
     WalRecord,
 )
-from penstock.deploy.doctor import judge
+from penstock.deploy.doctor import checks as judge
 from penstock.deploy.doctor.facts import (
     BackupFacts,
     BrokerFacts,

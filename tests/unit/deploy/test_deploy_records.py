@@ -13,6 +13,7 @@ from penstock.broker.schemas.registry import SchemaRegistry, StoredSchema
 from penstock.deploy.admin.groups.reset import parse_duration, parse_time, read_offsets
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output.csv_rows import encode_csv
+from penstock.deploy.records.displayed_record import ShownRecord
 from penstock.deploy.records.formats import (
     BadRecord,
     HexCodec,
@@ -22,7 +23,6 @@ from penstock.deploy.records.formats import (
     codec,
 )
 from penstock.deploy.records.lines import LineReader, NewRecord, parse_headers
-from penstock.deploy.records.shown import ShownRecord
 from penstock.deploy.records.template import parse_template
 from tests.support.schema_registry import SchemaRegistryServer, serving
 

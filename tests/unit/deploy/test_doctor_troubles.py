@@ -24,10 +24,10 @@ from penstock.controller.metadata.records import (
     StreamCreated,
     TopicRecord,
 )
-from penstock.deploy.doctor import judge
+from penstock.deploy.doctor import checks as judge
 from penstock.deploy.doctor.facts import ClusterFacts, FailingFacts, UnreadableFacts
+from penstock.deploy.doctor.failing_partitions import failing, unreadable
 from penstock.deploy.doctor.findings import Level
-from penstock.deploy.doctor.troubles import failing, unreadable
 from penstock.stream.format.keys import data_key
 
 TOPIC_ID = UUID(int=7)

@@ -31,7 +31,7 @@ from penstock.broker.groups.share.partitions.window import (
     ShareWindow,
     WindowChanges,
 )
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     NO_START_OFFSET,
     SharePartitionKey,
     ShareState,

@@ -16,7 +16,7 @@ from uuid import UUID
 from penstock.base.clock import WallClock
 from penstock.broker.groups.share.partitions.partition import SharePartition, TimestampIndex
 from penstock.broker.groups.share.partitions.settings import ShareConfigs, ShareCounts
-from penstock.broker.groups.share.state.state import SharePartitionKey, ShareStateStore
+from penstock.broker.groups.share.state.model import SharePartitionKey, ShareStateStore
 from penstock.broker.partition.partition import Partition
 from penstock.protocol.error_codes import ErrorCode
 

@@ -8,7 +8,7 @@ Source: Kafka `InFlightBatch`, `InFlightState`, `RecordState`.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.broker.groups.share.state.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE
+from penstock.broker.groups.share.state.model import ACKNOWLEDGED, ARCHIVED, AVAILABLE
 
 ACQUIRED: Final = 1
 """Locked for one member. The states that are stored have the other numbers."""

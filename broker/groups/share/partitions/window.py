@@ -30,7 +30,7 @@ from penstock.broker.groups.share.partitions.spans import (
     AcquiredRange,
     Span,
 )
-from penstock.broker.groups.share.state.state import ARCHIVED, AVAILABLE, StateBatch
+from penstock.broker.groups.share.state.model import ARCHIVED, AVAILABLE, StateBatch
 from penstock.protocol.error_codes import ErrorCode
 
 _THROTTLE_COUNT_MIN: Final = 2

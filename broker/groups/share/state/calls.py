@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from penstock.base.ids import NodeId
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     SharePartitionKey,
     ShareState,
     ShareStateError,

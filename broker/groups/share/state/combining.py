@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from penstock.broker.groups.share.state.state import StateBatch
+from penstock.broker.groups.share.state.model import StateBatch
 
 
 def combine(

@@ -22,6 +22,14 @@ import structlog
 from penstock.broker.coordination.compaction import CompactionLimits, Live
 from penstock.broker.coordination.log import CoordinatorLog
 from penstock.broker.coordination.shards import CoordinatorShards
+from penstock.broker.groups.share.state.machine import EncodedRecord, ShareStates, StoredState
+from penstock.broker.groups.share.state.model import (
+    SharePartitionKey,
+    ShareState,
+    ShareStateError,
+    ShareStateSummary,
+    StateBatch,
+)
 from penstock.broker.groups.share.state.records import (
     SNAPSHOT,
     MalformedShareRecord,
@@ -29,14 +37,6 @@ from penstock.broker.groups.share.state.records import (
     encode_share_key,
     encode_share_value,
 )
-from penstock.broker.groups.share.state.state import (
-    SharePartitionKey,
-    ShareState,
-    ShareStateError,
-    ShareStateSummary,
-    StateBatch,
-)
-from penstock.broker.groups.share.state.states import EncodedRecord, ShareStates, StoredState
 from penstock.protocol.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from penstock.broker.groups.share.state.state import NO_COUNT, SharePartitionKey, StateBatch
+from penstock.broker.groups.share.state.model import NO_COUNT, SharePartitionKey, StateBatch
 from penstock.protocol.errors import WireError
 from penstock.protocol.primitives import Reader, Writer
 

@@ -16,8 +16,8 @@ from penstock.base.errors import StreamError
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.load_messages import Troubles
 from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.doctor import checks as judge
 from penstock.deploy.doctor import findings as f
-from penstock.deploy.doctor import judge
 from penstock.deploy.doctor.cluster_facts import ask_controllers, ask_listeners
 from penstock.deploy.doctor.facts import (
     ClockSpan,
@@ -27,6 +27,7 @@ from penstock.deploy.doctor.facts import (
     RecordFacts,
     StoreFacts,
 )
+from penstock.deploy.doctor.failing_partitions import failing, unreadable
 from penstock.deploy.doctor.findings import CheckResult, result, unchecked
 from penstock.deploy.doctor.image_facts import (
     expected_in_manifest,
@@ -53,7 +54,6 @@ from penstock.deploy.doctor.store_facts import (
     newest_manifest,
     wall_ms,
 )
-from penstock.deploy.doctor.troubles import failing, unreadable
 from penstock.deploy.doctor.wal_survey import WalSurvey, still_lost, survey_wals
 from penstock.deploy.output import size
 from penstock.objectstore.errors import ObjectStoreError

@@ -5,7 +5,7 @@ this one, else over the Kafka protocol. Calls for one broker and group that wait
 connection travel in one request.
 Invariants: one request on a connection at a time. A call is repeated until it succeeds, is refused,
 or `STORE_TIMEOUT_S` is over. A copy of an old write that arrives late does no harm
-(`broker.groups.share.state.states`).
+(`broker.groups.share.state.machine`).
 Limits: LANES_COUNT connections to each broker; a request waits at most REQUEST_TIMEOUT_S for its
 answer.
 Source: Kafka DefaultStatePersister, PersisterStateManager.
@@ -29,7 +29,7 @@ from penstock.broker.groups.share.state.calls import (
     elements_count,
 )
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     SharePartitionKey,
     ShareState,
     ShareStateError,

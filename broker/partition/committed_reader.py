@@ -17,7 +17,11 @@ from dataclasses import dataclass
 
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Offset, StreamEpoch, StreamId
-from penstock.broker.partition.aborted import TxnStream, first_unstable_offset, read_aborted
+from penstock.broker.partition.aborted_transactions import (
+    TxnStream,
+    first_unstable_offset,
+    read_aborted,
+)
 from penstock.broker.partition.partition import read_records
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topics import (

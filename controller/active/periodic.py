@@ -19,16 +19,16 @@ import structlog
 
 from penstock.base.clock import MonotonicClock
 from penstock.base.ids import Millis, NodeEpoch, NodeId
+from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.sessions import SessionEnded, Sessions
-from penstock.controller.active.timeline import Timeline
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api.errors import NotLeader, QuorumClosed
 from penstock.controller.api.messages import Status
 from penstock.controller.config import ControllerConfig
 from penstock.controller.managers.delegation_tokens import remove_expired_tokens
+from penstock.controller.managers.deleted_records import drop_kept
 from penstock.controller.managers.deleted_topics import remove_deleted
 from penstock.controller.managers.elections import elect_leaderless
-from penstock.controller.managers.kept_logs import drop_kept
 from penstock.controller.managers.nodes import fence_brokers
 from penstock.controller.managers.objects import destroy_unreferenced, expire_prepared
 from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of

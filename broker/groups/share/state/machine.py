@@ -17,18 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from penstock.broker.groups.share.state.combining import combine
-from penstock.broker.groups.share.state.records import (
-    SNAPSHOT,
-    UPDATE,
-    ShareSnapshot,
-    ShareUpdate,
-    ShareValue,
-    decode_share_key,
-    decode_share_value,
-    encode_share_key,
-    encode_share_value,
-)
-from penstock.broker.groups.share.state.state import (
+from penstock.broker.groups.share.state.model import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
@@ -39,6 +28,17 @@ from penstock.broker.groups.share.state.state import (
     ShareStateError,
     ShareStateSummary,
     StateBatch,
+)
+from penstock.broker.groups.share.state.records import (
+    SNAPSHOT,
+    UPDATE,
+    ShareSnapshot,
+    ShareUpdate,
+    ShareValue,
+    decode_share_key,
+    decode_share_value,
+    encode_share_key,
+    encode_share_value,
 )
 from penstock.protocol.error_codes import ErrorCode
 
