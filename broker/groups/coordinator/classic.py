@@ -87,6 +87,7 @@ class ClassicGroups:
         """Wait until the rebalance completes."""
         token, future = self._new_waiter(self._joins)
         self._apply(group, group.classic.join(request, token, self._now_ms()))
+        self._forget_unused(group)
         try:
             return await future
         finally:
@@ -200,3 +201,9 @@ class ClassicGroups:
     def _tick(self, group: Group) -> None:
         group.timer = None
         self._apply(group, group.classic.tick(self._now_ms()))
+        self._forget_unused(group)
+
+    def _forget_unused(self, group: Group) -> None:
+        """Forget a group that a refused join has created, or a client that did not come back."""
+        if group.is_unused:
+            self._home.forget(group)

@@ -377,6 +377,7 @@ class GroupCoordinator:
                 group, offset_records(group_id, accepted), lambda: group.offsets.put(accepted)
             )
             results.update(dict.fromkeys(accepted, outcome))
+        self._forget_unused(group)
         return results
 
     async def commit_transactional_offsets(
@@ -403,6 +404,7 @@ class GroupCoordinator:
         if accepted:
             outcome = await self._append_pending(group, producer, accepted)
             results.update(dict.fromkeys(accepted, outcome))
+        self._forget_unused(group)
         return results
 
     def _admit(
@@ -439,7 +441,15 @@ class GroupCoordinator:
             )
         if error is ErrorCode.NONE and len(group.offsets) + len(offsets) > OFFSETS_MAX:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return group if error is ErrorCode.NONE else error
+        if error is ErrorCode.NONE:
+            return group
+        self._forget_unused(group)
+        return error
+
+    def _forget_unused(self, group: Group) -> None:
+        """Forget a group that a refused commit has created."""
+        if group.is_unused:
+            self.forget(group)
 
     async def _append_pending(
         self,
