@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.groups.coordinator import group_coordinator
+from penstock.broker.groups.coordinator.group_coordinator import group_coordinator
 from penstock.broker.transactions.model import TransactionLimits
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.deploy.node.metrics import table

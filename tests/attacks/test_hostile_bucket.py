@@ -17,13 +17,13 @@ import msgspec
 import pytest
 
 from penstock import scan, sql
+from penstock.base.errors import StreamError
 from penstock.lake.spark.source import PenstockSource
 from penstock.lake.sql.errors import SqlError
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.url import open_store
 from penstock.protocol.batch.compression import Compression
 from penstock.protocol.batch.header import HEADER_BYTES
-from penstock.stream.errors import StreamError
 from penstock.stream.format.manifest import codec
 from penstock.stream.format.manifest.model import LiveWal, ManifestRoot
 from tests.fuzz import seals
