@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.groups.coordinator.group_coordinator import group_coordinator
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.transactions.model import TransactionLimits
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.deploy.node.metrics import table
@@ -37,7 +37,7 @@ FULL = ErrorCode.COORDINATOR_NOT_AVAILABLE
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """Each table has one partition, and room for LIMIT entries."""
-    monkeypatch.setattr(group_coordinator, "GROUPS_MAX", LIMIT)
+    monkeypatch.setattr(f"{GroupCoordinator.__module__}.GROUPS_MAX", LIMIT)
     defaults: dict[str, int] = TransactionLimits.__init__.__kwdefaults__  # type: ignore[assignment]
     monkeypatch.setitem(defaults, "transactions_max", LIMIT)
     settings = {
