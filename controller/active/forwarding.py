@@ -143,6 +143,9 @@ BROKERS_READ: Final = frozenset(
 NAME_CHARS_MAX: Final = 4_096
 """Characters of a principal or host. Kafka has no limit; certificates and tokens have less."""
 
+NEEDS_MAX: Final = 20_000
+"""What one request may need: a look-up takes up to 40 us of the event loop. Brokers send less."""
+
 _TOKEN_PRINCIPALS: Final[Mapping[type[m.Message], str]] = {
     tm.CreateDelegationToken: "requester",
     tm.RenewDelegationToken: "principal",
@@ -199,7 +202,9 @@ class RequestAuthorizer:
             principal = Principal.parse(client.principal)
         except ValueError as error:
             return str(error)
-        for need in needs_of(request, image):
+        for number, need in enumerate(needs_of(request, image)):
+            if number == NEEDS_MAX:
+                return f"it needs more than {NEEDS_MAX:,} rights: split it"
             if not any(self._index.allows(principal, client.host, *access) for access in need):
                 return f"{client.principal} needs {' or '.join(map(str, need))}"
         return ""

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.ids import NodeId
 from penstock.controller.active.audit import CHANGES
-from penstock.controller.active.forwarding import BROKERS_READ, NAME_CHARS_MAX, RIGHTS
+from penstock.controller.active.forwarding import BROKERS_READ, NAME_CHARS_MAX, NEEDS_MAX, RIGHTS
 from penstock.controller.api import messages as m
 from penstock.controller.api import quota_messages as qm
 from penstock.controller.api import scram_messages as sm
@@ -220,6 +220,15 @@ async def test_each_request_needs_its_rights_and_a_client(
         assert "acts as User:bob" in await hostile.refusal(asked, ADMIN)
         assert "names no client" in await hostile.refusal(asked, None)
     await operator.close()
+
+
+async def test_a_request_that_needs_very_many_rights_is_refused(
+    cluster: Cluster, authority: Authority, hostile: Hostile
+) -> None:
+    await cluster.broker(3, tls=authority.make("penstock-broker-3").open())
+    many = [new(f"t{number}").topics[0] for number in range(NEEDS_MAX + 1)]
+    refusal = await hostile.refusal(m.CreateTopics(topics=many), ADMIN)
+    assert refusal.endswith("more than 20,000 rights: split it")
 
 
 async def test_brokers_create_internal_topics_without_a_client(
