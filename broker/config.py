@@ -280,6 +280,14 @@ class BrokerConfig:
     that name their partitions before (versions before KIP-890).
     """
 
+    producer_id_expiration_ms: Annotated[
+        int, Setting("producer.id.expiration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
+    ] = 86_400_000
+    """A partition forgets an idempotent producer that wrote nothing for this long, at its next
+    checkpoint, and then stores a repeated batch of it again. It remembers at most 100,000 producers
+    (35 MiB), whatever this says.
+    """
+
     log_cleaner_enable: Annotated[bool, Setting("log.cleaner.enable", Kind.BOOL)] = True
     """Whether the broker compacts the logs of topics with `cleanup.policy=compact`."""
 

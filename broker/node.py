@@ -66,6 +66,7 @@ from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
 from penstock.broker.network.server import Server
+from penstock.broker.partition.log import LogConfig
 from penstock.broker.partition.manager import PartitionManager
 from penstock.broker.security.access import ClientAccess
 from penstock.broker.security.config import SecurityConfig
@@ -379,6 +380,7 @@ class Broker:
             subscribe=self.follower.subscribe,
             now_ms=self.now_ms,
             report=self._report_moves,
+            config=LogConfig(producer_silent_ms=self.config.producer_id_expiration_ms),
             gone=lambda: self.gone,
         )
         self._cleanup.push_async_callback(self.partitions.abandon)
@@ -528,6 +530,7 @@ class Broker:
             return
         self._settle_settings()
         self._coordinators.reconfigure()
+        self.partitions.reconfigure(producer_silent_ms=self.config.producer_id_expiration_ms)
         self.storage.reconfigure(self.stream_config)
         self._duties.reconfigure()
 

@@ -86,8 +86,10 @@ _log = structlog.get_logger(__name__)
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class LogConfig:
+    """The limits of the partitions of one broker, which share it."""
+
     checkpoint_bytes: int = 64 * 1024 * 1024
     """Bytes appended to all partitions of a broker after which those with the most get a
     checkpoint. Limits the scan after a crash: 64 MiB take 0.3 s to read, shared by the new leaders.
@@ -98,7 +100,7 @@ class LogConfig:
     """
     producer_silent_ms: int = 86_400_000
     """`producer.id.expiration.ms`: a producer without writes for this long is forgotten, unless its
-    transaction is open.
+    transaction is open. May change at any time.
     """
     open_transactions_count_max: int = 2_000
     """Open transactions per partition. Further ones are refused with a retriable error. Less than

@@ -103,7 +103,8 @@ class PartitionManager:
         self._image = image
         self._subscribe = subscribe
         self._now_ms = now_ms
-        self._opener = PartitionOpener(storage, now_ms, config or LogConfig())
+        self._log_config = config or LogConfig()
+        self._opener = PartitionOpener(storage, now_ms, self._log_config)
         self._hosted: dict[PartitionKey, HostedPartition] = {}
         self._served: dict[tuple[str, int], Partition] = {}
         self._listeners: list[LeaderChangeListener] = []
@@ -128,6 +129,10 @@ class PartitionManager:
         self._is_closing = False
         self._is_over = False
         self._released = asyncio.Event()
+
+    def reconfigure(self, *, producer_silent_ms: int) -> None:
+        """Forget producers that were silent for so long from the next checkpoints on."""
+        self._log_config.producer_silent_ms = producer_silent_ms
 
     # --- for handlers -----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -20,8 +20,8 @@ from confluent_kafka.admin import (
 from penstock.controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.gen import create_topics
-from tests.support.clients import TIMEOUT_S
+from penstock.protocol.gen import create_topics, describe_producers
+from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, ask, describe_configs_of
 from tests.support.waiting import until
@@ -221,3 +221,36 @@ async def test_configs_of_topics_come_from_those_of_brokers(cluster: Cluster) ->
             5,
             [],
         )
+
+
+async def test_a_shorter_expiration_of_producer_ids_holds_at_once(cluster: Cluster) -> None:
+    """DeleteRecords writes a checkpoint, which forgets silent producers."""
+    name = "producer.id.expiration.ms"
+    found = await asyncio.to_thread(
+        describe_configs_of, address(cluster, 0), (BROKER_RESOURCE, "0")
+    )
+    assert found[name]["value"] == "86400000"
+
+    def write() -> int:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+        producer.produce("written", b"a", partition=0)
+        producer.flush(TIMEOUT_S)
+        asked = describe_producers.DescribeProducersRequest(
+            [describe_producers.TopicRequest("written", [0])]
+        )
+        topic = cluster.brokers[0].image.topics.by_name("written")
+        assert topic is not None
+        leader = address(cluster, topic.partitions[0].leader)
+        (found,) = ask(leader, apis.DESCRIBE_PRODUCERS, asked)["topics"]
+        return len(found["partitions"][0]["active_producers"])
+
+    await asyncio.to_thread(create_topic, cluster.bootstrap, "written", 1)
+    assert [await asyncio.to_thread(write) for _ in range(2)] == [1, 2]
+    await set_configs(cluster, None, producer_id_expiration_ms="1")
+    await until(
+        lambda: all(b.config.producer_id_expiration_ms == 1 for b in cluster.brokers.values())
+    )
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    part = TopicPartition("written", 0, 1)
+    await asyncio.to_thread(admin.delete_records([part])[part].result, TIMEOUT_S)
+    assert await asyncio.to_thread(write) == 1

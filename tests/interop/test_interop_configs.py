@@ -490,7 +490,6 @@ EXPLAINED = {
     "config.providers": "brokers have none",
     "log.cleaner.io.max.bytes.per.second": "has a limit",
     "max.connections": "has a limit",
-    "producer.id.expiration.ms": "a day, for all",
     "transaction.partition.verification.enable": "is read when a broker starts",
 }
 """Configs that Kafka changes while it runs and that are refused here."""

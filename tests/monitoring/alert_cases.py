@@ -161,7 +161,7 @@ NODES: Final = (
         series={of("penstock_broker_producers_forgotten_total", pod=POD): counting(1)},
         calm={of("penstock_broker_producers_forgotten_total", pod=POD): counting(0)},
         fires_s=STEP_S,
-        summary=f"{POD} forgets producers that wrote within the last 24 hours",
+        summary=f"{POD} forgets producers before producer.id.expiration.ms",
         labels={"pod": POD},
     ),
 )

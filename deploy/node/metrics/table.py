@@ -153,7 +153,7 @@ PRODUCERS_IN_ONE: Final = _of_broker(
 PRODUCERS_DROPPED: Final = _of_broker(
     "counter",
     "penstock_broker_producers_forgotten_total",
-    "Producers that were forgotten before they were silent for 24 h, because their partition had"
+    "Producers that were forgotten before producer.id.expiration.ms, because their partition had"
     " 100000 newer ones.",
 )
 FETCHED_BYTES: Final = _of_broker(

@@ -157,6 +157,21 @@ async def test_those_with_most_to_scan_get_a_checkpoint_when_all_together_have_t
     await one.close()
 
 
+async def test_a_producer_is_forgotten_after_its_configured_silence():
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
+    partition = await one.opened("t")
+    repeated = idempotent(0, b"a")
+    assert (await one.produce("t", repeated)).base_offset == 0
+    harness.now_ms += 2_000
+    for silent_ms, offset in ((2_000, 0), (1_999, 1)):
+        one.partitions.reconfigure(producer_silent_ms=silent_ms)
+        await one.partitions.checkpoint_durably(partition)
+        assert (await one.produce("t", repeated)).base_offset == offset
+    await one.close()
+
+
 async def test_checkpoints_of_many_partitions_leave_turns_to_others():
     """A partition that closes meanwhile gets none: its next leader may have begun."""
     harness = PartitionHarness()
