@@ -119,6 +119,7 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
         with Brokers(bootstrap) as brokers:
             reading = _Reading(consumer, brokers, source.topic, limits, writer, ends)
             reading.begin = starts, is_earliest
+            reading.reads_committed = source.isolation == "read_committed"
             reading.expected = {at: max(bounds[at][0], starts.get(at, 0)) for at in ends}
             return reading.run()
     finally:
@@ -146,6 +147,11 @@ class _Reading:
         self._ends = dict(ends)
         self._printed = 0
         self._skipped = 0
+        self._misplaced = 0
+        """Records whose offset lies behind their batch. Kafka's consumers return them, too."""
+        self._next: dict[int, int] = {}
+        """The offset behind the last record of each partition."""
+        self.reads_committed = True
         self.begin: tuple[Mapping[int, int], bool] = {}, False
         """Where the partitions begin, and whether those without an offset begin at the earliest."""
         self.expected: dict[int, int] = {}
@@ -181,9 +187,14 @@ class _Reading:
             elif not error.retriable():
                 self._pass_error(message, error)
                 heard_at = time.monotonic()
+        self._remark()
+        return self._printed
+
+    def _remark(self) -> None:
+        if self._misplaced:
+            remark(f"{self._misplaced:,} records have an offset that lies behind their batch")
         if self._skipped:
             remark(f"{self._skipped:,} offsets cannot be read and were left out")
-        return self._printed
 
     def _pass_error(self, message: "Message[bytes, bytes]", error: KafkaError) -> None:
         """Continue behind a batch that librdkafka cannot decode. Raises KafkaFailed."""
@@ -226,7 +237,7 @@ class _Reading:
         """Print what can be read of the batch at this offset, and continue behind it. Return False
         if nothing is wrong with the batch. Raises KafkaFailed unless records may be left out.
         """
-        found = stored_batch(self._brokers, self._topic, partition, offset)
+        found = self._batch_at(partition, offset)
         if found is None or found.is_control:
             return False
         for record in found.records:
@@ -253,13 +264,18 @@ class _Reading:
             self._ends.pop(partition, None)
         return True
 
+    def _batch_at(self, partition: int, offset: int) -> StoredBatch | None:
+        return stored_batch(
+            self._brokers, self._topic, partition, offset, committed=self.reads_committed
+        )
+
     def _pass_misplaced(self, partition: int, offset: int, end: int) -> bool:
         """Pass the batch of a record whose offset lies behind it: such a record is not the end of
         the partition. Return False if there is no such batch before the offset.
         """
         at = self.expected.get(partition, end)
         while at < min(offset, end):
-            found = stored_batch(self._brokers, self._topic, partition, at)
+            found = self._batch_at(partition, at)
             if found is None:
                 return False
             if found.lost:
@@ -282,6 +298,10 @@ class _Reading:
                 self._ends.pop(partition, None)
                 return
             self.expected[partition] = offset + 1
+        starts, _ = self.begin
+        if starts and offset < self._next.get(partition, 0):
+            self._misplaced += 1  # the record before this one
+        self._next[partition] = offset + 1
         _kind, timestamp_ms = message.timestamp()
         try:
             headers = cast("list[tuple[str, bytes | None]]", _HEADERS_OF(message) or [])
@@ -296,7 +316,7 @@ class _Reading:
         """Return the headers of a record of which confluent-kafka cannot decode a key."""
         batch = self._batches.get(partition)
         if batch is None or not batch.base_offset <= offset < batch.next_offset:
-            batch = stored_batch(self._brokers, self._topic, partition, offset)
+            batch = self._batch_at(partition, offset)
         if batch is not None:
             self._batches[partition] = batch
             for record in batch.records:

@@ -29,14 +29,18 @@ class StoredBatch(NamedTuple):
     is_control: bool
 
 
-def stored_batch(brokers: Brokers, topic: str, partition: int, offset: int) -> StoredBatch | None:
-    """Return the batch that has the offset; None if there is no committed one. Raises KafkaFailed,
-    BatchCorrupt.
+def stored_batch(
+    brokers: Brokers, topic: str, partition: int, offset: int, *, committed: bool = True
+) -> StoredBatch | None:
+    """Return the batch that has the offset; None if there is none. committed: none of an open
+    transaction, and of an aborted one nothing but its offsets. Raises KafkaFailed, BatchCorrupt.
     """
-    return brokers.retried(lambda: _fetched(brokers, topic, partition, offset))
+    return brokers.retried(lambda: _fetched(brokers, topic, partition, offset, committed))
 
 
-def _fetched(brokers: Brokers, topic: str, partition: int, offset: int) -> StoredBatch | None:
+def _fetched(
+    brokers: Brokers, topic: str, partition: int, offset: int, committed: bool
+) -> StoredBatch | None:
     described = brokers.metadata([topic])
     leaders = {
         part.partition_index: part.leader_id
@@ -56,7 +60,7 @@ def _fetched(brokers: Brokers, topic: str, partition: int, offset: int) -> Store
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=1,
-            isolation_level=_READ_COMMITTED,
+            isolation_level=_READ_COMMITTED if committed else 0,
             topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
         ),
         fetch.encode_request,
@@ -72,5 +76,10 @@ def _fetched(brokers: Brokers, topic: str, partition: int, offset: int) -> Store
     ends = header.base_offset, header.next_offset
     if header.is_control:
         return StoredBatch([], (), *ends, is_control=True)
+    if header.is_transactional and any(
+        item.producer_id == header.producer_id and item.first_offset <= header.base_offset
+        for item in part.aborted_transactions or ()
+    ):
+        return StoredBatch([], (), *ends, is_control=False)
     records, lost = decode_sound(part.records)
     return StoredBatch(records, lost, *ends, is_control=False)

@@ -5,7 +5,7 @@ of time cut a batch.
 
 Invariant: the count is the number of rows that reading gives. Counts of the metadata include
 markers and aborted records, so they are used only where no producer used a transaction. They
-include records that cannot be read: only readers of records find those.
+include records that cannot be read: a scan that leaves those out reads all records instead.
 """
 
 from collections.abc import Mapping, Sequence

@@ -244,12 +244,15 @@ class Scan:
         manifest has the count. Otherwise the indexes of objects have most counts, and blocks are
         read where they do not: in partitions with transactions, and where bounds of time cut a
         block. A lost or damaged object that does not have to be read is not noticed, and
-        unreadable records count where their block is not read.
+        unreadable records count where their block is not read. With `on_error="skip"` all records
+        are read, so that those that are left out do not count.
 
         Raises:
             OffsetsLost, TopicReplaced, UnknownPartition, OffsetsMissing, ObjectStaysGone,
             ReadError, ObjectStoreError: As iteration does.
         """
+        if self._skips:
+            return self._row_count(self.offsets, self._new_pass())
         slices = self._plan()
         return count_records(
             self._cluster,
@@ -266,6 +269,12 @@ class Scan:
         """Return the number of records of each partition, read as `count` reads them. Raise as it
         does.
         """
+        if self._skips:
+            on_unreadable = self._new_pass()
+            return {
+                partition: self._row_count({partition: bounds}, on_unreadable)
+                for partition, bounds in self.offsets.items()
+            }
         slices = self._plan()
         plain, bodies = self._cluster.plain(ranges_of(slices)), self._cluster.bodies(slices)
         on_unreadable = self._new_pass()
@@ -282,6 +291,15 @@ class Scan:
             )
             for partition in sorted({part.partition for part in slices})
         }
+
+    def _row_count(
+        self, offsets: Mapping[int, tuple[int, int]], on_unreadable: OnUnreadable
+    ) -> int:
+        rows = self.narrowed(
+            offsets, self.schema.names, self._times, on_unreadable=on_unreadable
+        ).batches()
+        with closing(rows):
+            return sum(batch.num_rows for batch in rows)
 
     def narrowed(
         self,

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock import ReadError, scan, sql
 from penstock.deploy.clients.brokers import Brokers
+from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console.formats import shown_bytes
 from penstock.deploy.console.records import RecordSelection, find_records
 from penstock.lake.arrow.cluster import StoreCluster
@@ -26,7 +28,10 @@ from penstock.lake.table.source import TopicSource
 from penstock.lake.table.sync import SyncOptions, TableSync
 from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import Warehouse
+from penstock.protocol import apis
 from penstock.protocol.batch.compression import Compression, compress
+from penstock.protocol.batch.header import TRANSACTIONAL_MASK
+from penstock.protocol.gen import describe_producers
 from tests.support.bad_batches import (
     BAD,
     NOW_MS,
@@ -78,6 +83,12 @@ def test_scan(cluster: ThreadedCluster) -> None:
     assert len(reasons) == len(BAD)
     for reason, bad in zip(reasons, BAD.values(), strict=True):
         assert bad.what in reason
+    for columns in (None, ("offset",)):
+        skipping = scan(cluster.store_url, "bad", on_error="skip", columns=columns)
+        assert skipping.count() == len(READABLE)
+        assert skipping.counts() == {0: len(READABLE)}
+        assert skipping.unreadable.count == LOST
+        assert skipping.to_table().num_rows == len(READABLE)
     # A reader that begins behind a record that cannot be read does not meet it.
     assert scan(cluster.store_url, "bad", start=5, end=9).to_table()["offset"].to_pylist() == [
         5,
@@ -100,6 +111,12 @@ def test_sql(cluster: ThreadedCluster) -> None:
     assert "partition 0, offset 4: the key of a record header is null" in warning
     result = sql("SELECT count(*) FROM bad WHERE a = 1", store=cluster.store_url, on_error="skip")
     assert result.rows() == [(len(READABLE),)]
+    query = "SELECT count(*) FROM bad"
+    for filtered in ("", " WHERE _offset >= 0"):
+        result = sql(query + filtered, store=cluster.store_url, on_error="skip")
+        assert result.rows() == [(len(READABLE),)]
+    query = "SELECT _partition, count(*) FROM bad GROUP BY ALL"
+    assert sql(query, store=cluster.store_url, on_error="skip").rows() == [(0, len(READABLE))]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -265,6 +282,51 @@ def test_consume_does_not_end_at_a_record_with_an_offset_behind_its_batch(
     skipped = consumed(cluster, topic, "--on-error", "skip")
     assert [int(line.split()[0]) for line in skipped.stdout.splitlines()] == [0, 1, 3, 4, 5]
     assert "1 offsets cannot be read and were left out" in skipped.stderr
+
+
+def test_consume_counts_records_with_an_offset_behind_their_batch(cluster: ThreadedCluster) -> None:
+    """Kafka's consumers return them, too."""
+    topic = "behind"
+    cluster.create(topic, 1, published=False, configs=UNCHECKED)
+    store(cluster.bootstrap, topic, [batch_of(record(0) + record(1) + record(9)), *[good()] * 5])
+    done = consumed(cluster, topic)
+    assert [int(line.split()[0]) for line in done.stdout.splitlines()] == [0, 1, 9, *range(3, 18)]
+    assert "1 records have an offset that lies behind their batch" in done.stderr
+
+
+def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedCluster) -> None:
+    topic = "aborted"
+    cluster.create(topic, 1, published=False, configs=UNCHECKED)
+    settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": topic}
+    for ends in ("commit_transaction", "abort_transaction"):
+        producer = Producer(settings)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(topic, b"sound")
+        producer.flush()
+        with WireClient(cluster.bootstrap) as client:
+            found = client.ask(
+                apis.DESCRIBE_PRODUCERS,
+                describe_producers.DescribeProducersRequest(
+                    [describe_producers.TopicRequest(topic, [0])]
+                ),
+                describe_producers.encode_request,
+                describe_producers.decode_response,
+            )
+        active = found.topics[0].partitions[0].active_producers
+        (state,) = (item for item in active if item.current_txn_start_offset >= 0)
+        damaged = bytearray(BAD["a truncated record"].data)
+        damaged[22] |= TRANSACTIONAL_MASK
+        struct.pack_into(">qhi", damaged, 43, state.producer_id, state.producer_epoch, 1)
+        store(cluster.bootstrap, topic, [sealed(damaged)], transactional_id=topic)
+        getattr(producer, ends)()
+    shown = consumed(cluster, topic, "--on-error", "skip")
+    # Each transaction has a record, the damaged batch of three and a marker.
+    assert [int(line.split()[0]) for line in shown.stdout.splitlines()] == [0, 1, 2]
+    assert "1 offsets cannot be read and were left out" in shown.stderr
+    everything = consumed(cluster, topic, "--on-error", "skip", "--isolation", "read_uncommitted")
+    offsets = [int(line.split()[0]) for line in everything.stdout.splitlines()]
+    assert offsets == [0, 1, 2, 5, 6, 7]
 
 
 def test_consume_what_kafka_can_read(cluster: ThreadedCluster) -> None:

@@ -124,14 +124,23 @@ def odd(name: str) -> bytes:
     return batch_of(b"".join(record(delta, delta_ms=delta_ms) for delta in range(3)))
 
 
-def store(bootstrap: str, topic: str, batches: Sequence[bytes], partition: int = 0) -> None:
+def store(
+    bootstrap: str,
+    topic: str,
+    batches: Sequence[bytes],
+    partition: int = 0,
+    transactional_id: str | None = None,
+) -> None:
     """Append batches to a partition, as a producer does. The broker leads it."""
     client = WireClient(bootstrap)
     try:
         for batch in batches:
             data = [produce.PartitionProduceData(partition, batch)]
             request = produce.ProduceRequest(
-                None, -1, 30_000, [produce.TopicProduceData(name=topic, partition_data=data)]
+                transactional_id,
+                -1,
+                30_000,
+                [produce.TopicProduceData(name=topic, partition_data=data)],
             )
             answer = client.ask(
                 apis.PRODUCE,
