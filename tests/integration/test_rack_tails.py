@@ -16,6 +16,7 @@ from penstock.broker.handlers.recent_brokers import LISTED_S
 from penstock.broker.node import Broker
 from penstock.broker.partition.partition import Partition
 from penstock.broker.tail import links, redirects, session
+from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from penstock.deploy.clients.wire import WireClient
 from penstock.objectstore.faults import (
     Fault,
@@ -290,6 +291,58 @@ async def test_the_leader_serves_what_the_rack_cannot_read(
             assert await read(consumer, 10) == values(first + 20, 10)
         assert world.led.records_out == before + 10, "the rack serves the consumer again"
     await asyncio.to_thread(consumer.close)
+
+
+@pytest.mark.parametrize("fault", ["denied", "slow"])
+async def test_the_leader_changes_while_the_rack_cannot_read(
+    world: World, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new leader, too, serves the consumer until its rack has read the slots."""
+    monkeypatch.setattr(links, "SLOT_READ_MAX_S", 0.3)
+    consumer, near, before = world.consumer(), world.near.node_id, world.leader.node_id
+    await world.produce(*values(0, 10))
+    assert await read(consumer, 10) == values(0, 10)
+    world.stores[near].config = UNREADABLE[fault]
+    await world.produce(*values(10, 10))
+    assert await read(consumer, 10) == values(10, 10)
+    (after,) = set(range(len(RACKS))) - {near, before}
+    target = PartitionTarget(topic=TOPIC, partition=0, replicas=[after])
+    await world.leader.client.alter_reassignments(AlterReassignments(partitions=[target]))
+    await until(lambda: world.cluster.leader_of(TOPIC) == after)
+    await world.cluster.until_served(TOPIC)
+    for first in (20, 30):
+        await world.produce(*values(first, 10))
+        assert await read(consumer, 10) == values(first, 10)
+    leader = world.cluster.brokers[after]
+    assert world.led.records_out >= 10
+    world.stores[near].config = FaultConfig()
+    await until(lambda: leader.tail_followers.has(near))
+    await asyncio.to_thread(consumer.close)
+
+
+async def test_the_broker_in_the_rack_restarts_and_still_cannot_read(world: World) -> None:
+    consumer, near = world.consumer(), world.near
+    await world.produce(*values(0, 10))
+    assert await read(consumer, 10) == values(0, 10)
+    store = world.stores[near.node_id]
+    store.config = UNREADABLE["denied"]
+    await world.cluster.stop_broker(near.node_id)
+    await world.produce(*values(10, 10))
+    assert await read(consumer, 10, LISTED_S + TIMEOUT_S) == values(10, 10)
+    await world.cluster.start_broker(near.node_id, rack=near.config.rack)
+    tries = store.injected[Fault.DENIED]
+    await world.produce(*values(20, 10))
+    assert await read(consumer, 10) == values(20, 10)
+    late = world.consumer()
+    assert await read(late, 30) == values(0, 30), "a new consumer is served, too"
+    await until(lambda: store.injected[Fault.DENIED] > tries)
+    await until(lambda: not world.leader.tail_followers.has(near.node_id))
+    store.config = FaultConfig()
+    await world.until_followed()
+    await world.produce(*values(30, 10))
+    assert await read(consumer, 10) == values(30, 10)
+    for each in (consumer, late):
+        await asyncio.to_thread(each.close)
 
 
 async def test_a_broker_that_cannot_read_slots_gets_no_consumers(

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.broker.handlers.racks import COMMITTED_BYTES_MIN
 from tests.integration.test_rack_reads import RACKS, TOPIC, World, fill, world
+from tests.integration.test_rack_tails import UNREADABLE
 from tests.integration.test_rack_tails import World as Tails
 from tests.integration.test_rack_tails import world as tails
 from tests.support.clients import TIMEOUT_S
@@ -50,3 +51,21 @@ async def test_javas_consumer_reads_new_records_in_its_rack(tails: Tails, java: 
     assert done.stdout.encode().splitlines() == sent
     assert tails.led.records_out == 0, "the leader sent none"
     assert tails.near.partitions.committed_reads.records >= len(sent)
+
+
+async def test_javas_consumer_gets_what_its_rack_cannot_read(tails: Tails, java: JavaHome) -> None:
+    """The leader serves it, without a pause that grows."""
+    tails.stores[tails.near.node_id].config = UNREADABLE["denied"]
+    sent = [b"order-%d" % number for number in range(500)]
+    await tails.produce(*sent)
+    done = await asyncio.to_thread(
+        java.tool,
+        CONSUMER,
+        *("--bootstrap-server", tails.cluster.bootstrap, "--topic", TOPIC, "--from-beginning"),
+        *("--max-messages", str(len(sent)), "--timeout-ms", str(TIMEOUT_S * 1_000)),
+        *("--command-property", f"client.rack={tails.near.config.rack}"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.encode().splitlines() == sent
+    assert tails.led.records_out == len(sent)
+    assert tails.near.partitions.committed_reads.records == 0
