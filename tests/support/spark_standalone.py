@@ -161,7 +161,7 @@ def build_wheel(directory: Path) -> Path:
     """Build Penstock's wheel and return its path."""
     command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory))
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = directory.glob("penstock-*.whl")
+    (wheel,) = directory.glob("penstock_streams-*.whl")
     return wheel
 
 
