@@ -215,6 +215,10 @@ def test_without_extras_each_command_says_what_to_type(environment: Path, tmp_pa
         ),
         (("penstock", "demo"), 'pip install "penstock-streams[demo]"'),
         (
+            ("penstock", "produce", "orders", "--format", "avro", "--schema", __file__),
+            'the package fastavro is missing: pip install "penstock-streams[schemas]"',
+        ),
+        (
             ("python", "-c", "from penstock import scan"),
             'penstock.scan needs the package pyarrow: pip install "penstock-streams[reader]"',
         ),
