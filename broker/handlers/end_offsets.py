@@ -16,10 +16,10 @@ from penstock.broker.partition.partition import Partition
 from penstock.protocol import apis
 from penstock.protocol.errors import WireError
 from penstock.protocol.gen import list_offsets
+from penstock.protocol.offset_specs import LATEST
 
 ASK_TIMEOUT_S: Final = 5.0
 _VERSION: Final = 10
-_LATEST: Final = -1
 
 PartitionName = tuple[UUID, str, int]
 
@@ -71,7 +71,7 @@ async def _ask(
     topics = [
         list_offsets.ListOffsetsTopic(
             name,
-            [list_offsets.ListOffsetsPartition(index, timestamp=_LATEST) for index in of_topic],
+            [list_offsets.ListOffsetsPartition(index, timestamp=LATEST) for index in of_topic],
         )
         for name, of_topic in indexes.items()
     ]

@@ -45,22 +45,24 @@ from penstock.protocol.gen.list_offsets import (
     ListOffsetsTopicResponse,
     decode_request,
 )
+from penstock.protocol.offset_specs import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 
-_LATEST: Final = -1
-_EARLIEST: Final = -2
-_MAX_TIMESTAMP: Final = -3
-_EARLIEST_LOCAL: Final = -4
-_LATEST_TIERED: Final = -5
-_EARLIEST_PENDING_UPLOAD: Final = -6
-_NOT_TIERED: Final = (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD)
+_NOT_TIERED: Final = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 """Offsets that only tiered storage has."""
 _FIRST_VERSIONS: Final = {
-    _LATEST: 1,
-    _EARLIEST: 1,
-    _MAX_TIMESTAMP: 7,
-    _EARLIEST_LOCAL: 8,
-    _LATEST_TIERED: 9,
-    _EARLIEST_PENDING_UPLOAD: 11,
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
 }
 """First version in which a client may send each negative timestamp."""
 _READ_COMMITTED: Final = 1
@@ -185,9 +187,9 @@ def _fill_in(
     response.error_code = check_leader_epoch(partition.leader_epoch, wanted.current_leader_epoch)
     if response.error_code != ErrorCode.NONE or wanted.timestamp in _NOT_TIERED:
         return True
-    if wanted.timestamp == _LATEST:
+    if wanted.timestamp == LATEST:
         offset = _end(partition, committed)
-    elif wanted.timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+    elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
         offset = partition.log_start_offset
     else:
         return False
@@ -204,6 +206,6 @@ async def _search(
 ) -> tuple[Offset, int] | None:
     """Return (offset, timestamp) of a record below `end_offset`; None if there is none."""
     stream_id = partition.log.data.stream_id
-    if timestamp_ms == _MAX_TIMESTAMP:
+    if timestamp_ms == MAX_TIMESTAMP:
         return await node.storage.newest_timestamp(stream_id, end_offset)
     return await node.storage.offset_for_timestamp(stream_id, timestamp_ms, end_offset)

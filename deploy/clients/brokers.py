@@ -16,8 +16,6 @@ from penstock.protocol.gen import find_coordinator, list_offsets, metadata
 
 RETRY_S: Final = 10.0
 _PAUSE_S: Final = 0.2
-EARLIEST: Final = -2
-LATEST: Final = -1
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 """Key types of FindCoordinator."""

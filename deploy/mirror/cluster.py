@@ -22,8 +22,6 @@ from penstock.protocol.primitives import Reader, Writer
 
 RETRY_S: Final = 10.0
 _PAUSE_S: Final = 0.2
-EARLIEST: Final = -2
-LATEST: Final = -1
 GROUP: Final = 0
 TRANSACTION: Final = 1
 """Key types of FindCoordinator."""

@@ -9,12 +9,13 @@ from itertools import groupby
 from typing import Final
 
 from penstock.deploy.mirror.batches import at_source_offsets
-from penstock.deploy.mirror.cluster import EARLIEST, LATEST, Cluster
+from penstock.deploy.mirror.cluster import Cluster
 from penstock.deploy.mirror.source import Copy
 from penstock.deploy.mirror.state import UNKNOWN, PartitionState
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import delete_records, produce
+from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 _TIMEOUT_MS: Final = 30_000
 _ACKS_ALL: Final = -1

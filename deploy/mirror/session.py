@@ -13,14 +13,7 @@ from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_S
 from penstock.deploy.clients.brokers import Partition
 from penstock.deploy.errors import DeployError, KafkaFailed
 from penstock.deploy.mirror import acls, admin, groups
-from penstock.deploy.mirror.cluster import (
-    EARLIEST,
-    LATEST,
-    Cluster,
-    ClusterAddress,
-    Outdated,
-    Refused,
-)
+from penstock.deploy.mirror.cluster import Cluster, ClusterAddress, Outdated, Refused
 from penstock.deploy.mirror.plan import (
     PROGRESS_PREFIX,
     MirrorContext,
@@ -39,6 +32,7 @@ from penstock.deploy.mirror.state import UNKNOWN, PartitionState
 from penstock.deploy.mirror.translated import TranslatedOffsets, load_progress
 from penstock.deploy.mirror.views import MirrorView, TopicView, mirror_view, topic_view
 from penstock.deploy.mirror.worker import CopyTask
+from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 WORKERS: Final = 4
 """Threads that copy with the offsets of the source: each waits for one request at a time."""

@@ -12,12 +12,13 @@ from uuid import UUID
 
 from penstock.deploy.clients.brokers import Partition, by_topic
 from penstock.deploy.mirror.batches import Aborted, OldFormat, SourceBatch, committed_batches
-from penstock.deploy.mirror.cluster import EARLIEST, LATEST, Cluster
+from penstock.deploy.mirror.cluster import Cluster
 from penstock.deploy.mirror.state import PartitionState
 from penstock.protocol import apis
 from penstock.protocol.batch.errors import BatchCorrupt
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import fetch
+from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 PARTITION_BYTES_MAX: Final = 2 * 1024 * 1024

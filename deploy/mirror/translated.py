@@ -12,7 +12,7 @@ from typing import Final
 from penstock.deploy.clients.brokers import Partition
 from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.mirror.batches import Aborted, NewBatch, committed_batches, for_producer
-from penstock.deploy.mirror.cluster import EARLIEST, LATEST, Cluster, Refused
+from penstock.deploy.mirror.cluster import Cluster, Refused
 from penstock.deploy.mirror.progress import (
     Progress,
     begun_record,
@@ -28,6 +28,7 @@ from penstock.protocol import apis
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import fetch
+from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 _RECORDS_MAX: Final = 2_000
 """Segments in one batch of a progress topic, 200 bytes each."""

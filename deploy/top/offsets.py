@@ -12,9 +12,9 @@ from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
 from penstock.protocol.gen import list_offsets, metadata
+from penstock.protocol.offset_specs import LATEST
 
 _TIMEOUT_S: Final = 5.0
-_LATEST: Final = -1
 
 Ends = dict[str, dict[int, int]]
 """End offset by topic and partition."""
@@ -50,10 +50,7 @@ class EndOffsets:
         topics = [
             list_offsets.ListOffsetsTopic(
                 name,
-                [
-                    list_offsets.ListOffsetsPartition(number, timestamp=_LATEST)
-                    for number in numbers
-                ],
+                [list_offsets.ListOffsetsPartition(number, timestamp=LATEST) for number in numbers],
             )
             for name, numbers in partitions.items()
         ]

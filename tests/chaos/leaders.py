@@ -13,6 +13,7 @@ from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import fetch, list_offsets, metadata
+from penstock.protocol.offset_specs import LATEST
 from tests.chaos.clients import Client
 from tests.chaos.record import LEASE_S, Record
 from tests.support.anomalies import Latest
@@ -21,7 +22,6 @@ from tests.support.history import Part
 _ASK_S: Final = 20.0
 """Longer than any fault, because a late answer is most likely to be wrong."""
 _PAUSE_S: Final = 0.3
-_LATEST: Final = -1
 _FETCH_BYTES_MAX: Final = 1
 
 
@@ -69,7 +69,7 @@ class LeaderAsker(Client):
     def _list_offsets(self, client: WireClient) -> None:
         topics = [
             list_offsets.ListOffsetsTopic(
-                topic, [list_offsets.ListOffsetsPartition(index, -1, _LATEST) for index in indexes]
+                topic, [list_offsets.ListOffsetsPartition(index, -1, LATEST) for index in indexes]
             )
             for topic, indexes in self._by_topic().items()
         ]

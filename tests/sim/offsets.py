@@ -23,6 +23,7 @@ from penstock.protocol.batch.header import iter_headers
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import fetch, list_offsets, metadata, offset_for_leader_epoch
+from penstock.protocol.offset_specs import EARLIEST, LATEST
 from tests.sim.checkers import Part
 from tests.sim.clients import Producer
 from tests.sim.connections import Connection, Unanswered
@@ -37,8 +38,6 @@ ASKING: Final = frozenset({"stale"})
 _LIST_VERSION: Final = 8
 _EPOCH_VERSION: Final = 4
 _METADATA_VERSION: Final = 12
-_LATEST: Final = -1
-_EARLIEST: Final = -2
 _NEWEST: Final = -3
 _ASKERS: Final = 5
 _TIMED: Final = 50
@@ -311,9 +310,9 @@ class _Asker:
     async def _ask_offsets(self, broker: SimBroker) -> None:
         rng, now_ms = self._rng, self._world.now_ms()
         times = (
-            _LATEST,
-            _LATEST,
-            _EARLIEST,
+            LATEST,
+            LATEST,
+            EARLIEST,
             _NEWEST,
             _NEWEST,
             now_ms - rng.randint(0, 2_000),
@@ -341,12 +340,12 @@ class _Asker:
                 self._judge_offset(moment, broker, question, answer)
 
     def _judge_offset(self, moment: Moment, broker: SimBroker, question: Any, answer: Any) -> None:
-        if question.timestamp == _LATEST:
+        if question.timestamp == LATEST:
             if answer.offset < moment.acked_end:
                 self._world.fail(
                     f"{broker.process.name} says that the log ends at {answer.offset}; {moment}"
                 )
-        elif question.timestamp == _EARLIEST:
+        elif question.timestamp == EARLIEST:
             if answer.offset != 0:
                 self._world.fail(
                     f"{broker.process.name} says that the log begins at {answer.offset}; {moment}"

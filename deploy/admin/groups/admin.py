@@ -17,7 +17,7 @@ from penstock.deploy.admin.groups.views import (
     MemberView,
     OffsetView,
 )
-from penstock.deploy.clients.brokers import LATEST, Brokers, Partition, check
+from penstock.deploy.clients.brokers import Brokers, Partition, check
 from penstock.deploy.errors import KafkaFailed, near_hint
 from penstock.protocol import apis
 from penstock.protocol.gen import (
@@ -29,6 +29,7 @@ from penstock.protocol.gen import (
     offset_fetch,
     share_group_describe,
 )
+from penstock.protocol.offset_specs import LATEST
 
 _NAMED_TOPICS: int = 9
 """Version of OffsetFetch and OffsetCommit that names topics; later ones have only ids."""

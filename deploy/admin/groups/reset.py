@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.deploy.admin.groups.admin import committed_offsets, share_start_offsets
 from penstock.deploy.admin.groups.views import GroupType, ListedGroup, NewOffset
-from penstock.deploy.clients.brokers import EARLIEST, LATEST, Brokers, Partition, by_topic, check
+from penstock.deploy.clients.brokers import Brokers, Partition, by_topic, check
 from penstock.deploy.errors import KafkaFailed, UsageError
 from penstock.protocol import apis
 from penstock.protocol.gen import (
@@ -23,6 +23,7 @@ from penstock.protocol.gen import (
     offset_commit,
     offset_delete,
 )
+from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 _INACTIVE: Final = frozenset({"Empty", "Dead"})
 _NAMED_TOPICS: Final = 9
