@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 HOUR_MS = 3_600_000
+ANY_TIMESTAMP = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+"""For topics: brokers refuse records that are more than an hour ahead of their clocks."""
 _STEPS_MS = (HOUR_MS, HOUR_MS, -HOUR_MS, 600_000, -600_000, 5_000)
 
 

@@ -14,6 +14,7 @@ from penstock.controller.api.messages import GetKeyValue, NewTopic, PutKeyValue
 from tests.sim import scenarios
 from tests.sim.chaos import Chaos
 from tests.sim.clients import TOPIC
+from tests.sim.clock_steps import ANY_TIMESTAMP
 from tests.sim.compacted import COMPACT_TOPIC
 from tests.sim.control import addresses
 from tests.sim.late import LateChaos
@@ -69,15 +70,16 @@ class Run:
 
     def _topics(self) -> list[NewTopic]:
         world = self._world
+        common = {} if world.graces is None else ANY_TIMESTAMP
         configs = {} if world.log_starts is None else world.log_starts.configs
-        topics = [NewTopic(name=TOPIC, partitions=world.limits.partitions, configs=configs)]
+        topics = [
+            NewTopic(name=TOPIC, partitions=world.limits.partitions, configs={**common, **configs})
+        ]
         if world.txn_parts:
-            topics.append(NewTopic(name=TXN_TOPIC, partitions=PARTITIONS))
+            topics.append(NewTopic(name=TXN_TOPIC, partitions=PARTITIONS, configs={**common}))
         if world.compacted is not None:
-            parts = len(world.compacted.parts)
-            topics.append(
-                NewTopic(name=COMPACT_TOPIC, partitions=parts, configs=world.compacted.configs)
-            )
+            parts, configs = len(world.compacted.parts), {**common, **world.compacted.configs}
+            topics.append(NewTopic(name=COMPACT_TOPIC, partitions=parts, configs=configs))
         return topics
 
     def _watch_as_observer(self) -> None:

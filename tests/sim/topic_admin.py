@@ -24,6 +24,7 @@ from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import create_partitions, create_topics, delete_topics
+from tests.sim.clock_steps import ANY_TIMESTAMP
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.control import addresses
 from tests.sim.loop import Process
@@ -222,6 +223,8 @@ class TopicAdmin:
     async def _create(self, name: str) -> None:
         count = self._rng.randint(1, 3)
         configs = {"max.message.bytes": str(1_000_000 + len(self._life.configs[name]))}
+        if self._world.graces is not None:
+            configs |= ANY_TIMESTAMP
         self._life.totals[name].add(count)
         self._life.configs[name].append(configs)
         self._world.trace("create topic", name, count)
