@@ -6,7 +6,7 @@ repeated until they succeed. Nothing is lost or slow, unless the script pauses a
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -14,6 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeAlias
 from uuid import UUID
+
+import msgspec
 
 from penstock.base.ids import NodeId
 from penstock.broker.partition.partition import Partition
@@ -56,7 +58,9 @@ _CLUSTERS: dict[ScriptFunction, dict[str, int]] = {}
 
 
 def in_cluster(**settings: int) -> Callable[[ScriptFunction], ScriptFunction]:
-    """Run the script in another cluster. brokers: their number. delete_grace_ms: of topics."""
+    """Run the script in another cluster. brokers, controllers: their numbers. Further ones are
+    settings of the controllers.
+    """
 
     def mark(script: ScriptFunction) -> ScriptFunction:
         _CLUSTERS[script] = settings
@@ -77,7 +81,8 @@ def violation_now(script: ScriptFunction) -> str | None:
     """
 
     async def live(world: World) -> None:
-        world.start_controller(0)
+        for number in range(world.limits.controllers):
+            world.start_controller(number)
         for node_id in range(1, world.limits.brokers + 1):
             world.start_broker(node_id)
         while not all(broker.serving for broker in world.brokers.values()):  # noqa: ASYNC110 - virtual time is free
@@ -100,17 +105,20 @@ def _is_inherited(world: World, part: Part, end: int) -> bool:
     return point is not None and end <= point.end_offset
 
 
-def _limits(brokers: int = 2, delete_grace_ms: int = 0) -> Limits:
+def _limits(brokers: int = 2, controllers: int = 1, **settings: int) -> Limits:
     """Return the limits of the product, with a quick store and network that never fail."""
     return replace(
         draw(Random(0)),
         stream=StreamConfig(),
-        controller=ControllerConfig(
-            data_dir=Path("/nowhere"),
-            cluster_id="sim",
-            late_put_grace_ms=LATE_PUT_GRACE_MS,
-            delete_grace_ms=delete_grace_ms,
-            backup_interval_ms=50,
+        controller=msgspec.structs.replace(
+            ControllerConfig(
+                data_dir=Path("/nowhere"),
+                cluster_id="sim",
+                late_put_grace_ms=LATE_PUT_GRACE_MS,
+                delete_grace_ms=0,
+                backup_interval_ms=50,
+            ),
+            **settings,
         ),
         compaction=CompactionConfig(),
         compacting=False,
@@ -118,7 +126,7 @@ def _limits(brokers: int = 2, delete_grace_ms: int = 0) -> Limits:
         metadata_timeout_s=30.0,
         retrying_store=False,
         brokers=brokers,
-        controllers=1,
+        controllers=controllers,
         skew_ms=0,
         store_p50_ms=2,
         store_p99_ms=3,
@@ -198,6 +206,12 @@ class Script:
     def kill(self, node_id: int) -> None:
         self.world.kill(self.broker(node_id), resets=True)
 
+    async def restart_controller(self) -> None:
+        """Crash the only controller, and wait until its next start leads."""
+        (controller,) = self.world.controllers.values()
+        self.world.crash_controller(controller, 0.01)
+        await self.until(lambda: self.world.active_controller() not in {None, controller})
+
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until the condition holds."""
         end_s = self.world.loop.time() + _TIMEOUT_S
@@ -276,22 +290,19 @@ class Script:
         for dots.
         """
         assignment = [[NodeId(node_id)] for node_id in leaders]
-        named: dict[str, str | None] = {
-            key.replace("_", "."): value for key, value in configs.items()
-        }
-        topic = NewTopic(name=name, assignment=assignment, configs=named)
+        topic = NewTopic(name=name, assignment=assignment, configs={**_dotted(configs)})
         await self.world.admin.create_topics([topic])
 
-    async def fork(self, name: str, source: str, by: int = 1) -> None:
-        """Create a fork of a topic by a request to this broker."""
-        await self._create_from(name, FORK_SOURCE, source, by)
+    async def fork(self, name: str, source: str, by: int = 1, **configs: str) -> None:
+        """Create a fork of a topic by a request to this broker. configs: as in `create`."""
+        await self._create_from(name, {FORK_SOURCE: source, **_dotted(configs)}, by)
 
     async def undelete(self, name: str, topic_id: UUID) -> None:
-        await self._create_from(name, UNDELETE, str(topic_id), 1)
+        await self._create_from(name, {UNDELETE: str(topic_id)}, 1)
 
-    async def _create_from(self, name: str, config: str, value: str, by: int) -> None:
-        configs = [create_topics.CreatableTopicConfig(config, value)]
-        topic = create_topics.CreatableTopic(name, -1, -1, [], configs)
+    async def _create_from(self, name: str, configs: Mapping[str, str], by: int) -> None:
+        items = [create_topics.CreatableTopicConfig(*item) for item in configs.items()]
+        topic = create_topics.CreatableTopic(name, -1, -1, [], items)
         request = create_topics.CreateTopicsRequest([topic], 10_000, validate_only=False)
         await self.repeat(
             lambda: self.broker(by),
@@ -540,6 +551,10 @@ class Script:
                         return item
             await asyncio.sleep(_RETRY_INTERVAL_S)
         raise AssertionError(f"{request[0].name}: {code!r} after {_TIMEOUT_S} s")
+
+
+def _dotted(configs: Mapping[str, str]) -> dict[str, str]:
+    return {key.replace("_", "."): value for key, value in configs.items()}
 
 
 def produce_request_of(

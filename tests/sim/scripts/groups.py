@@ -308,28 +308,51 @@ async def load_an_offset(script: Script) -> None:
 async def commit_in_an_old_generation(script: Script) -> None:
     """Commit in a generation of a classic group that is over."""
     await script.create("t")
-    coordinator = await script.coordinator(_GROUP)
-    connection = script.world.connect(coordinator)
-
-    async def join(member_id: str) -> Any:
-        protocols = [join_group.JoinGroupRequestProtocol("range", b"subscription")]
-        request = join_group.JoinGroupRequest(
-            _GROUP, 10_000, 10_000, member_id, None, "consumer", protocols
-        )
-        return await connection.ask(apis.JOIN_GROUP, 5, request, 30.0)
-
-    member_id, generation = (await join("")).member_id, -1
-    for _ in range(2):
-        generation = (await join(member_id)).generation_id
-        assignments = [sync_group.SyncGroupRequestAssignment(member_id, b"")]
-        request = sync_group.SyncGroupRequest(
-            _GROUP, generation, member_id, assignments=assignments
-        )
-        await connection.ask(apis.SYNC_GROUP, 3, request, 10.0)
+    member_id, generation = await _join_classic(script)
     code = await _commit(script, generation - 1, member_id)
     assert code is not ErrorCode.NONE, "a commit in an old generation is accepted"
     code = await _commit(script, generation, member_id)
     assert code is ErrorCode.NONE, f"a commit is refused by {code.name}"
+
+
+async def delete_an_offset_of_a_subscribed_topic(script: Script) -> None:
+    """Delete an offset while a classic member subscribes to its topic."""
+    await script.create("t")
+    member_id, generation = await _join_classic(script)
+    await _commit(script, generation, member_id)
+    group = Group(script, _GROUP)
+    await group.forget(PART)
+    found = await group.committed(PART)
+    assert found == 1, f"the offset of a subscribed topic is {found}"
+
+
+async def _join_classic(script: Script) -> tuple[str, int]:
+    """Let a classic member of the consumer protocol join twice. Return its id and generation."""
+    connection = script.world.connect(await script.coordinator(_GROUP))
+    # ConsumerProtocolSubscription, version 0
+    subscription = (
+        b"\0\0" + (1).to_bytes(4, "big") + b"\0\1t" + (-1).to_bytes(4, "big", signed=True)
+    )
+    member_id, generation = "", -1
+    for _ in range(3):
+        request = join_group.JoinGroupRequest(
+            _GROUP,
+            10_000,
+            10_000,
+            member_id,
+            None,
+            "consumer",
+            [join_group.JoinGroupRequestProtocol("range", subscription)],
+        )
+        joined = await connection.ask(apis.JOIN_GROUP, 5, request, 30.0)
+        member_id, generation = joined.member_id, joined.generation_id
+        if joined.error_code == ErrorCode.NONE:
+            assignments = [sync_group.SyncGroupRequestAssignment(member_id, b"")]
+            syncing = sync_group.SyncGroupRequest(
+                _GROUP, generation, member_id, assignments=assignments
+            )
+            await connection.ask(apis.SYNC_GROUP, 3, syncing, 10.0)
+    return member_id, generation
 
 
 async def _commit(script: Script, epoch: int, member_id: str) -> ErrorCode:

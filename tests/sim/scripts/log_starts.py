@@ -6,7 +6,8 @@ from typing import Any
 from penstock.protocol import apis
 from penstock.protocol.gen import delete_records
 from tests.sim.checkers import Part
-from tests.sim.directed import Script
+from tests.sim.directed import Script, in_cluster
+from tests.sim.log_starts import LogStarts
 from tests.sim.nodes import DELETE_RECORDS_VERSION
 from tests.sim.scripts.offsets import EARLIEST, listed
 
@@ -61,3 +62,39 @@ async def delete_without_the_controller(script: Script) -> None:
         await asyncio.sleep(1.0)
         start = await _start(script)
         assert start == 0, f"the log is said to start at {start} before that is committed"
+
+
+@in_cluster(delete_grace_ms=3_600_000)
+async def fork_with_deleted_records(script: Script) -> None:
+    """Fork a topic with the records that were deleted a while ago."""
+    await script.create("t")
+    for value in (b"1", b"2"):
+        await script.write(PART, (b"k", value))
+        await script.upload(1)
+    await delete(script, 1)
+    await asyncio.sleep(300.0)
+    await script.fork("f", "t", penstock_fork_deleted_records="true")
+    found = [record.value for record in await script.read(("f", 0))]
+    assert found == [b"1", b"2"], f"the fork has {found}"
+
+
+async def retain_records(script: Script) -> None:
+    """Let brokers look for old records in a topic that keeps them for an hour, and in one that
+    keeps 1,000 bytes.
+    """
+    world = script.world
+    world.log_starts = LogStarts(world, has_age=True)
+    await script.restart(1)
+    await script.create("t", retention_ms="3600000")
+    await script.create("sized", retention_bytes="1000")
+    for number in range(5):
+        for name in ("t", "sized"):
+            await script.write((name, 0), (b"k", bytes([number]) * 400))
+        await script.upload(1)
+    await asyncio.sleep(10.0)
+    count = len(await script.read(PART))
+    assert count == 5, f"{count} of 5 records are left of the last hour"
+    topic = script.topic("sized").partitions[0]
+    stream = world.metadata.image.streams.known(topic.data_stream_id)
+    size_bytes = sum(entry.size_bytes for entry in stream.entries)
+    assert 1_000 <= size_bytes < 2_000, f"{size_bytes} bytes are left of at least 1000"

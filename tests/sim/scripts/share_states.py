@@ -17,7 +17,7 @@ from tests.sim.connections import Unanswered
 from tests.sim.directed import Script
 
 PART: Part = ("t", 0)
-_GROUP: Final = "g"
+GROUP: Final = "g"
 _EPOCH: Final = 1
 
 
@@ -36,7 +36,7 @@ class States:
         data = initializing.InitializeStateData(
             self._topic_id(), [initializing.PartitionData(PART[1], _EPOCH, 0)]
         )
-        request = initializing.InitializeShareGroupStateRequest(_GROUP, [data])
+        request = initializing.InitializeShareGroupStateRequest(GROUP, [data])
         await self._repeat(apis.INITIALIZE_SHARE_GROUP_STATE, 0, request)
 
     async def read(self, leader_epoch: int) -> tuple[int, set[int]]:
@@ -61,7 +61,7 @@ class States:
         data = reading.ReadStateData(
             self._topic_id(), [reading.PartitionData(PART[1], leader_epoch)]
         )
-        return reading.ReadShareGroupStateRequest(_GROUP, [data])
+        return reading.ReadShareGroupStateRequest(GROUP, [data])
 
     async def write(
         self, leader_epoch: int, offset: int, start_offset: int = NO_START_OFFSET
@@ -85,7 +85,7 @@ class States:
         batch = writing.StateBatch(offset, offset, ACKNOWLEDGED, 1)
         data = writing.PartitionData(PART[1], _EPOCH, leader_epoch, start_offset, 0, [batch])
         return writing.WriteShareGroupStateRequest(
-            _GROUP, [writing.WriteStateData(self._topic_id(), [data])]
+            GROUP, [writing.WriteStateData(self._topic_id(), [data])]
         )
 
     async def _repeat(self, api: Any, version: int, request: Any) -> Any:

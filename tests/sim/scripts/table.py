@@ -6,12 +6,14 @@ from typing import TypeAlias
 from tests.sim.directed import ScriptFunction
 from tests.sim.scripts import (
     cleaning,
+    controllers,
     groups,
     late,
     log_starts,
     logs,
     near,
     offsets,
+    share_fetch,
     share_states,
     topics,
     transactions,
@@ -67,6 +69,10 @@ _WAL: _Found = {
     ],
     "zombie_may_close": [(wal.commit_late, "goes back")],
     "zombie_may_commit": [(wal.commit_late, "goes back")],
+    "slots_behind_a_hole_always_prove_it": [(wal.crash_with_slots_under_way, "does not hold")],
+    "readers_bridge_holes": [(wal.read_a_tail_with_a_lost_slot, "said to end at 3")],
+    "readers_do_not_doubt": [(wal.read_a_tail_with_a_lost_slot, "said to end at 1")],
+    "readers_end_at_a_lost_slot": [(wal.read_a_tail_with_a_lost_slot, "said to end at 1")],
 }
 _CLEANING: _Found = {
     "abort_markers_dropped": [
@@ -111,6 +117,15 @@ _OFFSETS: _Found = {
     "log_start_named_before_it_is_committed": [
         (log_starts.delete_without_the_controller, "start at 1 before")
     ],
+    "everything_is_old": [(log_starts.retain_records, "the log start moves from 0 to 3")],
+    "size_is_exceeded_by_the_last_range": [
+        (log_starts.retain_records, "bytes are left of at least 1000")
+    ],
+    "forks_begin_at_the_log_start": [(log_starts.fork_with_deleted_records, "OFFSET_OUT_OF_RANGE")],
+    "kept_records_do_not_hold_their_objects": [
+        (log_starts.fork_with_deleted_records, "refers to an object that does not exist")
+    ],
+    "kept_records_dropped_at_once": [(log_starts.fork_with_deleted_records, "INVALID_CONFIG")],
 }
 _TOPICS: _Found = {
     "forks_below_cleaned_ranges": [
@@ -149,6 +164,10 @@ _TOPICS: _Found = {
     "snapshots_forget_open_transactions": [(topics.fork_with_an_open_transaction, "b'b': b'open'")],
     "snapshots_of_the_committed_metadata": [(topics.fork_what_only_the_wal_has, "the fork has {}")],
     "undelete_keeps_the_leader_epoch": [(topics.undelete_a_topic, "was 0, now it is 0")],
+    "batches_cut_at_the_fork": [(topics.fork_inside_a_batch, "CORRUPT_MESSAGE")],
+    "snapshots_without_group_offsets": [
+        (topics.take_a_snapshot_with_a_group, "the snapshot has the offsets []")
+    ],
 }
 _TRANSACTIONS: _Found = {
     "appended_before_the_coordinator_knows": [
@@ -263,8 +282,11 @@ _GROUPS: _Found = {
     "generations_unchecked": [
         (groups.commit_in_an_old_generation, "an old generation is accepted")
     ],
+    "offsets_of_subscribed_topics_deleted": [
+        (groups.delete_an_offset_of_a_subscribed_topic, "a subscribed topic is -1")
+    ],
 }
-_SHARE_STATES: _Found = {
+_SHARES: _Found = {
     "states_confirmed_before_durable": [
         (share_states.write_while_the_store_hangs, "before it is durable")
     ],
@@ -281,6 +303,34 @@ _SHARE_STATES: _Found = {
     "states_initialized_again": [(share_states.initialize_again, "the state is (0, set())")],
     "copies_without_batches": [(share_states.load_a_state, "the state is (1, set())")],
     "start_offsets_not_kept": [(share_states.load_a_state, "the state is (0, {1, 3")],
+    "acknowledged_before_stored": [
+        (share_fetch.acknowledge_while_the_store_hangs, "before it is durable")
+    ],
+    "stored_share_states_forgotten": [
+        (share_fetch.move_with_acknowledged_records, "gives [2, 3, 4]")
+    ],
+    "share_start_offsets_forgotten": [
+        (share_fetch.move_with_acknowledged_records, "gives [0, 1, 2, 3, 4]")
+    ],
+    "gaps_taken_for_done": [(share_fetch.move_with_acknowledged_records, "gives [4]")],
+}
+_CONTROLLERS: _Found = {
+    "commit_answered_before_the_quorum": [
+        (controllers.crash_with_a_slow_disk, "is taken for committed")
+    ],
+    "journal_not_synced": [
+        (controllers.crash_after_a_creation, "which only [] of (0,) have on disk")
+    ],
+    "snapshots_forget_the_stored_stream": [
+        (controllers.load_a_snapshot_with_a_fork, "CORRUPT_MESSAGE")
+    ],
+    "uncommitted_records_are_served": [
+        (controllers.crash_with_a_slow_disk, "that are not the committed ones")
+    ],
+    "removal_answered_before_the_commit": [
+        (controllers.remove_an_acl_with_a_slow_disk, "before it is committed")
+    ],
+    "removal_takes_the_acls_beside_it": [(controllers.remove_an_acl, "['User:b'] have an ACL")],
 }
 FOUND_BY: _Found = {
     **_LOGS,
@@ -290,5 +340,6 @@ FOUND_BY: _Found = {
     **_TOPICS,
     **_TRANSACTIONS,
     **_GROUPS,
-    **_SHARE_STATES,
+    **_SHARES,
+    **_CONTROLLERS,
 }

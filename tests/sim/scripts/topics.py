@@ -8,7 +8,7 @@ from penstock.protocol import apis
 from penstock.protocol.gen import create_partitions, fetch
 from tests.sim.checkers import Part
 from tests.sim.directed import Script, in_cluster
-from tests.sim.directed_clients import Producer
+from tests.sim.directed_clients import Group, Producer
 from tests.sim.topic_offsets import TopicOffsets
 
 PART: Part = ("t", 0)
@@ -86,6 +86,28 @@ async def fork_with_an_open_transaction(script: Script) -> None:
         await script.write((name, 0), (b"c", b"own"))
         found = await script.values((name, 0), committed=True)
         assert found == {b"a": b"plain", b"c": b"own"}, f"readers of the fork get {found}"
+
+
+async def fork_inside_a_batch(script: Script) -> None:
+    """Fork a topic at an offset in the middle of a batch."""
+    await script.create("t")
+    await script.write(PART, (b"a", b"1"))
+    await script.write(PART, (b"b", b"1"), (b"c", b"1"))
+    await script.upload(1)
+    await script.fork("f", "t", penstock_fork_offsets="0:2")
+    found = await script.values(("f", 0))
+    assert found == {b"a": b"1"}, f"the fork has {found}"
+
+
+async def take_a_snapshot_with_a_group(script: Script) -> None:
+    """Take a snapshot of a topic of which a group has committed an offset."""
+    await script.create("t")
+    await Group(script).commit(PART, 1)
+    await script.fork("t@s", "t")
+    snapshot = script.world.metadata.image.frozen_topics.by_full_name("t@s")
+    assert snapshot is not None
+    found = [(item.group, list(item.offsets)) for item in snapshot.group_offsets]
+    assert found == [("g", [(0, 1)])], f"the snapshot has the offsets {found}"
 
 
 async def fork_what_only_the_wal_has(script: Script) -> None:

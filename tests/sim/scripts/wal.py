@@ -4,6 +4,8 @@ import asyncio
 from typing import Any, Final
 
 from penstock.base.ids import WalSequence
+from penstock.lake.manifest.errors import EndInDoubt
+from penstock.lake.manifest.view import ClusterView
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.format.keys import wal_key
 from tests.sim.checkers import Part
@@ -156,6 +158,37 @@ async def lose_a_slot(script: Script) -> None:
     script.world.bucket.restore(key)
     await script.until_led(PART, 2)
     await _check_values(script, b"0", b"1", b"2")
+
+
+async def crash_with_slots_under_way(script: Script) -> None:
+    """Kill a leader whose later slot is stored, and whose earlier one never arrives."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"0"))
+    held, broker = script.hold(1, first=1), script.broker(1)
+    script.producing(broker, PART, script.batch((b"k", b"1")))
+    await script.until(lambda: held.count == 1)
+    script.producing(broker, PART, script.batch((b"k", b"2")))
+    await script.until(lambda: held.count == 2)
+    await asyncio.sleep(0.5)
+    script.kill(1)
+    await script.until_led(PART, 2)
+    await _check_values(script, b"0")
+
+
+async def read_a_tail_with_a_lost_slot(script: Script) -> None:
+    """Read the ends of a log from the store alone, while the store has lost a slot."""
+    await script.create("t")
+    await asyncio.sleep(15.0)  # until the manifest has the topic
+    for number in range(3):
+        await script.write(PART, (b"k", b"%d" % number))
+    script.world.bucket.strike(wal_key(script.broker(1).me, WalSequence(1)), None)
+    view = ClusterView(script.world.bucket)
+    try:
+        await view.refresh()
+        (state,) = await view.partitions(["t"])
+    except EndInDoubt:
+        return
+    raise AssertionError(f"the log is said to end at {state.end_offset}")
 
 
 async def read_a_damaged_object(script: Script) -> None:

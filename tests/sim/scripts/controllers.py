@@ -1,0 +1,124 @@
+"""Scripts about the journal of the controller, its snapshots and ACLs."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import CreateAcls, CreateTopics, DeleteAcls, NewTopic
+from penstock.controller.metadata.acls import AclFilter
+from penstock.controller.metadata.records import AclEntry
+from tests.sim.directed import Script, in_cluster
+
+_SLOW: Final = 100_000.0
+
+
+async def crash_after_a_creation(script: Script) -> None:
+    await script.create("t")
+    await script.restart_controller()
+    script.topic("t")
+
+
+async def crash_with_a_slow_disk(script: Script) -> None:
+    """Crash the controller while the creation of a topic is not durable. What brokers or clients
+    know of it has to stay.
+    """
+    (disk,) = script.world.disks.values()
+    disk.slow_factor = _SLOW
+    admin, is_answered = script.world.admin, False
+    request = CreateTopics(topics=[NewTopic(name="t", partitions=1)])
+
+    async def create() -> None:
+        nonlocal is_answered
+        with suppress(ControllerError, TimeoutError):
+            await admin.client.create_topics(request, timeout_s=5.0)
+            is_answered = True
+
+    admin.start(create)
+    await asyncio.sleep(2.0)
+    is_known = script.broker(1).image.topics.by_name("t") is not None
+    disk.slow_factor = 1.0
+    await script.restart_controller()
+    is_there = script.world.metadata.image.topics.by_name("t") is not None
+    assert is_there or not is_answered, "a topic was created, and is gone"
+    assert is_there or not is_known, "a broker knows a topic that does not exist"
+
+
+@in_cluster(snapshot_records=5)
+async def load_a_snapshot_with_a_fork(script: Script) -> None:
+    """Restart the controller behind a snapshot that has a fork."""
+    await script.create("t")
+    await script.write(("t", 0), (b"k", b"v"))
+    await script.upload(1)
+    await script.fork("f", "t")
+    for number in range(10):
+        await script.create(f"other{number}")
+    await asyncio.sleep(1.0)
+    await script.restart_controller()
+    await script.restart(2)
+    await script.restart(1)
+    found = await script.values(("f", 0))
+    assert found == {b"k": b"v"}, f"the fork has {found}"
+
+
+@in_cluster(snapshot_records=5)
+async def remove_an_acl(script: Script) -> None:
+    """Remove one of three ACLs of a topic, and restart the controller behind a snapshot."""
+    acls = [_acl(f"User:{name}") for name in "abc"]
+    await _with_client(script, CreateAcls(acls=acls))
+    await _with_client(script, DeleteAcls(filters=[AclFilter(principal="User:a")]))
+    await script.until(lambda: set(script.broker(1).image.acls) != set(acls))
+    found = sorted(acl.principal for acl in script.broker(1).image.acls)
+    assert found == ["User:b", "User:c"], f"{found} have an ACL"
+    for number in range(10):
+        await script.create(f"t{number}")
+    await asyncio.sleep(1.0)
+    await script.restart_controller()
+    await script.restart(1)
+    found = sorted(acl.principal for acl in script.broker(1).image.acls)
+    assert found == ["User:b", "User:c"], f"behind a snapshot, {found} have an ACL"
+
+
+async def remove_an_acl_with_a_slow_disk(script: Script) -> None:
+    """Remove an ACL while the controller cannot store that."""
+    acl = _acl("User:a")
+    await _with_client(script, CreateAcls(acls=[acl]))
+    (disk,) = script.world.disks.values()
+    disk.slow_factor = _SLOW
+    request = DeleteAcls(filters=[AclFilter(principal=acl.principal)])
+    is_answered = await _with_client(script, request, timeout_s=2.0)
+    assert not is_answered, "the removal is answered before it is committed"
+
+
+def _acl(principal: str) -> AclEntry:
+    return AclEntry(
+        ResourceType.TOPIC,
+        PatternType.LITERAL,
+        "t",
+        principal,
+        "*",
+        Operation.WRITE,
+        Permission.ALLOW,
+    )
+
+
+async def _with_client(
+    script: Script, request: CreateAcls | DeleteAcls, timeout_s: float = 10.0
+) -> bool:
+    """Send a request to the controller. Return whether it is answered."""
+    admin, outcome = script.world.admin, list[bool]()
+
+    async def ask() -> None:
+        is_answered = False
+        with suppress(ControllerError, TimeoutError):
+            if isinstance(request, CreateAcls):
+                await admin.client.create_acls(request, timeout_s=timeout_s)
+            else:
+                await admin.client.delete_acls(request, timeout_s=timeout_s)
+            is_answered = True
+        outcome.append(is_answered)
+
+    admin.start(ask)
+    await script.until(lambda: outcome)
+    return outcome[0]
