@@ -12,7 +12,7 @@ import msgspec
 import penstock.broker.partition.retention as retention
 from penstock.broker.partition.opener import PartitionOpener
 from penstock.broker.partition.partition import Partition
-from penstock.controller.managers import forks, kept_logs
+from penstock.controller.managers import deleted_records, forks
 from penstock.controller.metadata import invariants
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectPhase, ObjectsImage
@@ -77,8 +77,8 @@ def _size_is_exceeded_by_the_last_range() -> list[Patch]:
 
 
 def _kept_records_dropped_at_once() -> list[Patch]:
-    real = kept_logs._due
-    return [(kept_logs, "_due", lambda image, stream, _: real(image, stream, lambda _: 1e9))]
+    real = deleted_records._due
+    return [(deleted_records, "_due", lambda image, stream, _: real(image, stream, lambda _: 1e9))]
 
 
 def _forks_begin_at_the_log_start() -> list[Patch]:
