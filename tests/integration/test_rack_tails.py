@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from penstock.base.ids import NodeId
 from penstock.broker.handlers.recent_brokers import LISTED_S
 from penstock.broker.node import Broker
 from penstock.broker.partition.partition import Partition
@@ -306,7 +307,7 @@ async def test_the_leader_changes_while_the_rack_cannot_read(
     await world.produce(*values(10, 10))
     assert await read(consumer, 10) == values(10, 10)
     (after,) = set(range(len(RACKS))) - {near, before}
-    target = PartitionTarget(topic=TOPIC, partition=0, replicas=[after])
+    target = PartitionTarget(topic=TOPIC, partition=0, replicas=[NodeId(after)])
     await world.leader.client.alter_reassignments(AlterReassignments(partitions=[target]))
     await until(lambda: world.cluster.leader_of(TOPIC) == after)
     await world.cluster.until_served(TOPIC)
