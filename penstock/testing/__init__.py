@@ -3,7 +3,7 @@ This module has the types that tests name.
 
 Invariant: importing this costs nothing, because pytest loads the plugin in every run of every user
 of Penstock; names are imported on first use. Must not import pytest: only `penstock.testing.plugin`
-does, and only pytest imports that.
+does, which `pyspark_penstock.pytest_plugin` loads.
 """
 
 from typing import TYPE_CHECKING

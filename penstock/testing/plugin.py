@@ -1,8 +1,8 @@
-"""The plugin that pytest loads by its entry point: options, the fixtures `penstock_cluster` and
-`penstock`, and the log in reports.
+"""The plugin that `pyspark_penstock.pytest_plugin` loads: options, the fixtures `penstock` and
+`penstock_cluster`, and the log in reports.
 
 Invariant: a run without our fixtures imports this module and `options` alone (1 ms, only the
-standard library), and never fails because of them; pytest loads `pyspark_penstock.pytest_plugin`.
+standard library), and never fails because of them.
 A cluster belongs to one pytest process, so each worker of pytest-xdist has its own, on free ports.
 """
 

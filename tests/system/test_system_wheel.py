@@ -3,6 +3,7 @@ cluster, the pytest plugin, and all of them beside a user's modules with the nam
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -267,6 +268,15 @@ def test_the_wheel_has_two_names_and_nothing_of_developers(wheel: Path) -> None:
     assert {name for name in data if not name.startswith(pages)} == {
         f"penstock/{path.relative_to(ROOT)}" for path in (ROOT / "protocol").rglob("*.so")
     }
+
+
+def test_the_page_on_pypi_has_no_relative_links(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        page = archive.read(name).decode()
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert len(links) > 30
+    assert [link for link in links if not link.startswith("https://")] == []
 
 
 def test_modules_of_users_may_have_the_names_of_our_folders(
