@@ -33,6 +33,8 @@ class EmbeddedSubscription:
     topics: tuple[str, ...]
     owned: Mapping[str, frozenset[int]] = field(default_factory=dict[str, frozenset[int]])
     rack_id: str | None = None
+    generation: int = -1
+    """In which `owned` was assigned; -1: not said."""
 
 
 def decode_subscription(data: bytes) -> EmbeddedSubscription:
@@ -44,10 +46,9 @@ def decode_subscription(data: bytes) -> EmbeddedSubscription:
         owned: dict[str, frozenset[int]] = {}
         if version >= _FIRST_WITH_OWNED:
             owned = _read_partitions(reader)
-        if version >= _FIRST_WITH_GENERATION:
-            reader.i32()
+        generation = reader.i32() if version >= _FIRST_WITH_GENERATION else -1
         rack_id = reader.nullable_string(False) if version >= _FIRST_WITH_RACK else None
-        return EmbeddedSubscription(topics, owned, rack_id)
+        return EmbeddedSubscription(topics, owned, rack_id, generation)
     except WireError as error:
         raise MalformedEmbedded(str(error)) from error
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from penstock.broker.groups.classic.embedded import (
     CONSUMER_PROTOCOL,
+    EmbeddedSubscription,
     MalformedEmbedded,
     decode_assignment,
     decode_subscription,
@@ -43,8 +44,9 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) -> GroupChanges:
-    """Fill a new consumer group with the members of a classic one, which keep what they have.
-    Raises MalformedEmbedded.
+    """Fill a new consumer group with the members of a classic one, which keep what they have: their
+    assignment, which is empty while a rebalance begins again before they sync, and what they owned
+    when they joined (KIP-429), until they join again without it. Raises MalformedEmbedded.
     """
     subscriptions = {
         member_id: decode_subscription(member.metadata_for(classic.protocol or ""))
@@ -55,9 +57,10 @@ def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) ->
     epoch = GroupEpoch(classic.generation, metadata_hash_of(names, topics))
     changes.put(ConsumerRecordKind.GROUP, epoch)
     changes.put(ConsumerRecordKind.TARGET_EPOCH, classic.generation)
+    owned = _owned_by(classic, subscriptions, topics)
     for member_id, member in classic.members.items():
         subscription = subscriptions[member_id]
-        assigned = _by_id(decode_assignment(member.assignment), topics)
+        assigned = owned[member_id]
         metadata = MemberMetadata(
             member.instance_id,
             subscription.rack_id,
@@ -74,6 +77,32 @@ def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) ->
         changes.put(ConsumerRecordKind.TARGET, assigned, member_id)
         changes.put(ConsumerRecordKind.CURRENT, current, member_id)
     return changes
+
+
+def _owned_by(
+    classic: ClassicGroup,
+    subscriptions: Mapping[str, EmbeddedSubscription],
+    topics: TopicsView,
+) -> dict[str, Assignment]:
+    """Return what each member may own. An assignment counts more than what another member says, and
+    of two members the one with the later generation.
+    """
+    claims = [
+        (member_id, _by_id(decode_assignment(member.assignment), topics))
+        for member_id, member in classic.members.items()
+    ]
+    by_age = sorted(subscriptions.items(), key=lambda item: item[1].generation, reverse=True)
+    claims += [(member_id, _by_id(said.owned, topics)) for member_id, said in by_age]
+    found: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in subscriptions}
+    taken: dict[UUID, frozenset[int]] = {}
+    for member_id, claimed in claims:
+        for topic_id, indexes in claimed.items():
+            free = indexes - taken.get(topic_id, frozenset())
+            if free:
+                mine = found[member_id]
+                mine[topic_id] = mine.get(topic_id, frozenset()) | free
+                taken[topic_id] = taken.get(topic_id, frozenset()) | free
+    return dict(found)
 
 
 def downgraded(group: ConsumerGroup, topics: TopicsView) -> list[Member]:
