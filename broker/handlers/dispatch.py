@@ -272,7 +272,7 @@ class RequestDispatcher:
         check_session(self._node, ctx)
         try:
             response = handler(self._node, ctx)
-        except WireError:
+        except (WireError, CannotAnswer):
             raise
         except LongRequest as long:
             work = self._answer_long(handler, ctx, long.decode)

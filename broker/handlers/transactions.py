@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 
 from penstock.base.acls import Operation, ResourceType
 from penstock.base.regular_expressions import RegexInvalid, compiled
-from penstock.broker.coordination.connection_order import LateRequest
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
 from penstock.broker.coordination.log import TransactionalProducer
 from penstock.broker.errors import ErrorCode
@@ -40,7 +39,6 @@ from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.txn_markers import led_partition
 from penstock.broker.handlers.yielding import each_once, gathered, sliced
-from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.verification import Guard
@@ -249,13 +247,10 @@ async def _add_partitions(
     producer: ProducerIdentity,
     partitions: Iterable[TopicPartition],
 ) -> ErrorCode:
-    """Add the partitions to the transaction. Raises CannotAnswer for a late request."""
-    try:
-        return await node.transactions.add_partitions(
-            transactional_id, producer, partitions, connection_id=ctx.connection.id
-        )
-    except LateRequest as error:
-        raise CannotAnswer(str(error)) from None
+    """Add the partitions to the transaction. Raises LateRequest."""
+    return await node.transactions.add_partitions(
+        transactional_id, producer, partitions, connection_id=ctx.connection.id
+    )
 
 
 async def handle_add_offsets_to_txn(node: Node, ctx: RequestContext) -> Response:
@@ -286,15 +281,12 @@ async def handle_end_txn(node: Node, ctx: RequestContext) -> Response:
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     if ctx.api_version >= _FIRST_WITH_NEXT_EPOCH:
         return encode_response(ctx, await _end_epoch(node, request, producer))
-    try:
-        code = await node.transactions.end(
-            request.transactional_id,
-            producer,
-            committed=request.committed,
-            connection_id=ctx.connection.id,
-        )
-    except LateRequest as error:
-        raise CannotAnswer(str(error)) from None
+    code = await node.transactions.end(
+        request.transactional_id,
+        producer,
+        committed=request.committed,
+        connection_id=ctx.connection.id,
+    )
     return encode_response(ctx, end_txn.EndTxnResponse(error_code=_code(ctx, code)))
 
 
@@ -328,12 +320,9 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
     results: dict[TopicPartition, ErrorCode] = {}
     if refused is None and (offsets or not denied):
         read = begin_read(node) if found.needs_read else None
-        try:
-            node.groups.transactional_commits.admit(
-                request.group_id, request.producer_id, request.producer_epoch, ctx.connection.id
-            )
-        except LateRequest as error:
-            raise CannotAnswer(str(error)) from None
+        node.groups.transactional_commits.admit(
+            request.group_id, request.producer_id, request.producer_epoch, ctx.connection.id
+        )
         results = await _commit_offsets(node, ctx, request, offsets)
         results = await settled(node, results, offsets, read)
     for topic in request.topics:

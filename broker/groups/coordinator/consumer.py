@@ -9,6 +9,7 @@ Source: Kafka GroupCoordinatorService, CoordinatorRuntime.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.base.regular_expressions import RegexInvalid
 from penstock.broker.coordination.log import KeyValue
@@ -65,7 +66,10 @@ from penstock.broker.groups.offsets.records import (
     encode_group_key,
     encode_group_value,
 )
+from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
+
+_HEARTBEAT: Final = apis.CONSUMER_GROUP_HEARTBEAT.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +112,25 @@ class ConsumerCoordinator:
         request: HeartbeatRequest,
         version: int,
         may_describe: Callable[[str], bool] | None = None,
+        connection_id: int | None = None,
     ) -> HeartbeatResult:
-        """Handle ConsumerGroupHeartbeat. The answer is durable.
+        """Handle ConsumerGroupHeartbeat. The answer is durable. Raises LateRequest.
 
         version: of the request. Members of version 0 get an id when they join. may_describe: tells
-        whether the client may describe a topic; None if everyone may.
+        whether the client may describe a topic; None if everyone may. connection_id: see
+        `GroupCoordinator.join`.
         """
         topics = DescribableTopics(self._topics, may_describe) if may_describe else self._topics
         try:
             check_heartbeat(group_id, request, version, self._limits_of(group_id).assignors)
+            sender = request.member_id
             if not request.member_id and request.member_epoch == JOIN_EPOCH:
                 request = replace(request, member_id=self._new_member_id(request.client_id))
             await self._match_topics(group_id, request, topics)
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
+            self._home.admit(_HEARTBEAT, group_id, sender, connection_id)
             result, outcome = self._step(group, request, topics)
         except HeartbeatRefused as refused:
             return refused.result

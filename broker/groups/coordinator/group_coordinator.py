@@ -22,7 +22,7 @@ from uuid import UUID
 import structlog
 
 from penstock.broker.coordination.compaction import CompactionLimits
-from penstock.broker.coordination.connection_order import ConnectionOrder
+from penstock.broker.coordination.connection_order import MEMBERS_MAX, ConnectionOrder
 from penstock.broker.coordination.log import (
     CoordinatorLog,
     Done,
@@ -68,6 +68,7 @@ from penstock.broker.groups.share.state.model import ShareStateStore
 from penstock.broker.groups.streams.model import StreamsLimits
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.features import OFFSETS_VERSION
+from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
@@ -131,6 +132,7 @@ class GroupCoordinator:
         self._expiry: asyncio.TimerHandle | None = None
         self.transactional_commits = ConnectionOrder()
         """Late requests by group. Used by the handler of TxnOffsetCommit."""
+        self._requests = ConnectionOrder(MEMBERS_MAX)
 
     def reconfigure(self, limits: GroupLimits) -> None:
         """Use other limits, from the next step of each group on."""
@@ -291,9 +293,20 @@ class GroupCoordinator:
 
     # --- membership -------------------------------------------------------------------------------
 
-    async def join(self, group_id: str, request: JoinRequest) -> JoinResult:
+    def admit(self, api_key: int, group_id: str, member_id: str, connection_id: int | None) -> None:
+        """See `ConnectionOrder.admit_member`. Protocols call this in the step that executes the
+        request, once they know that the group is here.
+        """
+        self._requests.admit_member(api_key, group_id, member_id, connection_id)
+
+    async def join(
+        self, group_id: str, request: JoinRequest, connection_id: int | None = None
+    ) -> JoinResult:
         """Join the group. Waits until the rebalance completes, at most for the members' rebalance
         timeout.
+
+        connection_id: grows with each connection of this broker, as for the other requests of
+        members; None: the request comes from no connection. Raises LateRequest.
         """
         if group_id == "":
             return JoinResult(error=ErrorCode.INVALID_GROUP_ID, member_id=request.member_id)
@@ -301,6 +314,7 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
+        self.admit(apis.JOIN_GROUP.key, group_id, request.member_id, connection_id)
         if group.share is not None or (group.streams is not None and group.streams.members):
             return JoinResult(
                 error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id
@@ -310,7 +324,10 @@ class GroupCoordinator:
         self.consumers.make_classic(group)
         return await self._classics.join(group, request)
 
-    async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
+    async def sync(
+        self, group_id: str, request: SyncRequest, connection_id: int | None = None
+    ) -> SyncResult:
+        """Return the assignment of the member, once it is durable. Raises LateRequest."""
         group = self._find_for_classic(group_id)
         if isinstance(group, ErrorCode):
             return SyncResult(
@@ -318,6 +335,7 @@ class GroupCoordinator:
                 if group is ErrorCode.GROUP_ID_NOT_FOUND
                 else group
             )
+        self.admit(apis.SYNC_GROUP.key, group_id, request.member_id, connection_id)
         if group.consumer is not None:
             return await self.consumers.sync(group, request)
         return await self._classics.sync(group, request)
@@ -360,17 +378,21 @@ class GroupCoordinator:
         offsets: dict[TopicPartition, CommittedOffset],
         *,
         knows_epochs: bool = True,
+        connection_id: int | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets; they are durable if the result is NONE. Offsets with too long metadata
         are refused individually. As in Kafka, consumers without a group use the empty id.
 
         generation: the member epoch in a consumer or streams group. knows_epochs: the version of
-        the request has one (9 and later).
+        the request has one (9 and later). Raises LateRequest; without a generation the commit may
+        be one of an administrator, who may go back, and is never late.
         """
         member = (member_id, instance_id, generation)
         group = self._admit(group_id, member, offsets, knows_epochs=knows_epochs)
         if isinstance(group, ErrorCode):
             return dict.fromkeys(offsets, group)
+        if generation >= 0:
+            self.admit(apis.OFFSET_COMMIT.key, group_id, member_id, connection_id)
         results, accepted = _check_metadata(offsets)
         if accepted:
             outcome = await self.append(

@@ -7,7 +7,7 @@ Source: Kafka GroupCoordinatorService, GroupMetadataManager (streams part); KIP-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.broker.groups.common.changes import GroupChanges
 from penstock.broker.groups.common.model import JOIN_EPOCH, GroupState, HeartbeatRefused, TopicsView
@@ -30,9 +30,11 @@ from penstock.broker.groups.streams.model import (
 )
 from penstock.broker.groups.streams.validation import check_streams_heartbeat
 from penstock.broker.groups.streams.values import NO_TASKS, Tasks, Topology
+from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
+_HEARTBEAT: Final = apis.STREAMS_GROUP_HEARTBEAT.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,18 @@ class StreamsGroups:
     # --- heartbeats -------------------------------------------------------------------------------
 
     async def heartbeat(
-        self, group_id: str, request: StreamsHeartbeatRequest
+        self, group_id: str, request: StreamsHeartbeatRequest, connection_id: int | None = None
     ) -> StreamsHeartbeatResult:
-        """Handle StreamsGroupHeartbeat. The answer is durable."""
+        """Handle StreamsGroupHeartbeat. The answer is durable. Raises LateRequest.
+
+        connection_id: see `GroupCoordinator.join`.
+        """
         try:
             check_streams_heartbeat(group_id, request)
             group = self._home.find(group_id, create=request.is_joining)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
+            self._home.admit(_HEARTBEAT, group_id, request.member_id, connection_id)
             result, outcome = self._step(group, request)
         except HeartbeatRefused as refused:
             return _failed(refused.result.error, refused.result.message)

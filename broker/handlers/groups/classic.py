@@ -100,6 +100,7 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
             needs_known_member_id=version >= 4,
             understands_skip=version >= 9,
         ),
+        ctx.connection.id,
     )
     response = join_group.JoinGroupResponse(
         error_code=result.error,
@@ -136,6 +137,7 @@ async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
             request.protocol_name,
             {item.member_id: bytes(item.assignment) for item in request.assignments},
         ),
+        ctx.connection.id,
     )
     response = sync_group.SyncGroupResponse(
         error_code=result.error,
@@ -232,6 +234,7 @@ async def _commit(
         request.generation_id_or_member_epoch,
         offsets,
         knows_epochs=ctx.api_version >= _FIRST_WITH_MEMBER_EPOCH,
+        connection_id=ctx.connection.id,
     )
 
 

@@ -68,6 +68,7 @@ async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Re
         None
         if node.authorizer is None
         else lambda name: allows_topic(node, ctx, Operation.DESCRIBE, name, logs=False),
+        connection_id=ctx.connection.id,
     )
     response = heartbeats.ConsumerGroupHeartbeatResponse(
         error_code=result.error,

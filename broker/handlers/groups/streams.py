@@ -59,7 +59,7 @@ async def handle_streams_group_heartbeat(node: Node, ctx: RequestContext) -> Res
         await check_topics(node, ctx, Operation.DESCRIBE, _topic_names(topology))
     await node.groups.ready(request.group_id)
     result = await node.groups.streams.heartbeat(
-        request.group_id, _heartbeat(ctx, request, topology)
+        request.group_id, _heartbeat(ctx, request, topology), ctx.connection.id
     )
     result = await with_missing_topics(node, ctx, result)
     return encode_response(ctx, _answer(result))

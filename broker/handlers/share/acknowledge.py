@@ -52,6 +52,7 @@ async def handle_share_acknowledge(node: Node, ctx: RequestContext) -> Response:
             raise ShareSessionRefused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if epoch == FIRST_EPOCH:
             raise ShareSessionRefused(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        node.share_sessions.admit(ctx.api_key, key, ctx.connection.id)
         node.share_sessions.resume(key, epoch)
     except ShareSessionRefused as refused:
         return encode_response(ctx, _refusal(refused.code))

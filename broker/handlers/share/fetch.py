@@ -76,7 +76,7 @@ _BATCH_RECORDS_MIN: Final = 1
 
 
 def handle_share_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
-    """See `broker.handlers.node.Handler`. Raises WireError."""
+    """See `broker.handlers.node.Handler`. Raises WireError, LateRequest."""
     request = decoded(ctx, decode_request)
     try:
         if not are_shares_on(node):
@@ -128,7 +128,7 @@ class _ShareFetchCall:
     )
 
     def __init__(self, node: Node, ctx: RequestContext, request: ShareFetchRequest) -> None:
-        """Raises ShareSessionRefused."""
+        """Raises ShareSessionRefused, LateRequest."""
         self._node = node
         self._ctx = ctx
         self._request = request
@@ -188,9 +188,10 @@ class _ShareFetchCall:
             for topic in request.topics
             for partition in topic.partitions
         ]
+        if epoch == FIRST_EPOCH and self.wanted:
+            raise ShareSessionRefused(ErrorCode.INVALID_REQUEST)
+        sessions.admit(self._ctx.api_key, self._key, self._ctx.connection.id)
         if epoch == FIRST_EPOCH:
-            if self.wanted:
-                raise ShareSessionRefused(ErrorCode.INVALID_REQUEST)
             session = sessions.open(self._key, self._ctx.connection.id, named)
             self._node.shares.keep_group(self._key.group_id)
             return session

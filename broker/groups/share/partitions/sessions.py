@@ -4,7 +4,8 @@ A ShareFetch with epoch 0 begins a session, one with epoch -1 ends it. Requests 
 only the partitions that come or go, and answers hold only partitions with records or errors.
 
 Invariants: each request has the next epoch; one with another epoch gets
-INVALID_SHARE_SESSION_EPOCH and changes nothing. A session ends with its connection.
+INVALID_SHARE_SESSION_EPOCH and changes nothing. A session ends with its connection. A late request
+neither begins, ends nor continues a session.
 Limits: `group.share.max.share.sessions` sessions, and PARTITIONS_MAX partitions in all of them. A
 member that gets none gets SHARE_SESSION_LIMIT_REACHED: evicting another session would give back
 the records of a member that works on them.
@@ -17,6 +18,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from penstock.broker.coordination.connection_order import (
+    MEMBERS_MAX,
+    ConnectionOrder,
+    LateRequest,
+)
+from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 
 FIRST_EPOCH: Final = 0
@@ -24,6 +31,7 @@ FINAL_EPOCH: Final = -1
 PARTITIONS_MAX: Final = 100_000
 """In all sessions of a broker."""
 _EPOCH_MAX: Final = 2**31 - 1
+_FORMER_MAX: Final = 8
 
 
 class ShareSessionKey(NamedTuple):
@@ -52,6 +60,9 @@ class ShareSession:
     """With each partition, whether the next answer has to name it even without records."""
     epoch: int = FIRST_EPOCH + 1
     """That of the next request."""
+    former_connections: tuple[int, ...] = ()
+    """Connections of the sessions that this one has replaced: those that the client gave up last.
+    """
 
 
 @dataclass(slots=True)
@@ -68,6 +79,7 @@ class ShareSessions:
         default_factory=dict[int, dict[ShareSessionKey, None]]
     )
     _group_counts: dict[str, int] = field(default_factory=dict[str, int])
+    _requests: ConnectionOrder = field(default_factory=lambda: ConnectionOrder(MEMBERS_MAX))
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -78,12 +90,36 @@ class ShareSessions:
     def has_group(self, group_id: str) -> bool:
         return group_id in self._group_counts
 
+    def admit(self, api_key: int, key: ShareSessionKey, connection_id: int) -> None:
+        """Record a request that is about to be executed. Raises LateRequest.
+
+        A client may have a connection for each API. If it opens its sessions on the connection of
+        its acknowledgements, a new session shows that it has given up that of the last one.
+        """
+        self._requests.admit_member(api_key, *key, connection_id)
+        session = self._sessions.get(key)
+        if (
+            session is not None
+            and api_key == apis.SHARE_ACKNOWLEDGE.key
+            and connection_id in session.former_connections
+        ):
+            raise LateRequest(
+                f"an acknowledgement for group {key.group_id} of member {key.member_id} is late:"
+                f" its share session was replaced by one on connection {session.connection_id};"
+                " reconnect and retry"
+            )
+
     def open(
         self, key: ShareSessionKey, connection_id: int, partitions: Iterable[TopicIdPartition]
     ) -> ShareSession:
         """Begin a session, in place of an earlier one. Raises ShareSessionRefused."""
-        self.close(key)
         session = ShareSession(key, connection_id, dict.fromkeys(partitions, True))
+        replaced = self.close(key)
+        if replaced is not None:
+            former = (*replaced.former_connections, replaced.connection_id)
+            session.former_connections = tuple(
+                number for number in former if number < connection_id
+            )[-_FORMER_MAX:]
         count = self.partition_count + len(session.partitions)
         if len(self._sessions) >= self.sessions_max or count > self.partitions_max:
             raise ShareSessionRefused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
