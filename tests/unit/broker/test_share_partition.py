@@ -157,6 +157,30 @@ async def test_locks_end_although_that_cannot_be_stored(states: MemoryShareState
     leader.shares.close()
 
 
+@pytest.mark.parametrize("deliveries_max", [5, 2])
+async def test_deliveries_that_could_not_be_stored_are_stored_later(
+    states: MemoryShareStates, monkeypatch: pytest.MonkeyPatch, deliveries_max: int
+) -> None:
+    """Another window, as after a reload, continues with their counts."""
+    monkeypatch.setattr(share_partition, "LOAD_RETRY_MAX_S", 0.01)
+    limits = WindowLimits(deliveries_max=deliveries_max)
+    leader = Leader(states, lock_duration_ms=LOCK_MS, limits=limits)
+    share = await leader.loaded()
+    acquire(share, "a", 0, 10)
+    states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await until(lambda: bool(acquire(share, "b", 0, 10)))
+    await until(lambda: share.window is not None and not share.window.locked_count)
+    leader.shares.drop_group(GROUP)
+    assert len(leader.shares) == 1, "it knows more than is stored"
+    states.error = ErrorCode.NONE
+    await until(lambda: share.is_idle)
+    leader.shares.drop_group(GROUP)
+    assert len(leader.shares) == 0
+    found = acquire(await leader.loaded(), "c", 0, 10)
+    assert found == ([(0, 9, 3)] if deliveries_max > 2 else [])
+    leader.shares.close()
+
+
 async def test_a_renewed_lock_lasts_longer(states: MemoryShareStates) -> None:
     leader = Leader(states, lock_duration_ms=LOCK_MS)
     share = await leader.loaded()

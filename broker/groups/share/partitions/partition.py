@@ -1,5 +1,6 @@
 """One share partition on its leader: loads its state, writes each change before it is answered, and
-ends locks in time.
+ends locks in time. Deliveries that end while the share coordinator cannot be reached are written as
+soon as it can.
 
 Invariants: changes are written one after the other, those that arrive meanwhile together. A change
 is answered when its write has an outcome. After `stop`, and when another leader or group has
@@ -83,6 +84,7 @@ class SharePartition:
         "_loop",
         "_now_ms",
         "_queue",
+        "_retry",
         "_state_epoch",
         "_store",
         "_timer",
@@ -127,6 +129,7 @@ class SharePartition:
         self._queue: list[tuple[WindowChanges, asyncio.Future[ErrorCode] | None]] = []
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
         self._waits: dict[FetchWait, None] = {}
         self._load_task = self._loop.create_task(self._load())
 
@@ -141,7 +144,7 @@ class SharePartition:
         return (
             not self._queue
             and self._writer is None
-            and (window is None or window.next_deadline is None)
+            and (window is None or (window.next_deadline is None and not window.has_unstored))
         )
 
     # --- waiting ----------------------------------------------------------------------------------
@@ -237,8 +240,9 @@ class SharePartition:
         self._load_task.cancel()
         if self._writer is not None:
             self._writer.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
         queue, self._queue = self._queue, []
         _answer_all(queue, code)
         self.wake()
@@ -332,6 +336,13 @@ class SharePartition:
             self._set_timer()
             self.wake()
         self._writer = None
+        if self.window is not None and self.window.has_unstored and self._retry is None:
+            self._retry = self._loop.call_later(LOAD_RETRY_MAX_S, self._write_unstored)
+
+    def _write_unstored(self) -> None:
+        self._retry = None
+        if self.window is not None and self.window.has_unstored:
+            self._write(WindowChanges(), None)
 
     async def _write_once(self, window: ShareWindow, changes: Sequence[WindowChanges]) -> ErrorCode:
         window.trim(self.partition.log_start_offset)

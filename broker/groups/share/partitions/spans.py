@@ -57,6 +57,7 @@ class Span:
         "origin_count",
         "state",
         "target",
+        "unstored_count",
     )
 
     def __init__(self, first: int, end: int, state: int, count: int) -> None:
@@ -70,6 +71,8 @@ class Span:
         """When the lock ends."""
         self.target = UNCHANGED
         """The state that is being written."""
+        self.unstored_count = 0
+        """The deliveries whose end could not be stored; 0: the stored count is right."""
         self.origin_count = end - first
         """Records of the span from which this one was cut. It decides how many records that fail
         again and again are delivered together.
@@ -118,6 +121,7 @@ class Span:
         rest = Span(offset, self.end, self.state, self.count)
         rest.member_id = self.member_id
         rest.deadline = self.deadline
+        rest.unstored_count = self.unstored_count
         rest.origin_count = self.origin_count
         self.end = offset
         return rest

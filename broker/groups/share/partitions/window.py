@@ -8,7 +8,8 @@ so the cost is one of spans, not of records.
 Invariants: a record is locked by at most one member. A record that is done is never delivered
 again. No record is delivered more often than the limit allows. A change of state is
 invisible until its write has succeeded; when the write fails the records stay locked until their
-deadline. The start offset passes only what is done, or what the log lost.
+deadline. A lock that ends while nothing can be written is part of the next write. The start offset
+passes only what is done, or what the log lost.
 Limits: `records_max` offsets in the window, unless one batch is larger.
 Must not: know time, I/O or requests.
 Source: Kafka `SharePartition`; KIP-932, KIP-1206 (acquire modes), KIP-1222 (renewal).
@@ -132,7 +133,14 @@ class WindowDraft:
 
 
 class ShareWindow:
-    __slots__ = ("_has_available", "_spans", "end_offset", "limits", "start_offset")
+    __slots__ = (
+        "_has_available",
+        "_spans",
+        "end_offset",
+        "has_unstored",
+        "limits",
+        "start_offset",
+    )
 
     def __init__(
         self, start_offset: int, limits: WindowLimits, batches: Iterable[StateBatch] = ()
@@ -142,6 +150,8 @@ class ShareWindow:
         """
         self.start_offset = self.end_offset = start_offset
         self.limits = limits
+        self.has_unstored = False
+        """Locks have ended whose write failed: a reload would count their deliveries again."""
         self._spans: list[Span] = []
         for batch in batches:
             if batch.last_offset < self.end_offset:
@@ -405,14 +415,27 @@ class ShareWindow:
             if is_written or changes.is_final:
                 span.finish()
                 self._has_available |= span.state == AVAILABLE
+                if not is_written:
+                    span.unstored_count = span.count
+                    self.has_unstored = True
             else:
                 span.take_back()
+        if is_written and self.has_unstored:
+            self._note_stored()
         self._advance()
         if len(self._spans) > _MERGE_FROM_SPANS:
             self._merge()
 
+    def _note_stored(self) -> None:
+        """Note a write: every one has what could not be stored before."""
+        self.has_unstored = False
+        for span in self._spans:
+            span.unstored_count = 0
+
     def draft(self, changes: Sequence[WindowChanges]) -> WindowDraft:
-        """Return what to write for these changes, which are all that have begun."""
+        """Return what to write for these changes, which are all that have begun, and for locks that
+        ended before without a write.
+        """
         start_offset, complete_count = self.start_offset, 0
         is_moving = True
         for span in self._spans:
@@ -422,9 +445,12 @@ class ShareWindow:
                 start_offset = span.end
             else:
                 complete_count += span.end - span.first
-        changed = sorted((span for item in changes for span in item.spans), key=_first)
+        changed = [span for item in changes for span in item.spans]
+        if self.has_unstored:
+            others = (span for span in self._spans if span.target == UNCHANGED)
+            changed += (span for span in others if span.unstored_count)
         batches: list[StateBatch] = []
-        for span in changed:
+        for span in sorted(changed, key=_first):
             if span.end > start_offset:
                 _add_batch(batches, span, start_offset)
         return WindowDraft(start_offset, complete_count, tuple(batches))
@@ -484,6 +510,7 @@ class ShareWindow:
             if last is not None and last.is_done and span.is_done and last.state == span.state:
                 last.end = span.end
                 last.count = max(last.count, span.count)
+                last.unstored_count = max(last.unstored_count, span.unstored_count)
             else:
                 merged.append(span)
         self._spans = merged
@@ -502,6 +529,9 @@ class ShareWindow:
 
 def _add_batch(batches: list[StateBatch], span: Span, start_offset: int) -> None:
     state, count, first = span.target, span.count, max(span.first, start_offset)
+    if state == UNCHANGED:
+        state = AVAILABLE if span.state == ACQUIRED else span.state
+        count = span.unstored_count
     last = batches[-1] if batches else None
     if (
         last is not None
