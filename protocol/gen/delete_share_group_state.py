@@ -24,19 +24,35 @@ _layout_ih: Final = struct.Struct(">ih")
 
 class PartitionData(Struct, gc=False):
     partition: int = 0
+    state_epoch: int = -1
 
 
 def _read_PartitionData(r: Reader, v: int, f: bool) -> PartitionData:
     partition = r.i32()
+    state_epoch = -1
     if f:
-        r.skip_tags()
-    return PartitionData(partition)
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000:
+                state_epoch = r.i32()
+            else:
+                r.pos = stop
+            r.end_tag(stop)
+    return PartitionData(partition, state_epoch)
 
 
 def _write_PartitionData(w: Writer, m: PartitionData, v: int, f: bool) -> None:
     w += _pack_i(m.partition)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if m.state_epoch != -1:
+            b = Writer()
+            b += _pack_i(m.state_epoch)
+            tags.tagged(10000, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 class DeleteStateData(Struct, gc=False):

@@ -21,6 +21,7 @@ _pack_i: Final = struct.Struct(">i").pack
 _pack_ih: Final = struct.Struct(">ih").pack
 _pack_ii: Final = struct.Struct(">ii").pack
 _pack_iiq: Final = struct.Struct(">iiq").pack
+_pack_o: Final = struct.Struct(">?").pack
 _layout_ih: Final = struct.Struct(">ih")
 _layout_ii: Final = struct.Struct(">ii")
 _layout_iiq: Final = struct.Struct(">iiq")
@@ -29,19 +30,35 @@ _layout_iiq: Final = struct.Struct(">iiq")
 class PartitionData(Struct, gc=False):
     partition: int = 0
     leader_epoch: int = 0
+    deletions: bool = False
 
 
 def _read_PartitionData(r: Reader, v: int, f: bool) -> PartitionData:
     partition, leader_epoch = r.unpack(_layout_ii)
+    deletions = False
     if f:
-        r.skip_tags()
-    return PartitionData(partition, leader_epoch)
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000:
+                deletions = r.boolean()
+            else:
+                r.pos = stop
+            r.end_tag(stop)
+    return PartitionData(partition, leader_epoch, deletions)
 
 
 def _write_PartitionData(w: Writer, m: PartitionData, v: int, f: bool) -> None:
     w += _pack_ii(m.partition, m.leader_epoch)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if m.deletions != False:
+            b = Writer()
+            b += _pack_o(m.deletions)
+            tags.tagged(10000, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 class ReadStateSummaryData(Struct, gc=False):
@@ -104,6 +121,7 @@ class PartitionResult(Struct, gc=False):
     leader_epoch: int = 0
     start_offset: int = 0
     delivery_complete_count: int = -1
+    deleted_epoch: int = -1
 
 
 def _read_PartitionResult(r: Reader, v: int, f: bool) -> PartitionResult:
@@ -114,8 +132,15 @@ def _read_PartitionResult(r: Reader, v: int, f: bool) -> PartitionResult:
         delivery_complete_count = r.i32()
     else:
         delivery_complete_count = -1
+    deleted_epoch = -1
     if f:
-        r.skip_tags()
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000:
+                deleted_epoch = r.i32()
+            else:
+                r.pos = stop
+            r.end_tag(stop)
     return PartitionResult(
         partition,
         error_code,
@@ -124,6 +149,7 @@ def _read_PartitionResult(r: Reader, v: int, f: bool) -> PartitionResult:
         leader_epoch,
         start_offset,
         delivery_complete_count,
+        deleted_epoch,
     )
 
 
@@ -134,7 +160,15 @@ def _write_PartitionResult(w: Writer, m: PartitionResult, v: int, f: bool) -> No
     if v >= 1:
         w += _pack_i(m.delivery_complete_count)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if m.deleted_epoch != -1:
+            b = Writer()
+            b += _pack_i(m.deleted_epoch)
+            tags.tagged(10000, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 class ReadStateSummaryResult(Struct, gc=False):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from penstock.broker.groups.share.state.machine import ShareStates
 from penstock.broker.groups.share.state.model import (
+    ANY_EPOCH,
     SharePartitionKey,
     ShareState,
     ShareStateError,
@@ -63,9 +64,9 @@ class MemoryShareStates:
         await self._enter("initialize")
         self.states.initialize(key, state_epoch, start_offset, 0)
 
-    async def delete(self, key: SharePartitionKey) -> None:
+    async def delete(self, key: SharePartitionKey, *, state_epoch: int = ANY_EPOCH) -> None:
         await self._enter("delete")
-        self.states.delete(key)
+        self.states.delete(key, state_epoch)
 
     async def summary(self, key: SharePartitionKey, leader_epoch: int = -1) -> ShareStateSummary:
         await self._enter("summary")

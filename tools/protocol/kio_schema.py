@@ -124,6 +124,15 @@ _OWN_FIELDS: Final = {
     ("WriteTxnMarkers", "request", "WritableTxnMarker"): (
         _own("serial", 0, Kind.INT64, "-1", first=1, last=2),
     ),
+    ("DeleteShareGroupState", "request", "PartitionData"): (
+        _own("state_epoch", 0, Kind.INT32, "-1", first=0, last=0),
+    ),
+    ("ReadShareGroupStateSummary", "request", "PartitionData"): (
+        _own("deletions", 0, Kind.BOOL, "False", first=0, last=1),
+    ),
+    ("ReadShareGroupStateSummary", "response", "PartitionResult"): (
+        _own("deleted_epoch", 0, Kind.INT32, "-1", first=0, last=1),
+    ),
     ("DescribeLogDirs", "request", "DescribeLogDirsRequest"): (
         _own("details", 0, Kind.BOOL, "False", first=2, last=4),
     ),

@@ -9,7 +9,7 @@ Source: Kafka GroupCoordinatorService, GroupMetadataManager (share part); KIP-93
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
@@ -50,12 +50,14 @@ from penstock.broker.groups.share.state.model import (
     ShareStateStore,
 )
 from penstock.broker.groups.share.values import NamedPartitions
+from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
+_HEARTBEAT: Final = apis.SHARE_GROUP_HEARTBEAT.key
 _EPOCH_MAX: Final = (1 << 31) - 2
 _NO_STATE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Outcomes of a deletion after which there is no state."""
@@ -101,13 +103,19 @@ class ShareGroups:
 
     # --- heartbeats -------------------------------------------------------------------------------
 
-    async def heartbeat(self, group_id: str, request: ShareHeartbeatRequest) -> HeartbeatResult:
-        """Handle ShareGroupHeartbeat. The answer is durable."""
+    async def heartbeat(
+        self, group_id: str, request: ShareHeartbeatRequest, connection_id: int | None = None
+    ) -> HeartbeatResult:
+        """Handle ShareGroupHeartbeat. The answer is durable. Raises LateRequest.
+
+        connection_id: see `GroupCoordinator.join`.
+        """
         try:
             check_share_heartbeat(group_id, request)
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch == LEAVE_EPOCH)
+            self._home.admit(_HEARTBEAT, group_id, request.member_id, connection_id)
             result, outcome = self._step(group, request)
         except HeartbeatRefused as refused:
             return refused.result
@@ -206,30 +214,41 @@ class ShareGroups:
     async def _supersede(
         self, group: Group, share: ShareGroup, offsets: Mapping[UUID, Mapping[int, int]]
     ) -> dict[tuple[UUID, int], ErrorCode]:
-        """Initialize states that an earlier group of this id has left behind, in a newer epoch than
-        theirs. A coordinator that is none any more cannot: it has to write that epoch first.
+        """Initialize states that an earlier group of this id has left behind or deleted, in a newer
+        epoch than theirs. A coordinator that is none any more cannot: it has to write that epoch
+        first.
         """
         keys = [
             SharePartitionKey(share.group_id, topic_id, index)
             for topic_id, by_index in offsets.items()
             for index in by_index
         ]
+        epoch = await self._begin_epoch_after(group, share, keys)
+        if isinstance(epoch, ErrorCode):
+            return {(key.topic_id, key.partition): epoch for key in keys}
+        return await self._initialize_states(share.group_id, epoch, offsets)
+
+    async def _begin_epoch_after(
+        self, group: Group, share: ShareGroup, keys: Sequence[SharePartitionKey]
+    ) -> int | ErrorCode:
+        """Begin an epoch of the group after those of these states, and return it."""
         left = await asyncio.gather(*map(self._epoch_of, keys))
         highest = max(left, default=0)
         if highest >= _EPOCH_MAX:  # out of reach for a group: the state is foreign
-            return {(key.topic_id, key.partition): ErrorCode.FENCED_STATE_EPOCH for key in keys}
+            return ErrorCode.FENCED_STATE_EPOCH
         changes = share.raise_epoch(highest)
         epoch, code = share.epoch, await self._journal.write(group, changes)
-        if code is not ErrorCode.NONE:
-            return {(key.topic_id, key.partition): code for key in keys}
-        return await self._initialize_states(share.group_id, epoch, offsets)
+        return epoch if code is ErrorCode.NONE else code
 
     async def _epoch_of(self, key: SharePartitionKey) -> int:
-        """Return the epoch of a state; 0 if it cannot be read now."""
+        """Return the epoch of a state, or of its deletion; 0 if it cannot be read now."""
+        if self._store is None:
+            return 0
         try:
-            return 0 if self._store is None else (await self._store.summary(key)).state_epoch
+            summary = await self._store.summary(key)
         except ShareStateError:
             return 0
+        return max(summary.state_epoch, summary.deleted_epoch)
 
     async def _end_initialization(
         self,
@@ -278,11 +297,11 @@ class ShareGroups:
             return error.code
         return ErrorCode.NONE
 
-    async def _delete_state(self, key: SharePartitionKey) -> ErrorCode:
+    async def _delete_state(self, key: SharePartitionKey, epoch: int) -> ErrorCode:
         if self._store is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            await self._store.delete(key)
+            await self._store.delete(key, state_epoch=epoch)
         except ShareStateError as error:
             log.info("share_state_not_deleted", code=error.code.name, error=str(error))
             return error.code
@@ -312,7 +331,13 @@ class ShareGroups:
             for topic_id in topics
             for index in self._indexes(topic_id, before.initialized, before.initializing)
         ]
-        codes = await asyncio.gather(*map(self._delete_state, keys))
+        codes = await self._delete_keys(keys, share.epoch)
+        if ErrorCode.FENCED_STATE_EPOCH in codes and self._is_current(group, share):
+            epoch = await self._begin_epoch_after(group, share, keys)
+            if isinstance(epoch, ErrorCode):
+                codes = [epoch] * len(keys)
+            else:
+                codes = await self._delete_keys(keys, epoch)
         results = dict.fromkeys(topics, ErrorCode.NONE)
         for key, found in zip(keys, codes, strict=True):
             if found not in _NO_STATE:
@@ -323,6 +348,9 @@ class ShareGroups:
         failed = [key for key, found in results.items() if found is not ErrorCode.NONE]
         code = await self._journal.write(group, share.end_deletion(done, failed))
         return results if code is ErrorCode.NONE else code
+
+    async def _delete_keys(self, keys: Sequence[SharePartitionKey], epoch: int) -> list[ErrorCode]:
+        return await asyncio.gather(*(self._delete_state(key, epoch) for key in keys))
 
     def _indexes(self, topic_id: UUID, *known: NamedPartitions) -> frozenset[int]:
         """Return the partitions of a topic that may have a state: those that exist, if an earlier
@@ -372,6 +400,8 @@ class ShareGroups:
         if code is not ErrorCode.NONE:
             raise HeartbeatRefused(code, code.message)
         codes = await self._initialize_states(share.group_id, epoch, offsets)
+        if ErrorCode.FENCED_STATE_EPOCH in codes.values() and self._is_current(group, share):
+            codes = await self._supersede(group, share, offsets)
         await self._end_initialization(group, share, chosen, codes)
         return codes
 

@@ -48,6 +48,7 @@ async def handle_share_group_heartbeat(node: Node, ctx: RequestContext) -> Respo
             request.rack_id,
             None if names is None else tuple(names),
         ),
+        ctx.connection.id,
     )
     response = heartbeats.ShareGroupHeartbeatResponse(
         error_code=result.error,

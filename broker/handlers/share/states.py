@@ -13,6 +13,7 @@ from uuid import UUID
 
 from penstock.base.acls import Operation
 from penstock.broker.groups.share.state.model import (
+    ANY_EPOCH,
     SharePartitionKey,
     ShareState,
     ShareStateError,
@@ -120,8 +121,8 @@ async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Re
     """DeleteShareGroupState (86)."""
     request = decoded(ctx, deleting.decode_request)
 
-    def begin(key: SharePartitionKey, _: deleting.PartitionData) -> "asyncio.Future[None]":
-        return node.share_coordinator.delete(key)
+    def begin(key: SharePartitionKey, data: deleting.PartitionData) -> "asyncio.Future[None]":
+        return node.share_coordinator.delete(key, state_epoch=data.state_epoch)
 
     def answer(partition: int, _: None) -> deleting.PartitionResult:
         return deleting.PartitionResult(partition)
@@ -136,6 +137,7 @@ async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Re
 async def handle_read_share_group_state_summary(node: Node, ctx: RequestContext) -> Response:
     """ReadShareGroupStateSummary (87)."""
     request = decoded(ctx, summing.decode_request)
+    has_deletions = any(data.deletions for topic in request.topics for data in topic.partitions)
 
     def begin(
         key: SharePartitionKey, data: summing.PartitionData
@@ -149,6 +151,7 @@ async def handle_read_share_group_state_summary(node: Node, ctx: RequestContext)
             leader_epoch=summary.leader_epoch,
             start_offset=summary.start_offset,
             delivery_complete_count=summary.delivery_complete_count,
+            deleted_epoch=summary.deleted_epoch if has_deletions else ANY_EPOCH,
         )
 
     found = await _run_all(

@@ -12,7 +12,12 @@ from penstock.broker.groups.common.model import GroupState, GroupType, Heartbeat
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.model import ShareHeartbeatRequest, ShareLimits
-from penstock.broker.groups.share.state.model import NO_START_OFFSET, SharePartitionKey, StateBatch
+from penstock.broker.groups.share.state.model import (
+    NO_START_OFFSET,
+    SharePartitionKey,
+    ShareStateError,
+    StateBatch,
+)
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.share_states import MemoryShareStates
@@ -297,6 +302,39 @@ async def test_a_group_that_lost_its_states_begins_with_new_ones(
     await joined(coordinator, "b")
     assert share_of(coordinator).partitions.deleting == {}
     assert states.states.summary(key).start_offset == NO_START_OFFSET
+    coordinator.close()
+
+
+async def test_a_group_begins_again_after_the_epoch_of_its_deletion(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    """So that late requests of the deleted group do not concern it."""
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a", "b")
+    for member_id in "ab":
+        await send(coordinator, member_id, -1)
+    before = share_of(coordinator).epoch
+    assert await coordinator.delete_group("g") is ErrorCode.NONE
+    await joined(coordinator, "c")
+    share = share_of(coordinator)
+    assert share.epoch > before
+    assert share.members["c"].current.assigned == ALL
+    key = SharePartitionKey("g", TOPIC_ID, 0)
+    with pytest.raises(ShareStateError):
+        states.states.delete(key, before)
+    assert states.states.summary(key).state_epoch > before
+    coordinator.close()
+
+
+async def test_a_group_deletes_states_of_later_epochs(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    await send(coordinator, "a", -1)
+    states.states.initialize(SharePartitionKey("g", TOPIC_ID, 0), 40, 1_000, 0)
+    assert await coordinator.delete_group("g") is ErrorCode.NONE
+    assert len(states.states) == 0
     coordinator.close()
 
 

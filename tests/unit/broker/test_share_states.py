@@ -48,11 +48,12 @@ MANY = st.lists(BATCHES, max_size=6)
 
 
 def offsets(batches, start: int) -> dict[int, tuple[int, int]]:
-    """Return the winner of each offset: (delivery count, delivery state)."""
-    found: dict[int, tuple[int, int]] = {}
+    """Return the winner of each offset: (whether it is final, delivery count, delivery state)."""
+    found: dict[int, tuple[bool, int, int]] = {}
     for batch in batches:
         for offset in range(max(batch.first_offset, start), batch.last_offset + 1):
-            state = (batch.delivery_count, batch.delivery_state)
+            is_final = batch.delivery_state != AVAILABLE
+            state = (is_final, batch.delivery_count, batch.delivery_state)
             found[offset] = max(found.get(offset, state), state)
     return found
 
@@ -128,6 +129,40 @@ def test_a_state_begins_with_initialization() -> None:
     assert states.delete(KEY) is None
     states.initialize(KEY, 3, NO_START_OFFSET, 0)
     assert states.read(KEY, 0, 0) == (ShareState(3, NO_START_OFFSET, 0), None)
+
+
+def test_late_requests_of_a_deleted_group_change_nothing() -> None:
+    states = started()
+    records = [states.delete(KEY, 7)]
+    assert refused(states.initialize, KEY, 7, 0, 0) is ErrorCode.FENCED_STATE_EPOCH
+    assert states.summary(KEY).deleted_epoch == 7, "the next group begins a later epoch"
+    states.initialize(KEY, 8, 5, 0)
+    assert refused(states.delete, KEY, 7) is ErrorCode.FENCED_STATE_EPOCH
+    assert states.read(KEY, 0, 0)[0].start_offset == 5
+    assert states.delete(KEY, 8) is not None
+    assert states.delete(KEY, 8) is None, "it is gone"
+    following = started()
+    for record in records:
+        following.replay(*record)
+    assert refused(following.initialize, KEY, 3, 0, 0) is ErrorCode.FENCED_STATE_EPOCH
+
+
+def test_a_deletion_without_an_epoch_deletes_any_state() -> None:
+    states = started()
+    assert states.delete(KEY) is not None
+    states.initialize(KEY, 1, 0, 0)
+
+
+def test_a_late_release_does_not_bring_back_what_is_acknowledged() -> None:
+    """The leader could not store its counts, and counts anew."""
+    states = started()
+    write(states, StateBatch(5, 5, ACKNOWLEDGED, 1), StateBatch(6, 6, ARCHIVED, 1))
+    write(states, StateBatch(5, 7, AVAILABLE, 3))
+    assert states.read(KEY, 1, 0)[0].batches == (
+        StateBatch(5, 5, ACKNOWLEDGED, 1),
+        StateBatch(6, 6, ARCHIVED, 1),
+        StateBatch(7, 7, AVAILABLE, 3),
+    )
 
 
 def test_older_leaders_and_groups_are_fenced() -> None:

@@ -194,9 +194,10 @@ class InitializeCall:
 @dataclass(frozen=True, slots=True)
 class DeleteCall:
     key: SharePartitionKey
+    state_epoch: int
 
     async def run(self, store: ShareStateStore) -> None:
-        await store.delete(self.key)
+        await store.delete(self.key, state_epoch=self.state_epoch)
 
     async def send(
         self, peers: PeerConnections, node_id: NodeId, calls: Sequence["DeleteCall"]
@@ -205,7 +206,8 @@ class DeleteCall:
             self.key.group_id,
             [
                 deleting.DeleteStateData(
-                    topic_id, [deleting.PartitionData(call.key.partition) for call in some]
+                    topic_id,
+                    [deleting.PartitionData(call.key.partition, call.state_epoch) for call in some],
                 )
                 for topic_id, some in _by_topic(calls).items()
             ],
@@ -237,7 +239,10 @@ class SummaryCall:
             [
                 summing.ReadStateSummaryData(
                     topic_id,
-                    [summing.PartitionData(call.key.partition, call.leader_epoch) for call in some],
+                    [
+                        summing.PartitionData(call.key.partition, call.leader_epoch, deletions=True)
+                        for call in some
+                    ],
                 )
                 for topic_id, some in _by_topic(calls).items()
             ],
@@ -259,6 +264,7 @@ def _summary(result: summing.PartitionResult) -> ShareStateSummary:
         result.leader_epoch,
         result.start_offset,
         result.delivery_complete_count,
+        result.deleted_epoch,
     )
 
 

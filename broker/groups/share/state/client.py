@@ -30,6 +30,7 @@ from penstock.broker.groups.share.state.calls import (
 )
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
 from penstock.broker.groups.share.state.model import (
+    ANY_EPOCH,
     SharePartitionKey,
     ShareState,
     ShareStateError,
@@ -124,8 +125,8 @@ class RoutedShareStates:
     ) -> None:
         await self._call(InitializeCall(key, state_epoch, start_offset))
 
-    async def delete(self, key: SharePartitionKey) -> None:
-        await self._call(DeleteCall(key))
+    async def delete(self, key: SharePartitionKey, *, state_epoch: int = ANY_EPOCH) -> None:
+        await self._call(DeleteCall(key, state_epoch))
 
     async def summary(self, key: SharePartitionKey, leader_epoch: int = -1) -> ShareStateSummary:
         return await self._call(SummaryCall(key, leader_epoch))

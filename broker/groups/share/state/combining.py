@@ -1,8 +1,9 @@
 """Combine batches of states, so that each offset is in one batch at most.
 
-Of several states of an offset, the one with the highest delivery count wins, and of those the one
-with the highest delivery state. So a late copy of an old write changes nothing.
-Source: Kafka PersisterStateBatchCombiner.
+Of several states of an offset, one that is final (acknowledged or archived) wins, then the one with
+the highest delivery count, and of those the one with the highest delivery state. So a late copy of
+an old write changes nothing, also if a leader that could not store its counts counts anew.
+Source: Kafka PersisterStateBatchCombiner, where the delivery count alone decides.
 """
 
 import heapq
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from penstock.broker.groups.share.state.model import StateBatch
+from penstock.broker.groups.share.state.model import AVAILABLE, StateBatch
 
 
 def combine(
@@ -44,19 +45,25 @@ def _near(known: Sequence[StateBatch], added: Sequence[StateBatch]) -> tuple[int
 def _combine_all(unsorted: Iterable[StateBatch]) -> list[StateBatch]:
     batches = sorted(unsorted, key=lambda batch: batch.first_offset, reverse=True)
     edges = sorted({edge for batch in batches for edge in _edges(batch)})
-    active: list[tuple[int, int, int]] = []
-    """(-delivery count, -delivery state, last offset), the winner first."""
+    active: list[tuple[bool, int, int, int]] = []
+    """(may be delivered, -delivery count, -delivery state, last offset), the winner first."""
     combined: list[StateBatch] = []
     for first, end in pairwise(edges):
         while batches and batches[-1].first_offset == first:
             batch = batches.pop()
             heapq.heappush(
-                active, (-batch.delivery_count, -batch.delivery_state, batch.last_offset)
+                active,
+                (
+                    batch.delivery_state == AVAILABLE,
+                    -batch.delivery_count,
+                    -batch.delivery_state,
+                    batch.last_offset,
+                ),
             )
-        while active and active[0][2] < first:
+        while active and active[0][3] < first:
             heapq.heappop(active)
         if active:
-            count, state, _ = active[0]
+            _, count, state, _ = active[0]
             _add(combined, StateBatch(first, end - 1, -state, -count))
     return combined
 

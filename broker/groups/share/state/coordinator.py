@@ -24,6 +24,7 @@ from penstock.broker.coordination.log import CoordinatorLog
 from penstock.broker.coordination.shards import CoordinatorShards
 from penstock.broker.groups.share.state.machine import EncodedRecord, ShareStates, StoredState
 from penstock.broker.groups.share.state.model import (
+    ANY_EPOCH,
     SharePartitionKey,
     ShareState,
     ShareStateError,
@@ -199,8 +200,10 @@ class ShareCoordinator:
 
         return self._submit(key, step)
 
-    def delete(self, key: SharePartitionKey) -> "asyncio.Future[None]":
-        return self._submit(key, lambda states: (None, states.delete(key)))
+    def delete(
+        self, key: SharePartitionKey, *, state_epoch: int = ANY_EPOCH
+    ) -> "asyncio.Future[None]":
+        return self._submit(key, lambda states: (None, states.delete(key, state_epoch)))
 
     def summary(
         self, key: SharePartitionKey, leader_epoch: int = -1

@@ -8,10 +8,14 @@ Invariants: a write with an older state epoch or leader epoch than a state has s
 The start offset of a state epoch never decreases, and nothing below it is kept: late copies of
 writes do not bring records back that are done. Initializing a state again in its epoch changes
 nothing, because a coordinator of the group may repeat it late: to begin anew, it begins an epoch.
+For the same reason a deletion in an epoch leaves newer ones alone, and the state does not begin
+again in that epoch or an older one.
+Limits: DELETED_MAX deletions are remembered, and after a load those that the log still has.
 Must not: know clocks, storage, or which topics exist.
 Source: Kafka ShareCoordinatorShard; KIP-932, KIP-1226.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -19,6 +23,7 @@ from typing import Final, TypeAlias
 from penstock.broker.groups.share.state.combining import combine
 from penstock.broker.groups.share.state.model import (
     ACKNOWLEDGED,
+    ANY_EPOCH,
     ARCHIVED,
     AVAILABLE,
     NO_COUNT,
@@ -42,10 +47,9 @@ from penstock.broker.groups.share.state.records import (
 )
 from penstock.protocol.error_codes import ErrorCode
 
-ANY_EPOCH: Final = -1
-"""The caller has no epoch, and is not fenced."""
+DELETED_MAX: Final = 50_000
+"""Entries of about 300 bytes."""
 _DELIVERY_STATES: Final = frozenset({AVAILABLE, ACKNOWLEDGED, ARCHIVED})
-_NO_STATE: Final = ShareStateSummary(0, 0, NO_START_OFFSET, NO_COUNT)
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
@@ -65,6 +69,8 @@ class ShareStates:
     def __init__(self, updates_max: int) -> None:
         self._updates_max = updates_max
         self._states: dict[SharePartitionKey, StoredState] = {}
+        self._deleted: OrderedDict[SharePartitionKey, int] = OrderedDict()
+        """The last epochs of states that were deleted."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -89,6 +95,8 @@ class ShareStates:
     ) -> EncodedRecord | None:
         before = self._states.get(key)
         if before is None:
+            if ANY_EPOCH != state_epoch <= self._deleted.get(key, ANY_EPOCH):
+                raise _fenced_state()
             first = ShareSnapshot(0, state_epoch, 0, start_offset, NO_COUNT, now_ms, now_ms)
             return self._apply(key, first)
         known = before.current
@@ -169,16 +177,33 @@ class ShareStates:
         state_epoch = max(state_epoch, known.state_epoch)
         return self._change(key, before, update, state_epoch, now_ms)
 
-    def delete(self, key: SharePartitionKey) -> EncodedRecord | None:
-        if self._states.pop(key, None) is None:
-            return None
-        return encode_share_key(key, SNAPSHOT), None
+    def delete(self, key: SharePartitionKey, state_epoch: int = ANY_EPOCH) -> EncodedRecord | None:
+        known = self._states.get(key)
+        if known is not None and ANY_EPOCH != state_epoch < known.current.state_epoch:
+            raise _fenced_state()
+        if state_epoch == ANY_EPOCH:
+            self._states.pop(key, None)
+        else:
+            self._forget(key, state_epoch)
+        return None if known is None else (encode_share_key(key, SNAPSHOT), None)
+
+    def _forget(self, key: SharePartitionKey, state_epoch: int) -> None:
+        """Remove a state, and remember its last epoch."""
+        known = self._states.pop(key, None)
+        if known is not None:
+            state_epoch = max(state_epoch, known.current.state_epoch)
+        if state_epoch > self._deleted.get(key, ANY_EPOCH):
+            self._deleted[key] = state_epoch
+            self._deleted.move_to_end(key)
+        if len(self._deleted) > DELETED_MAX:
+            self._deleted.popitem(last=False)
 
     def summary(self, key: SharePartitionKey) -> ShareStateSummary:
         """Return the state without its batches; without a start offset if there is none."""
         stored = self._states.get(key)
         if stored is None:
-            return _NO_STATE
+            deleted_epoch = self._deleted.get(key, ANY_EPOCH)
+            return ShareStateSummary(0, 0, NO_START_OFFSET, NO_COUNT, deleted_epoch)
         known = stored.current
         return ShareStateSummary(
             known.state_epoch,
@@ -222,7 +247,7 @@ class ShareStates:
         """Apply one record. None: the state is deleted."""
         before = self._states.get(key)
         if value is None:
-            self._states.pop(key, None)
+            self._forget(key, ANY_EPOCH)
         elif isinstance(value, ShareSnapshot):
             self._states[key] = StoredState(value)
         elif before is not None:

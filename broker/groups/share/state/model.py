@@ -20,6 +20,8 @@ ACKNOWLEDGED: Final = 2
 ARCHIVED: Final = 4
 """The delivery states that are stored, with Kafka's numbers."""
 
+ANY_EPOCH: Final = -1
+"""The caller has no epoch, and is not fenced."""
 NO_START_OFFSET: Final = -1
 """The share-partition leader has to find the start offset by `share.auto.offset.reset`."""
 TOPIC_ID_LENGTH: Final = 22
@@ -67,6 +69,8 @@ class ShareStateSummary:
     start_offset: int
     delivery_complete_count: int
     """Records at or behind the start offset that are done; NO_COUNT: not known."""
+    deleted_epoch: int = ANY_EPOCH
+    """The last epoch of a state that was deleted, if the coordinator remembers it."""
 
 
 class ShareStateError(Exception):
@@ -110,8 +114,10 @@ class ShareStateStore(Protocol):
         """Begin a new state without batches."""
         ...
 
-    def delete(self, key: SharePartitionKey) -> Awaitable[None]:
-        """Delete the state. A state that does not exist is no error."""
+    def delete(self, key: SharePartitionKey, *, state_epoch: int = ANY_EPOCH) -> Awaitable[None]:
+        """Delete the state, unless a newer group than that of this epoch has begun it
+        (FENCED_STATE_EPOCH). A state that does not exist is no error.
+        """
         ...
 
     def summary(

@@ -1,0 +1,242 @@
+"""Late requests of group members: copies that the client gave up, and sent again on a newer
+connection. They change nothing.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock.broker.coordination.connection_order import LateRequest
+from penstock.broker.groups.classic.embedded import encode_assignment
+from penstock.broker.groups.classic.model import JoinRequest, Protocol, SyncRequest
+from penstock.broker.groups.common.model import NOTHING
+from penstock.broker.groups.consumer.model import HeartbeatRequest
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.offsets.records import CommittedOffset
+from penstock.broker.groups.share.model import ShareHeartbeatRequest
+from penstock.broker.groups.share.partitions.sessions import (
+    FINAL_EPOCH,
+    ShareSessionKey,
+    ShareSessions,
+    TopicIdPartition,
+)
+from penstock.broker.groups.streams.model import StreamsHeartbeatRequest
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from tests.support.coordinator_log import MemoryLog
+from tests.support.embedded import subscription
+from tests.unit.broker.test_consumer_coordinator import (
+    KEY,
+    TOPIC_ID,
+    coordinator_on,
+    group_of,
+    join,
+)
+from tests.unit.broker.test_streams_groups import TOPOLOGY
+
+Send = Callable[[GroupCoordinator, str, int], Awaitable[Any]]
+JOINING = JoinRequest(
+    "",
+    None,
+    "c",
+    "/h",
+    10_000,
+    60_000,
+    "consumer",
+    (Protocol("range", subscription("t")),),
+    needs_known_member_id=False,
+)
+COMMIT = partial(CommittedOffset, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
+OWNER = ShareSessionKey("g", "m")
+PART = TopicIdPartition(TOPIC_ID, 0)
+
+
+async def consumer_joins(coordinator: GroupCoordinator, member_id: str, connection: int) -> Any:
+    request = HeartbeatRequest(
+        member_id, 0, rebalance_timeout_ms=60_000, owned={}, subscribed_names=("t",)
+    )
+    return await coordinator.consumers.heartbeat("g", request, 1, connection_id=connection)
+
+
+async def streams_joins(coordinator: GroupCoordinator, member_id: str, connection: int) -> Any:
+    request = StreamsHeartbeatRequest(
+        member_id=member_id,
+        member_epoch=0,
+        topology=TOPOLOGY,
+        process_id=f"process {member_id}",
+        rebalance_timeout_ms=60_000,
+        active={},
+        standby={},
+        warmup={},
+    )
+    return await coordinator.streams.heartbeat("g", request, connection)
+
+
+async def share_joins(coordinator: GroupCoordinator, member_id: str, connection: int) -> Any:
+    request = ShareHeartbeatRequest(member_id, 0, subscribed_names=("t",))
+    return await coordinator.shares.heartbeat("g", request, connection)
+
+
+@pytest.mark.parametrize("joins", [consumer_joins, streams_joins, share_joins])
+async def test_a_late_first_heartbeat_is_refused(joins: Send) -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await coordinator.ready("g")
+    for connection in (7, 7, 9):
+        assert (await joins(coordinator, "m", connection)).error is ErrorCode.NONE
+    before = dict(group_of(coordinator).modern.members)
+    with pytest.raises(LateRequest, match=r"of member m is late: its connection \(8\) is older"):
+        await joins(coordinator, "m", 8)
+    assert group_of(coordinator).modern.members == before
+    # Another member may have an older connection, and this one a new one.
+    assert (await joins(coordinator, "other", 1)).error is ErrorCode.NONE
+    assert (await joins(coordinator, "m", 10)).error is ErrorCode.NONE
+    coordinator.close()
+
+
+async def test_members_without_an_id_are_never_late() -> None:
+    """Version 0 of ConsumerGroupHeartbeat: the coordinator chooses the id."""
+    coordinator = coordinator_on(MemoryLog())
+    await coordinator.ready("g")
+    request = HeartbeatRequest(
+        "", 0, rebalance_timeout_ms=60_000, owned={}, subscribed_names=("t",)
+    )
+    for connection in (9, 8):
+        result = await coordinator.consumers.heartbeat("g", request, 0, connection_id=connection)
+        assert result.error is ErrorCode.NONE
+        joined = await coordinator.join("h", JOINING, connection)
+        assert joined.error in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
+    coordinator.close()
+
+
+async def test_late_join_and_sync_requests_are_refused() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await coordinator.ready("g")
+    joined = await coordinator.join("g", JOINING, 5)
+    known = replace(JOINING, member_id=joined.member_id)
+    syncing = SyncRequest(joined.member_id, None, 2, "consumer", "range", {joined.member_id: b"x"})
+    again = await coordinator.join("g", replace(known, protocols=(Protocol("range", b"\0\0"),)), 7)
+    assert (again.error, again.generation) == (ErrorCode.NONE, 2)
+    with pytest.raises(LateRequest):
+        await coordinator.join("g", known, 6)
+    # Another API may have a connection of its own.
+    assert (await coordinator.sync("g", syncing, 3)).error is ErrorCode.NONE
+    assert (await coordinator.sync("g", syncing, 8)).error is ErrorCode.NONE
+    with pytest.raises(LateRequest):
+        await coordinator.sync("g", syncing, 7)
+    assert group_of(coordinator).classic.generation == 2
+    coordinator.close()
+
+
+async def commit(
+    coordinator: GroupCoordinator, member_id: str, epoch: int, offset: int, connection: int
+) -> ErrorCode:
+    results = await coordinator.commit_offsets(
+        "g", member_id, None, epoch, {KEY: COMMIT(offset)}, connection_id=connection
+    )
+    return results[KEY]
+
+
+async def classic_epoch(coordinator: GroupCoordinator) -> tuple[str, int]:
+    joined = await coordinator.join("g", JOINING)
+    syncing = SyncRequest(joined.member_id, None, 1, "consumer", "range", {joined.member_id: b"x"})
+    await coordinator.sync("g", syncing)
+    return joined.member_id, 1
+
+
+async def consumer_epoch(coordinator: GroupCoordinator) -> tuple[str, int]:
+    return "m", (await join(coordinator, "m")).member_epoch
+
+
+@pytest.mark.parametrize("member_of", [classic_epoch, consumer_epoch])
+async def test_a_late_commit_does_not_move_an_offset_back(
+    member_of: Callable[[GroupCoordinator], Awaitable[tuple[str, int]]],
+) -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await coordinator.ready("g")
+    member_id, epoch = await member_of(coordinator)
+    for offset, connection in ((10, 4), (20, 6)):
+        code = await commit(coordinator, member_id, epoch, offset, connection)
+        assert code is ErrorCode.NONE
+    with pytest.raises(LateRequest):
+        await commit(coordinator, member_id, epoch, 10, 4)
+    assert coordinator.fetch_offsets("g").committed[KEY].offset == 20
+    assert await commit(coordinator, member_id, epoch, 5, 6) is ErrorCode.NONE, "on purpose"
+    coordinator.close()
+
+
+@pytest.mark.parametrize("member_id", ["", "an admin client"])
+async def test_commits_without_a_generation_may_go_back_on_any_connection(member_id: str) -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await coordinator.ready("g")
+    for offset, connection in ((20, 6), (10, 4)):
+        assert await commit(coordinator, member_id, -1, offset, connection) is ErrorCode.NONE
+    assert coordinator.fetch_offsets("g").committed[KEY].offset == 10
+    coordinator.close()
+
+
+@pytest.mark.parametrize("api", [apis.SHARE_FETCH, apis.SHARE_ACKNOWLEDGE])
+def test_late_requests_of_a_share_session_are_refused(api: Any) -> None:
+    sessions = ShareSessions(10)
+    for connection in (4, 6):
+        sessions.admit(api.key, OWNER, connection)
+    sessions.open(OWNER, 6, [PART])
+    with pytest.raises(LateRequest):
+        sessions.admit(api.key, OWNER, 4)
+    sessions.resume(OWNER, FINAL_EPOCH)
+    sessions.close(OWNER)
+    with pytest.raises(LateRequest):
+        sessions.admit(api.key, OWNER, 5)
+    sessions.admit(api.key, ShareSessionKey("g", ""), 6)
+    sessions.admit(api.key, ShareSessionKey("g", ""), 4)
+
+
+def test_an_acknowledgement_of_a_replaced_session_is_late() -> None:
+    sessions = ShareSessions(10)
+    sessions.open(OWNER, 4, [PART])
+    sessions.open(OWNER, 5, [PART])
+    sessions.open(OWNER, 5, [PART])
+    sessions.open(OWNER, 6, [PART])
+    for connection in (4, 5):
+        with pytest.raises(LateRequest, match="was replaced by one on connection 6"):
+            sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, connection)
+
+
+def test_acknowledgements_may_have_an_older_connection_of_their_own() -> None:
+    sessions = ShareSessions(10)
+    sessions.open(OWNER, 4, [PART])
+    sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, 3)
+    sessions.open(OWNER, 6, [PART])
+    sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, 3)
+
+
+def cooperative(*topics: str, owned: Iterable[int] = ()) -> tuple[Protocol, ...]:
+    return (Protocol("cooperative-sticky", subscription(*topics, owned={"t": owned})),)
+
+
+@pytest.mark.parametrize("joins_count", [0, 1, 2])
+async def test_an_upgrade_before_sync_keeps_what_cooperative_members_own(joins_count: int) -> None:
+    """A rebalance that begins again before its leader has assigned forgets the assignments."""
+    coordinator = coordinator_on(MemoryLog())
+    await coordinator.ready("g")
+    request = replace(JOINING, protocols=cooperative("t"))
+    first = await coordinator.join("g", request)
+    assigned = encode_assignment({"t": frozenset(range(4))}, subscription("t"))
+    syncing = SyncRequest(
+        first.member_id, None, 1, "consumer", "cooperative-sticky", {first.member_id: assigned}
+    )
+    assert (await coordinator.sync("g", syncing)).error is ErrorCode.NONE
+    for number in range(joins_count):
+        protocols = cooperative("t", f"other-{number}", owned=range(4))
+        known = replace(request, member_id=first.member_id, protocols=protocols)
+        assert (await coordinator.join("g", known)).generation == 2 + number
+    result = await join(coordinator, "new")
+    assert result.error is ErrorCode.NONE
+    assert result.assignment in ({}, None), "the classic member has not given anything up"
+    consumer = group_of(coordinator).consumer
+    consumer.check_invariants()
+    assert consumer.members[first.member_id].current.assigned == {TOPIC_ID: frozenset(range(4))}
+    assert consumer.members["new"].current.assigned == NOTHING
+    coordinator.close()
