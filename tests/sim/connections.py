@@ -58,13 +58,14 @@ class Connection:
             async with asyncio.timeout(timeout_s):
                 return decode_response(api, version, await answer)
         except TimeoutError:
-            self._close()
+            self.close()
             raise Unanswered from None
         except BaseException:
-            self._close()
+            self.close()
             raise
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Give the connection up. The broker sees that behind what was sent before."""
         if not self.is_broken:
             self.is_broken = True
             self._travel(self.broker.deliver, self._cancel)
@@ -96,7 +97,7 @@ class Connection:
                 self._info, bytearray(frame), lambda response: self._back(answer, response)
             )
         except (WireError, CannotAnswer):
-            self._reset(answer)
+            self._hang_up(answer)
             return
         if coroutine is not None:
             self._running = [task for task in self._running if not task.done()]
@@ -106,7 +107,12 @@ class Connection:
         try:
             self._back(answer, await coroutine)
         except (WireError, CannotAnswer):
-            self._reset(answer)
+            self._hang_up(answer)
+
+    def _hang_up(self, answer: "asyncio.Future[Any]") -> None:
+        """Close the connection as the broker does."""
+        self._reset(answer)
+        self.broker.on_connection_closed(self.id)
 
     def _reset(self, answer: "asyncio.Future[Any]") -> None:
         self._is_cut = True
@@ -118,6 +124,7 @@ class Connection:
         """
         for task in self._running:
             self._world.loop.call_later(self._world.network.rng.choice((0, 0.001)), task.cancel)
+        self.broker.on_connection_closed(self.id)
 
     def _back(self, answer: "asyncio.Future[Any]", response: Any) -> None:
         """Send the answer back. None: the connection is reset."""

@@ -197,6 +197,19 @@ class Script:
             links.mend(link, _CONTROLLER)
             links.mend(_CONTROLLER, link)
 
+    @contextmanager
+    def apart(self, one: int, other: int) -> Generator[None]:
+        """Cut the links between two brokers."""
+        links = self.world.network.links
+        ends = self.broker(one).process.link, self.broker(other).process.link
+        for pair in (ends, ends[::-1]):
+            links.cut(*pair)
+        try:
+            yield
+        finally:
+            for pair in (ends, ends[::-1]):
+                links.mend(*pair)
+
     async def restart(self, node_id: int) -> None:
         """Kill the process of a broker, and wait until its next one serves."""
         self.kill(node_id)

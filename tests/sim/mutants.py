@@ -42,6 +42,7 @@ from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.fork_mutants import FORK_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
 from tests.sim.late_mutants import LATE_MUTANTS
+from tests.sim.late_request_mutants import LATE_REQUEST_MUTANTS
 from tests.sim.leak_mutants import LEAK_MUTANTS
 from tests.sim.load_mutants import LOAD_MUTANTS
 from tests.sim.log_start_mutants import LOG_START_MUTANTS
@@ -408,7 +409,7 @@ MUTANTS |= (
 )
 MUTANTS |= RACK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
 MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS | ACL_MUTANTS
-MUTANTS |= PRODUCER_MUTANTS
+MUTANTS |= PRODUCER_MUTANTS | LATE_REQUEST_MUTANTS
 
 
 def _check_fits(target: Any, attribute: str, patch: Any) -> None:

@@ -44,6 +44,7 @@ from penstock.broker.handlers.fetch_sessions import FetchSessions
 from penstock.broker.handlers.pending_topics import PendingTopics
 from penstock.broker.handlers.produce import handle_produce
 from penstock.broker.handlers.record_checks import RecordChecks
+from penstock.broker.handlers.share.requests import release
 from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
@@ -518,6 +519,11 @@ class SimBroker:
     def deliver(self, handler: Callable[..., None], *args: Any) -> None:
         """Deliver something from the network; it is handled when this process runs."""
         self.world.loop.call_soon(handler, *args, context=self.process.context())
+
+    def on_connection_closed(self, connection_id: int) -> None:
+        """Run in the broker's process."""
+        for session in self.share_sessions.close_connection(connection_id):
+            self._tasks.append(self.world.loop.create_task(release(self, session)))
 
     def context(self, api: Any, version: int, body: bytes) -> RequestContext:
         self._correlation += 1

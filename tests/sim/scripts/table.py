@@ -9,6 +9,7 @@ from tests.sim.scripts import (
     controllers,
     groups,
     late,
+    late_requests,
     log_starts,
     logs,
     near,
@@ -332,6 +333,51 @@ _CONTROLLERS: _Found = {
     ],
     "removal_takes_the_acls_beside_it": [(controllers.remove_an_acl, "['User:b'] have an ACL")],
 }
+_LATE_REQUESTS: _Found = {
+    "late_consumer_heartbeats_are_carried_out": [
+        (late_requests.repeat_the_first_heartbeat_of_a_consumer, "m2 is given a partition")
+    ],
+    "late_streams_heartbeats_are_carried_out": [
+        (late_requests.repeat_the_first_heartbeat_of_a_streams_member, "m2 is given a task")
+    ],
+    "late_share_heartbeats_are_carried_out": [
+        (late_requests.repeat_the_first_heartbeat_of_a_share_member, "m1 is assigned what")
+    ],
+    "late_joins_are_carried_out": [
+        (late_requests.repeat_a_join, "the JoinGroup that its client waits for gets UNKNOWN_MEMBER")
+    ],
+    "late_syncs_are_carried_out": [
+        (late_requests.repeat_a_sync, "the SyncGroup that its client waits for gets REBALANCE_IN")
+    ],
+    "late_commits_are_carried_out": [
+        (late_requests.commit_late_in_a_consumer_group, "the committed offset goes back to 1"),
+        (late_requests.commit_late_in_a_classic_group, "the committed offset goes back to 1"),
+    ],
+    "late_share_fetches_are_carried_out": [
+        (late_requests.fetch_late_in_a_share_session, "which m1 has")
+    ],
+    "late_share_acknowledgements_are_carried_out": [
+        (late_requests.acknowledge_late_in_a_share_session, "which m1 has")
+    ],
+    "acknowledgements_end_later_sessions": [
+        (late_requests.end_a_share_session_late, "which m1 has")
+    ],
+    "deletions_of_share_states_without_epoch": [
+        (late_requests.delete_a_state_late, "the state of the next group is read with INVALID")
+    ],
+    "deletions_of_share_states_not_remembered": [
+        (late_requests.initialize_a_state_late, "the deleted group has a state")
+    ],
+    "highest_delivery_count_wins": [
+        (late_requests.release_late, "an acknowledged record is available again")
+    ],
+    "unstored_deliveries_forgotten": [
+        (late_requests.count_deliveries_without_a_coordinator, "the deliveries count as")
+    ],
+    "upgrade_by_assignments_alone": [
+        (late_requests.upgrade_between_rebalances, "m2 is given what a classic member owns")
+    ],
+}
 FOUND_BY: _Found = {
     **_LOGS,
     **_WAL,
@@ -342,4 +388,5 @@ FOUND_BY: _Found = {
     **_GROUPS,
     **_SHARES,
     **_CONTROLLERS,
+    **_LATE_REQUESTS,
 }

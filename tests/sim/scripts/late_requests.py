@@ -1,0 +1,510 @@
+"""Scripts about requests that arrive late: their sender uses a newer connection by then."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+from uuid import UUID
+
+from penstock.broker.coordination.internal_topics import SHARE_STATES_TOPIC
+from penstock.broker.groups.classic.embedded import CONSUMER_PROTOCOL, encode_assignment
+from penstock.broker.groups.share.state.model import ACKNOWLEDGED, AVAILABLE
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import consumer_group_heartbeat as consumer
+from penstock.protocol.gen import delete_share_group_state as deleting
+from penstock.protocol.gen import initialize_share_group_state as initializing
+from penstock.protocol.gen import join_group, offset_commit, sync_group
+from penstock.protocol.gen import read_share_group_state as reading
+from penstock.protocol.gen import share_acknowledge as acknowledging
+from penstock.protocol.gen import share_fetch as fetching
+from penstock.protocol.gen import share_group_heartbeat as share
+from penstock.protocol.gen import streams_group_heartbeat as streams
+from penstock.protocol.gen import write_share_group_state as writing
+from tests.sim.checkers import Part
+from tests.sim.connections import Connection, Unanswered
+from tests.sim.directed import Script
+from tests.sim.directed_clients import Group
+from tests.sim.groups import RETRIED
+from tests.support.embedded import subscription
+
+PART: Part = ("t", 0)
+_BOTH: Final = frozenset({0, 1})
+_TIMEOUT_S: Final = 30.0
+_PAUSE_S: Final = 0.2
+_REBALANCE_MS: Final = 60_000
+_ACCEPT: Final = 1
+_FINAL_EPOCH: Final = -1
+_UNREACHABLE_S: Final = 25.0
+"""Longer than a leader tries to write a state, and than a lock lasts."""
+
+Request = tuple[Any, int, Any]
+
+
+async def deliver_late(old: Connection, request: Request) -> None:
+    """Deliver a request on a connection that its sender has given up."""
+    with suppress(Unanswered):
+        await old.ask(*request, _TIMEOUT_S)
+
+
+async def ask(connection: Connection, request: Request) -> Any:
+    """Send a request until the coordinator has loaded."""
+    while True:
+        response = await connection.ask(*request, _TIMEOUT_S)
+        if ErrorCode(response.error_code) not in RETRIED:
+            return response
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def connections(script: Script, count: int, group: str = "g") -> list[Connection]:
+    """Return connections to the coordinator, the oldest first."""
+    coordinator = await script.coordinator(group)
+    return [script.world.connect(coordinator) for _ in range(count)]
+
+
+def topic_id_of(script: Script, name: str = "t") -> UUID:
+    topic = script.world.metadata.image.topics.by_name(name)
+    assert topic is not None
+    return topic.topic_id
+
+
+# --- heartbeats -----------------------------------------------------------------------------------
+
+
+def consumer_heartbeat(
+    member_id: str, epoch: int, topic_id: UUID, owned: frozenset[int] | None = None
+) -> Request:
+    request = consumer.ConsumerGroupHeartbeatRequest("g", member_id, epoch)
+    request.topic_partitions = None
+    if epoch == 0:
+        request.rebalance_timeout_ms, request.subscribed_topic_names = _REBALANCE_MS, ["t"]
+        request.topic_partitions = []
+    if owned is not None:
+        request.topic_partitions = [consumer.TopicPartitions(topic_id, sorted(owned))]
+    return apis.CONSUMER_GROUP_HEARTBEAT, 1, request
+
+
+def _given(response: Any) -> frozenset[int]:
+    found = response.assignment
+    topics = [] if found is None else found.topic_partitions
+    return frozenset(index for topic in topics for index in topic.partitions)
+
+
+async def repeat_the_first_heartbeat_of_a_consumer(script: Script) -> None:
+    """Deliver the first heartbeat of a member again while it gives up a partition."""
+    await script.create("t", (1, 1))
+    topic_id = topic_id_of(script)
+    old, new, other = await connections(script, 3)
+    first = consumer_heartbeat("m1", 0, topic_id)
+    joined = await ask(new, first)
+    assert _given(joined) == _BOTH
+    follower = await ask(other, consumer_heartbeat("m2", 0, topic_id))
+    epoch = joined.member_epoch
+    told = await ask(new, consumer_heartbeat("m1", epoch, topic_id))
+    kept = _given(told)
+    assert len(kept) == 1
+    await deliver_late(old, first)
+    follower = await ask(other, consumer_heartbeat("m2", follower.member_epoch, topic_id))
+    assert not _given(follower), "m2 is given a partition that m1 owns"
+    await ask(new, consumer_heartbeat("m1", epoch, topic_id, kept))
+    follower = await ask(other, consumer_heartbeat("m2", follower.member_epoch, topic_id))
+    assert _given(follower) == _BOTH - kept
+
+
+def streams_heartbeat(member_id: str, epoch: int, owned: frozenset[int] | None = None) -> Request:
+    request = streams.StreamsGroupHeartbeatRequest(
+        "g",
+        member_id,
+        epoch,
+        active_tasks=None,
+        standby_tasks=None,
+        warmup_tasks=None,
+        client_tags=None,
+        task_offsets=None,
+        task_end_offsets=None,
+    )
+    if epoch == 0:
+        request.topology = streams.Topology(0, [streams.Subtopology("0", ["t"])])
+        request.rebalance_timeout_ms, request.process_id = _REBALANCE_MS, member_id
+        owned = frozenset()
+    if owned is not None:
+        request.active_tasks = [streams.TaskIds("0", sorted(owned))] if owned else []
+        request.standby_tasks = request.warmup_tasks = []
+    return apis.STREAMS_GROUP_HEARTBEAT, 0, request
+
+
+def _tasks(response: Any) -> frozenset[int]:
+    return frozenset(index for item in response.active_tasks or () for index in item.partitions)
+
+
+async def repeat_the_first_heartbeat_of_a_streams_member(script: Script) -> None:
+    """The same with tasks."""
+    await script.create("t", (1, 1))
+    old, new, other = await connections(script, 3)
+    first = streams_heartbeat("m1", 0)
+    told = await ask(new, first)
+    while _tasks(told) != _BOTH:  # the first assignment waits for more members
+        await asyncio.sleep(_PAUSE_S)
+        told = await ask(new, streams_heartbeat("m1", told.member_epoch))
+    await ask(new, streams_heartbeat("m1", told.member_epoch, _BOTH))
+    follower = await ask(other, streams_heartbeat("m2", 0))
+    told = await ask(new, streams_heartbeat("m1", told.member_epoch))
+    kept = _tasks(told)
+    assert len(kept) == 1
+    await deliver_late(old, first)
+    follower = await ask(other, streams_heartbeat("m2", follower.member_epoch))
+    assert not _tasks(follower), "m2 is given a task that m1 runs"
+    await ask(new, streams_heartbeat("m1", told.member_epoch, kept))
+    follower = await ask(other, streams_heartbeat("m2", follower.member_epoch))
+    assert _tasks(follower) == _BOTH - kept
+
+
+def share_heartbeat(epoch: int, *topics: str) -> Request:
+    request = share.ShareGroupHeartbeatRequest("g", "m1", epoch)
+    request.subscribed_topic_names = list(topics) or None
+    return apis.SHARE_GROUP_HEARTBEAT, 1, request
+
+
+async def repeat_the_first_heartbeat_of_a_share_member(script: Script) -> None:
+    """Deliver the first heartbeat of a member again after it has changed its subscription."""
+    await script.create("t")
+    await script.create("u")
+    old, new = await connections(script, 2)
+    first = share_heartbeat(0, "t")
+    epoch = (await ask(new, first)).member_epoch
+    epoch = (await ask(new, share_heartbeat(epoch, "u"))).member_epoch
+    await deliver_late(old, first)
+    found: set[UUID] = set()
+    for _ in range(20):
+        told = await ask(new, share_heartbeat(epoch))
+        epoch = told.member_epoch
+        if told.assignment is not None:
+            found = {topic.topic_id for topic in told.assignment.topic_partitions}
+        await asyncio.sleep(_PAUSE_S)
+    assert found == {topic_id_of(script, "u")}, "m1 is assigned what it subscribed to before"
+
+
+# --- classic groups -------------------------------------------------------------------------------
+
+
+def join(member_id: str, metadata: bytes = b"") -> Request:
+    protocol = join_group.JoinGroupRequestProtocol("range", metadata or subscription("t"))
+    request = join_group.JoinGroupRequest(
+        "g", 60_000, _REBALANCE_MS, member_id, None, CONSUMER_PROTOCOL, [protocol]
+    )
+    return apis.JOIN_GROUP, 3, request
+
+
+def sync(joined: Any, **assigned: frozenset[int]) -> Request:
+    assignments = [
+        sync_group.SyncGroupRequestAssignment(
+            member_id, encode_assignment({"t": indexes}, subscription("t"))
+        )
+        for member_id, indexes in assigned.items()
+    ]
+    request = sync_group.SyncGroupRequest(
+        "g", joined.generation_id, joined.member_id, assignments=assignments
+    )
+    return apis.SYNC_GROUP, 3, request
+
+
+async def join_all(
+    members: Sequence[Connection], member_ids: Sequence[str], *, metadata: bytes = b""
+) -> list[Any]:
+    """Let members join at once, each on a connection."""
+    return await asyncio.gather(
+        *(
+            ask(connection, join(member_id, metadata))
+            for connection, member_id in zip(members, member_ids, strict=True)
+        )
+    )
+
+
+async def repeat_a_join(script: Script) -> None:
+    """Deliver a JoinGroup again while its next copy waits for another member."""
+    await script.create("t")
+    old, new, other, third = await connections(script, 4)
+    first, second = await join_all([new, other], ["", ""])
+    last = asyncio.ensure_future(ask(third, join("")))
+    await asyncio.sleep(_PAUSE_S)
+    request = join(first.member_id)
+    joining = asyncio.ensure_future(new.ask(*request, _TIMEOUT_S))
+    await asyncio.sleep(_PAUSE_S)
+    repeated = asyncio.ensure_future(deliver_late(old, request))
+    await asyncio.sleep(_PAUSE_S)
+    await ask(other, join(second.member_id))
+    code = ErrorCode((await joining).error_code)
+    await last
+    await repeated
+    assert code is ErrorCode.NONE, f"the JoinGroup that its client waits for gets {code.name}"
+
+
+async def repeat_a_sync(script: Script) -> None:
+    """Deliver a SyncGroup again while its next copy waits for the leader."""
+    await script.create("t")
+    old, new, other = await connections(script, 3)
+    joined = await join_all([new, other], ["", ""])
+    leader, follower = sorted(joined, key=lambda item: not item.members)
+    connection, leads_on = (new, other) if follower is joined[0] else (other, new)
+    if connection is other:
+        old, connection = new, other
+        leads_on = (await connections(script, 1))[0]
+    request = sync(follower)
+    syncing = asyncio.ensure_future(connection.ask(*request, _TIMEOUT_S))
+    await asyncio.sleep(_PAUSE_S)
+    repeated = asyncio.ensure_future(deliver_late(old, request))
+    await asyncio.sleep(_PAUSE_S)
+    await ask(leads_on, sync(leader, **{member.member_id: _BOTH for member in leader.members}))
+    code = ErrorCode((await syncing).error_code)
+    await repeated
+    assert code is ErrorCode.NONE, f"the SyncGroup that its client waits for gets {code.name}"
+
+
+async def upgrade_between_rebalances(script: Script) -> None:
+    """Let a member of the consumer protocol join while a classic rebalance has begun again, before
+    its leader assigned what cooperative members own.
+    """
+    await script.create("t", (1, 1))
+    classic, modern = await connections(script, 2)
+    joined = await ask(classic, join(""))
+    await ask(classic, sync(joined, **{joined.member_id: _BOTH}))
+    for topic in ("u", "v"):
+        metadata = subscription("t", topic, owned={"t": _BOTH})
+        await ask(classic, join(joined.member_id, metadata))
+    told = await ask(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
+    assert not _given(told), "m2 is given what a classic member owns"
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+def commit(script: Script, member_id: str, epoch: int, offset: int) -> Request:
+    item = offset_commit.OffsetCommitRequestPartition(PART[1], offset)
+    topic = offset_commit.OffsetCommitRequestTopic(topic_id=topic_id_of(script), partitions=[item])
+    request = offset_commit.OffsetCommitRequest("g", epoch, member_id, topics=[topic])
+    return apis.OFFSET_COMMIT, 10, request
+
+
+async def _commit_late(script: Script, member_id: str, epoch: int) -> None:
+    old, new = await connections(script, 2)
+    for offset in (1, 2):
+        response = await new.ask(*commit(script, member_id, epoch, offset), _TIMEOUT_S)
+        assert not response.topics[0].partitions[0].error_code
+    await deliver_late(old, commit(script, member_id, epoch, 1))
+    offset = await Group(script).committed(PART)
+    assert offset == 2, f"the committed offset goes back to {offset}"
+
+
+async def commit_late_in_a_consumer_group(script: Script) -> None:
+    """Deliver an OffsetCommit after the next one of the same member epoch."""
+    await script.create("t")
+    (member,) = await connections(script, 1)
+    joined = await ask(member, consumer_heartbeat("m1", 0, topic_id_of(script)))
+    await _commit_late(script, "m1", joined.member_epoch)
+
+
+async def commit_late_in_a_classic_group(script: Script) -> None:
+    """The same in a generation."""
+    await script.create("t")
+    (member,) = await connections(script, 1)
+    joined = await ask(member, join(""))
+    await ask(member, sync(joined, **{joined.member_id: frozenset({0})}))
+    await _commit_late(script, joined.member_id, joined.generation_id)
+
+
+# --- share sessions -------------------------------------------------------------------------------
+
+
+async def _share(script: Script) -> None:
+    """Create a topic with records, and the state of a share group."""
+    await script.create(SHARE_STATES_TOPIC, (2,), cleanup_policy="compact")
+    await script.create("t")
+    await script.until_led((SHARE_STATES_TOPIC, 0), 2)
+    await script.write(PART, (b"k", b"0"), (b"k", b"1"))
+    assert await _state_code(script, initialize(script, 1)) is ErrorCode.NONE
+
+
+def share_fetch(script: Script, member_id: str, epoch: int = 0) -> Request:
+    topic = fetching.FetchTopic(topic_id_of(script), [fetching.FetchPartition(PART[1], [])])
+    request = fetching.ShareFetchRequest(
+        "g",
+        member_id,
+        epoch,
+        max_wait_ms=100,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        max_records=10,
+        batch_size=10,
+        topics=[] if epoch else [topic],
+    )
+    return apis.SHARE_FETCH, 2, request
+
+
+def share_acknowledge(script: Script, epoch: int, *offsets: int) -> Request:
+    batches = [acknowledging.AcknowledgementBatch(at, at, [_ACCEPT]) for at in offsets]
+    topic = acknowledging.AcknowledgeTopic(
+        topic_id_of(script), [acknowledging.AcknowledgePartition(PART[1], batches)]
+    )
+    request = acknowledging.ShareAcknowledgeRequest(
+        "g", "m1", epoch, topics=[topic] if offsets else []
+    )
+    return apis.SHARE_ACKNOWLEDGE, 2, request
+
+
+def _acquired(response: Any) -> list[tuple[int, int]]:
+    """Return offset and delivery count of each record."""
+    assert not response.error_code, ErrorCode(response.error_code)
+    return [
+        (offset, item.delivery_count)
+        for topic in response.responses
+        for partition in topic.partitions
+        for item in partition.acquired_records
+        for offset in range(item.first_offset, item.last_offset + 1)
+    ]
+
+
+async def _acquire(
+    script: Script, connection: Connection, member_id: str, wait_s: float = 20.0
+) -> list[tuple[int, int]]:
+    """Begin a session, and fetch until there is something, at most for a while."""
+    end_s, epoch = script.world.loop.time() + wait_s, 0
+    while script.world.loop.time() < end_s:
+        found = _acquired(await connection.ask(*share_fetch(script, member_id, epoch), _TIMEOUT_S))
+        if found:
+            return found
+        epoch += 1
+    return []
+
+
+async def _check_held(script: Script) -> None:
+    (other,) = [script.world.connect(script.broker(1))]
+    found = await _acquire(script, other, "m2", wait_s=0.5)
+    assert not found, f"m2 is given {found}, which m1 has"
+
+
+async def fetch_late_in_a_share_session(script: Script) -> None:
+    """Deliver the first ShareFetch of a member again, then the end of its connection."""
+    await _share(script)
+    old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
+    assert await _acquire(script, new, "m1")
+    await deliver_late(old, share_fetch(script, "m1"))
+    old.close()
+    await _check_held(script)
+
+
+async def end_a_share_session_late(script: Script) -> None:
+    """Deliver the ShareAcknowledge that ends a session after the next session has begun."""
+    await _share(script)
+    old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
+    assert await _acquire(script, old, "m1")
+    await new.ask(*share_fetch(script, "m1"), _TIMEOUT_S)
+    await deliver_late(old, share_acknowledge(script, _FINAL_EPOCH))
+    await _check_held(script)
+
+
+async def acknowledge_late_in_a_share_session(script: Script) -> None:
+    """The same on a connection that no session had, after an acknowledgement of the new session."""
+    await _share(script)
+    old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
+    found = await _acquire(script, new, "m1")
+    session = await new.ask(*share_fetch(script, "m1"), _TIMEOUT_S)
+    assert not _acquired(session)
+    answer = await new.ask(*share_acknowledge(script, 1, found[0][0]), _TIMEOUT_S)
+    assert not answer.error_code
+    await deliver_late(old, share_acknowledge(script, _FINAL_EPOCH))
+    await _check_held(script)
+
+
+# --- states of share partitions -------------------------------------------------------------------
+
+
+def initialize(script: Script, epoch: int) -> Request:
+    data = initializing.InitializeStateData(
+        topic_id_of(script), [initializing.PartitionData(PART[1], epoch, 0)]
+    )
+    request = initializing.InitializeShareGroupStateRequest("g", [data])
+    return apis.INITIALIZE_SHARE_GROUP_STATE, 0, request
+
+
+def delete(script: Script, epoch: int) -> Request:
+    data = deleting.DeleteStateData(topic_id_of(script), [deleting.PartitionData(PART[1], epoch)])
+    return apis.DELETE_SHARE_GROUP_STATE, 0, deleting.DeleteShareGroupStateRequest("g", [data])
+
+
+def write(script: Script, state: int, count: int) -> Request:
+    batch = writing.StateBatch(1, 1, state, count)
+    item = writing.PartitionData(PART[1], 1, -1, 0, 0, [batch])
+    data = writing.WriteStateData(topic_id_of(script), [item])
+    return apis.WRITE_SHARE_GROUP_STATE, 1, writing.WriteShareGroupStateRequest("g", [data])
+
+
+async def _state(script: Script, request: Request) -> Any:
+    """Send a request to the share coordinator until it has loaded."""
+    while True:
+        response = await script.ask(script.broker(2), *request)
+        found = response.results[0].partitions[0]
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if ErrorCode(found.error_code) not in RETRIED | {unknown}:
+            return found
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _state_code(script: Script, request: Request) -> ErrorCode:
+    return ErrorCode((await _state(script, request)).error_code)
+
+
+async def _read_state(script: Script) -> Any:
+    data = reading.ReadStateData(topic_id_of(script), [reading.PartitionData(PART[1], 0)])
+    request = reading.ReadShareGroupStateRequest("g", [data])
+    return await _state(script, (apis.READ_SHARE_GROUP_STATE, 0, request))
+
+
+async def delete_a_state_late(script: Script) -> None:
+    """Deliver the deletion of a state again after the next group has begun it."""
+    await _share(script)
+    await _state_code(script, delete(script, 1))
+    assert await _state_code(script, initialize(script, 2)) is ErrorCode.NONE
+    await _state_code(script, delete(script, 1))
+    code = ErrorCode((await _read_state(script)).error_code)
+    assert code is ErrorCode.NONE, f"the state of the next group is read with {code.name}"
+
+
+async def initialize_a_state_late(script: Script) -> None:
+    """Deliver the initialization of a state again after its deletion, also to a coordinator that
+    has loaded meanwhile.
+    """
+    await _share(script)
+    await _state_code(script, delete(script, 1))
+    for restarts in (False, True):
+        if restarts:
+            await script.restart(2)
+            await script.until_led((SHARE_STATES_TOPIC, 0), 2)
+        await _state_code(script, initialize(script, 1))
+        code = ErrorCode((await _read_state(script)).error_code)
+        assert code is ErrorCode.INVALID_REQUEST, "the deleted group has a state"
+
+
+async def release_late(script: Script) -> None:
+    """Deliver the write of a released record after its acknowledgement, with a higher count."""
+    await _share(script)
+    for state, count in ((ACKNOWLEDGED, 1), (AVAILABLE, 2)):
+        assert await _state_code(script, write(script, state, count)) is ErrorCode.NONE
+    found = [batch.delivery_state for batch in (await _read_state(script)).state_batches]
+    assert found == [ACKNOWLEDGED], "an acknowledged record is available again"
+
+
+async def count_deliveries_without_a_coordinator(script: Script) -> None:
+    """Let locks end while the leader cannot reach the share coordinator, then end the session, so
+    that the leader loads the state again for the next one.
+    """
+    await _share(script)
+    member, other = [script.world.connect(script.broker(1)) for _ in range(2)]
+    found = await _acquire(script, member, "m1")
+    assert [count for _, count in found] == [1, 1]
+    with script.apart(1, 2):
+        await asyncio.sleep(_UNREACHABLE_S)
+        member.close()
+        await asyncio.sleep(_PAUSE_S)
+    await asyncio.sleep(_UNREACHABLE_S)
+    found = await _acquire(script, other, "m2")
+    assert [count for _, count in found] == [2, 2], f"the deliveries count as {found}"
