@@ -129,7 +129,7 @@ class StreamsGroup:
         is_changed = member_id not in self.members or metadata != before.metadata
         if is_changed:
             changes.put(ConsumerRecordKind.STREAMS_MEMBER, metadata, member_id)
-        topology = self._update_topology(request.topology, changes)
+        topology = self._update_topology(request.topology, changes, is_first=was_empty)
         configured = self._update_epoch(
             topology, topics, changes, is_bumped=is_changed, owned=request.owned
         )
@@ -245,8 +245,13 @@ class StreamsGroup:
 
     # --- the topology and the group epoch ---------------------------------------------------------
 
-    def _update_topology(self, sent: Topology | None, changes: GroupChanges) -> Topology:
-        """Return the topology of the group. The first member decides it."""
+    def _update_topology(
+        self, sent: Topology | None, changes: GroupChanges, *, is_first: bool
+    ) -> Topology:
+        """Return the topology of the group. The first member decides it.
+
+        is_first: the group had no members, so that an expiry may have begun to delete its records.
+        """
         known = self.topology
         if known is None:
             if sent is None:  # only a damaged log has members without a topology
@@ -259,6 +264,8 @@ class StreamsGroup:
             raise HeartbeatRefused(
                 ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet."
             )
+        if is_first:
+            changes.put(ConsumerRecordKind.STREAMS_TOPOLOGY, known)
         return known
 
     def _update_epoch(

@@ -604,3 +604,23 @@ async def test_epochs_and_tasks_of_heartbeats_are_checked() -> None:
     repeated = await own(coordinator, "a", 2, Tasks(ALL))
     assert (repeated.error, repeated.member_epoch) == (ErrorCode.NONE, 3)
     coordinator.close()
+
+
+async def test_a_member_that_joins_while_the_group_expires_keeps_its_topology() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    await send(coordinator, "a", -1)
+    log.hold = True
+    log.appended.clear()
+    coordinator.expire()
+    joining = asyncio.create_task(join(coordinator, "b"))
+    await log.appended.wait()
+    await until(lambda: "b" in streams_of(coordinator).members)
+    log.hold = False
+    log.release()
+    joined = await joining
+    following = await other(log, coordinator)
+    again = await send(following, "b", joined.member_epoch)
+    assert (again.error, again.member_epoch) == (ErrorCode.NONE, joined.member_epoch)
+    following.close()
