@@ -7,6 +7,7 @@ import argparse
 import multiprocessing
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -40,12 +41,14 @@ def run(seeds: Sequence[int], scenario: str | None, tail: int, grep: str, *, job
     began = shown = time.monotonic()
     count = failed = steps = acked = read = 0
     virtual_s = 0.0
+    reorderings = Counter[str]()
     for outcome in _outcomes(seeds, scenario, jobs):
         count += 1
         virtual_s += outcome.virtual_s
         steps += outcome.steps
         acked += outcome.acked_count
         read += outcome.read_count
+        reorderings.update(outcome.reorderings)
         if outcome.violation is not None:
             failed += 1
             show(outcome, tail if failed == 1 else 0, grep, scenario)
@@ -62,6 +65,9 @@ def run(seeds: Sequence[int], scenario: str | None, tail: int, grep: str, *, job
         f" {virtual_s:.0f} virtual s, {steps} steps, {acked} records acknowledged, {read} read,"
         f" {failed} failed"
     )
+    if reorderings:
+        by_api = ", ".join(f"{name} {number}" for name, number in sorted(reorderings.items()))
+        print(f"requests that arrived behind later ones of their sender: {by_api}")
     return failed
 
 

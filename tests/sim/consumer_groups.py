@@ -24,14 +24,14 @@ from tests.sim.classic_subscribers import (
     Migration,
 )
 from tests.sim.connections import Unanswered
-from tests.sim.groups import RETRIED, Asker, ConsumerGroup
+from tests.sim.groups import LATE_MEMBERS, RETRIED, Asker, ConsumerGroup
 from tests.sim.owners import Life, Ownership, check_new_coordinator
 
 if TYPE_CHECKING:
     from tests.sim.nodes import SimBroker
     from tests.sim.world import World
 
-SUBSCRIBING: Final = frozenset({"consumer_groups"})
+SUBSCRIBING: Final = frozenset({"consumer_groups", LATE_MEMBERS})
 _MEMBERS_COUNT: Final = 4
 _AT_END_COUNT: Final = 3
 _VERSION: Final = 1

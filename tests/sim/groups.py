@@ -34,6 +34,8 @@ from tests.sim.offset_history import Change, Generations, OffsetHistory
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+LATE_MEMBERS: Final = "late_members"
+"""A scenario in which requests of members of all kinds of groups arrive late."""
 _MEMBERS_COUNT: Final = 3
 _COMMITTERS_COUNT: Final = 4
 _PAUSE_SHARE: Final = 0.03
@@ -83,6 +85,8 @@ class Asker:
         self.name = name
         self.rng = Random(f"{world.seed}/{name}")
         self._connection: Connection | None = None
+        self._unanswered: dict[tuple[Part, str, int], list[Change]] = {}
+        """Commits of a member in an epoch, since its last one with an answer."""
 
     async def ask(
         self,
@@ -132,7 +136,7 @@ class Asker:
         )
         if found is None:
             raise Unanswered
-        self._connection = Connection(world, found)
+        self._connection = world.connect(found)
         return self._connection
 
     def now_s(self) -> float:
@@ -165,6 +169,8 @@ class Asker:
         request = offset_commit.OffsetCommitRequest(
             self.group.name, generation, member_id, topics=topics
         )
+        if generation >= 0:
+            self._note_sent(changes, member_id, generation)
         response = await self.ask(
             apis.OFFSET_COMMIT,
             version,
@@ -185,6 +191,16 @@ class Asker:
         if code is not ErrorCode.NONE and code not in RETRIED | refusals | {_NOT_KNOWN_YET}:
             self.world.fail(f"{self.name} commits in order and is told {code.name}")
         return code
+
+    def _note_sent(self, changes: dict[Part, Change], member_id: str, generation: int) -> None:
+        """Note which commits without an answer come before these: they were given up with their
+        connections.
+        """
+        for part, change in changes.items():
+            earlier = self._unanswered.setdefault((part, member_id, generation), [])
+            for item in earlier:
+                item.next_of_member = item.next_of_member or change
+            earlier[:] = [change]
 
     def _judge(self, change: Change, code: ErrorCode, *, refusals: frozenset[ErrorCode]) -> None:
         if code is ErrorCode.NONE:

@@ -11,20 +11,28 @@ record of the newer connection (docs/design/transactions.md).
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.ids import NodeId
-from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from penstock.protocol import apis
 from penstock.stream.config import StreamConfig
 from tests.sim.chaos import Chaos
+from tests.sim.clients import TOPIC
 from tests.sim.connections import Connection
+from tests.sim.groups import LATE_MEMBERS
 from tests.sim.ledger import Entry
 from tests.sim.limits import Limits
+from tests.sim.loop import Process
 from tests.sim.nodes import COORDINATOR_PARTITIONS
 from tests.sim.transactional import Application, Fenced, Instance
 
@@ -39,6 +47,16 @@ _HELD_SHARES: Final = {
 }
 _HELD_SHARE: Final = 0.02
 """The share of other requests."""
+_HELD_MEMBERS_SHARES: Final = {
+    apis.JOIN_GROUP.key: 0.15,
+    apis.SYNC_GROUP.key: 0.15,
+    apis.SHARE_FETCH.key: 0.15,
+    apis.SHARE_ACKNOWLEDGE.key: 0.15,
+}
+_HELD_MEMBERS_SHARE: Final = 0.06
+"""The share of other requests in `LATE_MEMBERS`."""
+_PATIENCE_S: Final = (0.2, 1.0)
+"""How long members wait for the answer to a request that is held: they send it again soon."""
 _HELD_S: Final = (1.0, 9.0)
 MARKERS_TIMEOUT_S: Final = 1.0
 """Replaces `broker.transactions.markers.REQUEST_TIMEOUT_S`, so that a copy is sent soon."""
@@ -77,11 +95,21 @@ class LateConnection(Connection):
         """The additional delay of the next message."""
         self._arrived: deque[tuple[Any, tuple[Any, ...]]] = deque()
         """Messages that wait until the link is healed."""
+        self._senders: deque[tuple[str, ...] | None] = deque()
+        """Those of the requests on their way."""
 
     async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
-        if not self._world.calm and self._rng.random() < _HELD_SHARES.get(api.key, _HELD_SHARE):
+        if not self._world.calm and self._rng.random() < self._held_share(api):
             self._held_s = self._rng.uniform(*_HELD_S)
+            if self._world.scenario == LATE_MEMBERS:
+                timeout_s = min(timeout_s, self._rng.uniform(*_PATIENCE_S))
+        self._senders.append(_sender_of(api, message, self._link))
         return await super().ask(api, version, message, timeout_s)
+
+    def _held_share(self, api: Any) -> float:
+        if self._world.scenario == LATE_MEMBERS:
+            return _HELD_MEMBERS_SHARES.get(api.key, _HELD_MEMBERS_SHARE)
+        return _HELD_SHARES.get(api.key, _HELD_SHARE)
 
     def _travel(self, what: Any, *args: Any) -> None:
         now_s, held_s = self._world.loop.time(), self._held_s
@@ -89,8 +117,8 @@ class LateConnection(Connection):
         self._arrival_s = max(self._arrival_s, now_s + self._world.network.delay_s() + held_s)
         self._world.later(self._arrival_s - now_s, self._pass, what, args, self._coordinators())
 
-    def _pass(self, what: Any, args: tuple[Any, ...], coordinators: tuple[int, ...]) -> None:
-        if self._link == "client" and coordinators != self._coordinators():
+    def _pass(self, what: Any, args: tuple[Any, ...], coordinators: Collection[Any]) -> None:
+        if self._link == "client" and self._has_changed(coordinators):
             self._is_cut = True
         self._arrived.append((what, args))
         if len(self._arrived) == 1:
@@ -105,20 +133,64 @@ class LateConnection(Connection):
             what(*args)
 
     def _arrive(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
+        sender = self._senders.popleft()
+        if sender is not None and not self._is_cut and self.broker.serving:
+            self._world.reorderings.arrived(sender, self.broker.process, self.id)
         super()._arrive(frame, answer)
         if frame.startswith(_MARKERS) and self._world.on_marker is not None:
             strike, self._world.on_marker = self._world.on_marker, None
             strike(self.broker)
 
-    def _coordinators(self) -> tuple[int, ...]:
-        """Return the leader epochs of all partitions of coordinators."""
+    def _has_changed(self, coordinators: Collection[Any]) -> bool:
+        """Return True if the broker may have become a coordinator since a request was sent."""
+        now = self._coordinators()
+        if isinstance(now, frozenset):
+            return not now.issubset(coordinators)
+        return coordinators != now
+
+    def _coordinators(self) -> Collection[Any]:
+        """Return the leader epochs of all partitions of coordinators; or of those that the broker
+        leads.
+        """
         topics = self._world.metadata.image.topics
+        if self._world.scenario == LATE_MEMBERS:
+            return frozenset(
+                (topic.topic_id, record.partition, record.leader_epoch)
+                for name in (OFFSETS_TOPIC, SHARE_STATES_TOPIC, TOPIC)
+                if (topic := topics.by_name(name)) is not None
+                for record in topic.partitions
+                if record.leader == self.broker.node_id
+            )
         found = [
             topic
             for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
             if (topic := topics.by_name(name)) is not None
         ]
         return tuple(record.leader_epoch for topic in found for record in topic.partitions)
+
+
+class Reorderings:
+    """Counts requests that arrive on an older connection than a later one of their sender."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+        """By API."""
+        self._newest: dict[tuple[tuple[str, ...], Process], int] = {}
+
+    def arrived(self, sender: tuple[str, ...], process: Process, connection_id: int) -> None:
+        newest = self._newest.get((sender, process), connection_id)
+        if connection_id < newest:
+            self.counts[sender[0]] += 1
+        self._newest[sender, process] = max(newest, connection_id)
+
+
+def _sender_of(api: Any, message: Any, link: str) -> tuple[str, ...] | None:
+    """Return the API, and who sends requests of it: a member of a group, or a broker. None: another
+    client.
+    """
+    group_id = getattr(message, "group_id", None) or ""
+    member_id = getattr(message, "member_id", None) or ""
+    return (api.name, link, group_id, member_id) if member_id or link != "client" else None
 
 
 class LongLivedInstance(Instance):

@@ -123,7 +123,7 @@ def draw_coordination(
 ) -> Coordination:
     """Draw the limits. Offsets never expire by wrong clocks alone."""
     compaction = _compaction(rng) if compacts else None
-    if has_states:
+    if has_states and not has_groups:
         return Coordination(
             GroupLimits(),
             6_000,
@@ -148,7 +148,11 @@ def draw_coordination(
         initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
     )
     rebalance_ms = rng.choice((1_500, 6_000))
-    return Coordination(groups, session_ms, consumers, rebalance_ms, compaction, streams=streams)
+    found = Coordination(groups, session_ms, consumers, rebalance_ms, compaction, streams=streams)
+    if has_states:
+        shares = ShareLimits(session_timeout_ms=consumers.session_timeout_ms)
+        return replace(found, updates_max=rng.choice((0, 2, 7, 50)), shares=shares)
+    return found
 
 
 def _compaction(rng: Random) -> CompactionLimits:

@@ -4,9 +4,9 @@ their answers.
 The offset of a group and a partition is a register with unique values. A commit takes effect
 between its request and its answer, one without an answer at any time after its request, or never. A
 read must not return what was replaced for certain before it began, nor what a reader got before
-something else, nor an offset whose commit was refused. No offset is correct before the first
-commit, after a deletion, and when the newest commit may be past its retention. Must not: know how
-offsets are kept.
+something else, nor an offset whose commit was refused, nor one whose member committed another one
+by then. No offset is correct before the first commit, after a deletion, and when the newest commit
+may be past its retention. Must not: know how offsets are kept.
 Source: Herlihy and Wing (linearizability), for one register.
 """
 
@@ -25,6 +25,8 @@ class Change:
     is_refused: bool = False
     follows: "Change | None" = None
     """The deletion that was sent right before, over the same connection."""
+    next_of_member: "Change | None" = None
+    """The next commit of the same member and epoch. This one does not take effect after it."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,9 @@ class OffsetHistory:
             self.fail(
                 f"{self.name}: offset {value} is read again, after another one, or none, was read"
             )
+        later = change.next_of_member
+        if later is not None and later.ended_s < began_s and not later.is_refused:
+            self.fail(f"{self.name}: offset {value} is read, its member committed {later.value}")
         for newer in (*self.commits.values(), *self.deletions):
             if change.ended_s < newer.began_s and newer.ended_s < began_s and not newer.is_refused:
                 self.fail(f"{self.name}: offset {value} is read, {newer} was acknowledged later")

@@ -59,8 +59,13 @@ class Ownership:
 
     def is_silent(self, life: Life) -> bool:
         """Return True if the coordinator may have fenced it."""
-        silent_s = self._world.loop.time() - life.heard_s
-        return silent_s >= self.silence_s or life.lost_count >= _LOST_MAX
+        return self._is_over(life) or life.lost_count >= _LOST_MAX
+
+    def _is_over(self, life: Life) -> bool:
+        """Return True if a timeout of the member may be over. Lost answers alone give nothing of it
+        away.
+        """
+        return self._world.loop.time() - life.heard_s >= self.silence_s
 
     def given(self, life: Life, parts: set[Part]) -> None:
         """Note that a member owns these partitions now, and no other ones."""
@@ -68,7 +73,7 @@ class Ownership:
             both = sorted(other.owned & (parts - life.owned))
             if other is life or not both:
                 continue
-            if not self.is_silent(other):
+            if not self._is_over(other):
                 self._world.fail(
                     f"{self._name}: {life.member_id} is given {both}, which {other.member_id} owns"
                 )

@@ -55,7 +55,8 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
     if scenario in RULED:
         return ruled_limits(drawn)
     if scenario in COORDINATED:
-        return replace(drawn, partitions=min(drawn.partitions, 3), producers=1)
+        limits = replace(drawn, partitions=min(drawn.partitions, 3), producers=1)
+        return late_limits(limits) if scenario in LATE else limits
     if scenario in STEPPING:
         return stepping(drawn)
     if scenario in LIVING:

@@ -5,6 +5,7 @@ else is different there.
 from collections.abc import Mapping
 
 from tests.sim.consumer_groups import SUBSCRIBING
+from tests.sim.groups import LATE_MEMBERS
 from tests.sim.leaks import LEAKING
 from tests.sim.share_consumers import WORKING
 from tests.sim.share_members import JOINING
@@ -319,6 +320,15 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 1,
         "nothing": 3,
     },
+    LATE_MEMBERS: {
+        "crash": 1,
+        "pause": 1,
+        "move": 2,
+        "leave": 1,
+        "slow_store": 1,
+        "cut": 1,
+        "nothing": 6,
+    },
     "loads": {
         "move_groups": 3,
         "move_groups_at_end": 3,
@@ -360,7 +370,7 @@ TRANSACTIONAL = frozenset(
 COORDINATING = frozenset({"coordinators", "late", "loads"})
 """Almost nothing else runs."""
 
-LATE = frozenset({"late"})
+LATE = frozenset({"late", LATE_MEMBERS})
 """Messages between brokers, and between clients and brokers, arrive after newer connections were
 made.
 """
@@ -368,7 +378,7 @@ made.
 LOADING = frozenset({"loads"})
 """Leaders change while transactions end, and coordinators of groups load slowly."""
 
-GROUPED = frozenset({"groups"})
+GROUPED = frozenset({"groups", LATE_MEMBERS})
 """Plain consumer groups join, commit and are deleted."""
 
 COORDINATED = GROUPED | SUBSCRIBING | STREAMING

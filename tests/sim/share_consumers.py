@@ -24,12 +24,13 @@ from penstock.protocol.gen import share_acknowledge as acknowledging
 from penstock.protocol.gen import share_fetch as fetching
 from tests.sim.checkers import Part
 from tests.sim.connections import Connection, Unanswered
+from tests.sim.groups import LATE_MEMBERS
 from tests.sim.share_states import ShareAsker, StateHistory, until_done
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-WORKING: Final = frozenset({"share_consumers"})
+WORKING: Final = frozenset({"share_consumers", LATE_MEMBERS})
 LOCK_S: Final = 3.0
 CONFIG: Final = ShareGroupConfig(
     lock_duration_ms=round(LOCK_S * 1_000),
@@ -79,6 +80,8 @@ class Deliveries:
     """Records whose end was asked for."""
     delivered: dict[int, int] = field(default_factory=dict[int, int])
     """The highest delivery count of each record."""
+    lost_count: int = 0
+    """Fetches without an answer: each may have delivered a record unseen."""
     holdings: dict[int, Holding] = field(default_factory=dict[int, Holding])
 
     def got(
@@ -133,7 +136,8 @@ class Deliveries:
         lost = [
             offset
             for offset in range(start_offset, end_offset)
-            if offset not in self.maybe_ended and self.delivered.get(offset, 0) < limit
+            if offset not in self.maybe_ended
+            and self.delivered.get(offset, 0) + self.lost_count < limit
         ]
         if lost:
             self._fail(f"{lost} are passed over")
@@ -171,25 +175,41 @@ class Worker:
             return None
         self._lives_count += 1
         member = _Member(
-            world, deliveries, Connection(world, broker), f"{self._name}.{self._lives_count}"
+            world, deliveries, world.connect(broker), f"{self._name}.{self._lives_count}"
         )
         count = 0
         try:
             while world.loop.time() < end_s:
-                got = await member.fetch(rng)
-                if got is None:
+                try:
+                    got_count = await self._work(member, accepts=accepts)
+                except Unanswered:
+                    if world.scenario != LATE_MEMBERS:
+                        raise
+                    member.reconnect()
+                    continue
+                if got_count is None:
                     return None if accepts else count
-                count += sum(last - first + 1 for first, last in got)
-                if not accepts:
-                    # Some work for so long that their locks end.
-                    await asyncio.sleep(rng.choice((0.0, 0.05, 0.3, 1.2 * LOCK_S)))
-                for first, last in got:
-                    kind = ACCEPT if accepts else rng.choice((ACCEPT, ACCEPT, RELEASE, REJECT, 0))
-                    if kind and not await member.acknowledge(first, last, kind):
-                        return None if accepts else count
+                count += got_count
             return count
         finally:
             deliveries.dropped(member.member_id)
+
+    async def _work(self, member: "_Member", *, accepts: bool) -> int | None:
+        """Fetch once, and acknowledge most of it. Return the number of records; None if the broker
+        does not lead. Raises Unanswered.
+        """
+        rng = self._rng
+        got = await member.fetch(rng)
+        if got is None:
+            return None
+        if not accepts:
+            # Some work for so long that their locks end.
+            await asyncio.sleep(rng.choice((0.0, 0.05, 0.3, 1.2 * LOCK_S)))
+        for first, last in got:
+            kind = ACCEPT if accepts else rng.choice((ACCEPT, ACCEPT, RELEASE, REJECT, 0))
+            if kind and not await member.acknowledge(first, last, kind):
+                return None
+        return sum(last - first + 1 for first, last in got)
 
 
 class _Member:
@@ -206,6 +226,12 @@ class _Member:
         topic = world.metadata.image.topics.by_name(deliveries.part[0])
         assert topic is not None
         self._topic_id = topic.topic_id
+
+    def reconnect(self) -> None:
+        """Begin a session on a new connection. The earlier one may end before it is replaced."""
+        self._deliveries.dropped(self.member_id)
+        self._connection = self._world.connect(self._connection.broker)
+        self._epoch = 0
 
     async def fetch(self, rng: Random) -> list[tuple[int, int]] | None:
         """Return what is acquired; None if the broker does not lead."""
@@ -225,7 +251,11 @@ class _Member:
             else [fetching.FetchTopic(self._topic_id, [fetching.FetchPartition(index, [])])],
         )
         began = self._world.loop.time(), self._deliveries.openings_count
-        response = await self._ask(apis.SHARE_FETCH, request)
+        try:
+            response = await self._ask(apis.SHARE_FETCH, request)
+        except Unanswered:
+            self._deliveries.lost_count += 1
+            raise
         if response.error_code:
             return self._gone(response.error_code)
         self._epoch += 1

@@ -19,13 +19,13 @@ from penstock.protocol.gen import read_share_group_state_summary as summing
 from penstock.protocol.gen import share_group_heartbeat as wire
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
-from tests.sim.groups import RETRIED, Asker
+from tests.sim.groups import LATE_MEMBERS, RETRIED, Asker
 from tests.sim.owners import check_new_coordinator
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-JOINING: Final = frozenset({"share_groups"})
+JOINING: Final = frozenset({"share_groups", LATE_MEMBERS})
 _GROUP: Final = "q0"
 _MEMBERS_COUNT: Final = 3
 _AT_END_COUNT: Final = 2

@@ -19,14 +19,14 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import streams_group_heartbeat as wire
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
-from tests.sim.groups import RETRIED, Asker, ConsumerGroup
+from tests.sim.groups import LATE_MEMBERS, RETRIED, Asker, ConsumerGroup
 from tests.sim.owners import Life, Ownership, check_new_coordinator
 
 if TYPE_CHECKING:
     from tests.sim.nodes import SimBroker
     from tests.sim.world import World
 
-STREAMING: Final = frozenset({"streams_groups"})
+STREAMING: Final = frozenset({"streams_groups", LATE_MEMBERS})
 _MEMBERS_COUNT: Final = 4
 _AT_END_COUNT: Final = 3
 _LEAVE_EPOCH: Final = -1

@@ -11,7 +11,7 @@ import gc
 import hashlib
 import warnings
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import count
@@ -34,7 +34,7 @@ from tests.sim.connections import Connection
 from tests.sim.control import SimController, addresses
 from tests.sim.disk import Disk
 from tests.sim.forks import Forks
-from tests.sim.late import LateConnection
+from tests.sim.late import LateConnection, Reorderings
 from tests.sim.leaks import LEAKING, Leak
 from tests.sim.ledger import Ledger
 from tests.sim.limits import FENCE_KEPT_MS, QUIET_LIMIT_S, Limits, draw, draw_coordination
@@ -82,6 +82,8 @@ class Outcome:
     trace_hash: str
     acked_count: int
     read_count: int
+    reorderings: Mapping[str, int]
+    """Requests that arrived behind later ones of their sender, by API."""
     tail: tuple[str, ...]
     """The last events before the end, to debug a failure."""
 
@@ -176,6 +178,7 @@ class World:
         self.on_marker: Callable[[SimBroker], None] | None = None
         """Called once, when markers of transactions arrive at this broker."""
         self.connection_ids = count(1)
+        self.reorderings = Reorderings()
         self.brokers: dict[int, SimBroker] = {}
         self.zombies: list[SimBroker] = []
         self.chaos_s = (
@@ -483,6 +486,7 @@ class World:
             self._hash.hexdigest(),
             self.checker.acked_count,
             self.checker.read_count,
+            self.reorderings.counts,
             tuple(self._tail) if violation else (),
         )
 
