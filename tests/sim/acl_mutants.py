@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import penstock.controller.active.server as server
+import penstock.controller.active.snapshotter as snapshotter
 import penstock.controller.backup.snapshots as snapshots
 from penstock.base.ids import Millis
 from penstock.controller.active.writer import Runtime
@@ -89,6 +90,7 @@ def _snapshots_have_removed_acls() -> list[Patch]:
     return [
         (AclsImage, "remove", remove),
         (snapshots, "copy_image", copy_image),
+        (snapshotter, "copy_image", copy_image),
         (server, "copy_image", copy_image),
     ]
 
@@ -115,7 +117,8 @@ def _acls_copied_after_the_offset_of_the_snapshot() -> list[Patch]:
         return replace(copied, lasts=_LateAcls(copied.lasts, image)), offset
 
     real = snapshots.copy_image
-    return [(snapshots, "copy_image", copy_image), (server, "copy_image", copy_image)]
+    modules = snapshots, snapshotter, server
+    return [(module, "copy_image", copy_image) for module in modules]
 
 
 def _attempts_of_earlier_epochs_carried_out() -> list[Patch]:
@@ -139,7 +142,8 @@ def _snapshots_lack_tokens() -> list[Patch]:
         return replace(copied, lasts=kept), offset
 
     real = snapshots.copy_image
-    return [(snapshots, "copy_image", copy_image), (server, "copy_image", copy_image)]
+    modules = snapshots, snapshotter, server
+    return [(module, "copy_image", copy_image) for module in modules]
 
 
 ACL_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

@@ -328,6 +328,7 @@ _CONTROLLERS: _Found = {
     "uncommitted_records_are_served": [
         (controllers.crash_with_a_slow_disk, "that are not the committed ones")
     ],
+    "snapshots_have_removed_acls": [(controllers.remove_an_acl, "that is not what was committed")],
     "removal_answered_before_the_commit": [
         (controllers.remove_an_acl_with_a_slow_disk, "before it is committed")
     ],
