@@ -94,10 +94,11 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 	$(BIN)/penstock config docs > docs/reference/configuration.md
 	$(BIN)/python -m tools.reference.metrics > docs/reference/metrics.md
 	$(BIN)/python -m tools.reference.doctor > docs/reference/doctor.md
-	$(BIN)/python -m tools.reference.cli > docs/reference/cli.md
+	$(BIN)/python -m tools.reference.cli docs/reference/cli
 	$(BIN)/python -m tools.reference.errors > docs/reference/errors.md
 	$(BIN)/python -m tools.reference.kafka_apis > docs/reference/kafka-apis.md
 	$(BIN)/python -m tools.reference.metadata_records > docs/reference/metadata-records.md
+	$(BIN)/python -m tools.reference.python_api > docs/reference/python-api.md
 	$(BIN)/python -m tests.interop.commands > docs/reference/kafka-tools.md
 
 # Three targets at a time, long ones first: test-fast computes, and the others use half a core each, because they wait for processes.

@@ -1,5 +1,7 @@
 """Check that the docs site builds in strict mode and loads nothing from other hosts."""
 
+import html
+import json
 import os
 import re
 import subprocess
@@ -58,6 +60,20 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
         loaded = {first or second for first, second in _LOADED.findall(page.read_text())}
         assert loaded, page
         assert not {url for url in loaded if re.match(r"(https?:)?//", url)}, page
+
+
+def test_copy_buttons_copy_only_commands(site: Path) -> None:
+    page = (site / "tutorials" / "first-cluster" / "index.html").read_text()
+    copied = {html.unescape(text) for text in re.findall(r'data-copy="([^"]*)"', page)}
+    assert "penstock dev" in copied
+    assert not any("$ " in text or "ready:" in text for text in copied)
+
+
+def test_design_notes_and_the_changelog_rank_last_in_the_search(site: Path) -> None:
+    found = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    boosts = {page["location"]: page.get("boost") for page in found}
+    assert boosts["design/wal/"] == boosts["changelog/"] == 0.2
+    assert boosts["explanation/architecture/"] is None
 
 
 def test_diagrams_are_small_and_in_the_site(site: Path) -> None:

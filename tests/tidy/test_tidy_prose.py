@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED_FOLDERS = {"tests", "site", "build", "dist", "node_modules", "__pycache__"}
-README_LINES_MAX = 120
+README_LINES_MAX = 80
 NOTE_WORDS_MAX = 800
 
 IZE = (

@@ -1,14 +1,13 @@
-"""Write `docs/reference/cli.md`: every command with its arguments, options and defaults, as Typer
-documents them.
+"""Write the pages of `docs/reference/cli/`: one per command, with arguments, options and defaults as
+documented by Typer, and an index.
 
-    python -m tools.reference.cli > docs/reference/cli.md
-
-Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+    python -m tools.reference.cli docs/reference/cli
 """
 
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 from penstock.deploy.node.config.docs import first_sentence
@@ -18,48 +17,53 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m tools.reference.cli`; do not edit. -->
 
-`penstock --help` and `penstock COMMAND --help` print the same text.
-An option with an environment variable takes its value from there when the option is absent.
-`penstock broker` and `penstock controller` without a subcommand run one node.
-Their options are the settings of the node, listed under [Configuration](configuration.md).
+These pages contain the output of `penstock COMMAND --help`.
+Options with an environment variable use its value unless they are given.
+`penstock broker` and `penstock controller` run a node; their options are the [settings](../configuration.md).
 
-## Options of all commands
+## Common options
 
-`--bootstrap`, `--bootstrap-server` and `-b` name brokers, `--command-config` a file of client properties, and `--profile` a profile.
+`--bootstrap`, `--bootstrap-server` and `-b` specify brokers, `--command-config` a file with client properties, and `--profile` a profile.
 `--command-config` and `--profile` can be anywhere in the command.
-A value that no option gives comes from the environment variable, else from the profile, else from the running `penstock dev` (not if the profile names another cluster), else the brokers are at 127.0.0.1:9092.
-`penstock profile add NAME` names a cluster, and `penstock profile use NAME` chooses it; the file is `penstock/profiles.toml` in `$XDG_CONFIG_HOME` or `~/.config`, with mode 0600.
+The default is the value of the environment variable, then that of the profile, then the running `penstock dev` (unless the profile specifies another cluster), then 127.0.0.1:9092.
+`penstock profile add NAME` defines a cluster and `penstock profile use NAME` selects it; profiles are stored in `penstock/profiles.toml` in `$XDG_CONFIG_HOME` or `~/.config`, with mode 0600.
 
-Every command that answers takes `--output table`, `json`, `yaml` or `csv` (`-o`); `--json` and `--csv` are short for `--output json` and `--output csv`.
-Fields of machine formats keep their names, times are ISO 8601 in UTC, and numbers have no separators.
-CSV has one row for each object in the first list of objects of the JSON document, or one row without such a list; empty answers have no header.
-Fields of nested objects have both names, joined by a dot; the values of a list are joined by a semicolon.
+Commands with structured output accept `--output table`, `json`, `yaml` or `csv` (`-o`); `--json` and `--csv` are short for `--output json` and `--output csv`.
+In machine formats, field names are stable, times are ISO 8601 in UTC, and numbers have no separators.
+CSV has one row per object in the first list of objects of the JSON document, or a single row if there is none; empty results have no header.
+Names of nested fields are joined with a dot, list values with a semicolon.
 
-Commands that change or delete something for good have `--dry-run`, which shows what would happen; those that delete or overwrite topics, records, snapshots, groups and their offsets, users, tokens or ACLs ask first on a terminal, unless `--yes` or a machine format is given.
+Destructive commands have `--dry-run`. They ask for confirmation on a terminal unless `--yes` or a machine format is given.
 
-`penstock completion bash`, `zsh` or `fish` prints a script that completes commands, options, and names of topics, groups, brokers, snapshots and configs.
-It asks the cluster for at most 1 s, and keeps the names for 10 s.
+`penstock completion bash`, `zsh` or `fish` prints a completion script for commands, options, and the names of topics, groups, brokers, snapshots and configs.
+Completion queries the cluster with a timeout of 1 s and caches names for 10 s.
 
 ## Exit codes
 
 | exit code | meaning |
 |---|---|
-| 0 | done |
-| 1 | the command failed; one `error:` line says why |
-| 2 | the command was called wrongly: an unknown option, setting or value |
-| 3 | a node was fenced or lost its metadata, and did not start again by itself; its supervisor starts it again |
+| 0 | success |
+| 1 | the command failed; see the `error:` line |
+| 2 | invalid usage: an unknown option, setting or value |
+| 3 | a node was fenced or lost its metadata; its supervisor has to restart it |
 | 130 | interrupted with Ctrl-C |
 
-`penstock doctor` also uses 2 when a check could not be made.
+`penstock doctor` also returns 2 if a check could not be performed.
+
+## Commands
 
 """
 _QUOTES: Final = {"&#x27;": "'", "&quot;": '"', "&gt;": ">"}
 _SECTION: Final = re.compile(r"^#+ `(?P<name>.+)`\n\n(?P<help>.+)$", re.MULTILINE)
 _COMMAND: Final = re.compile(r"^\* `(?P<name>[a-z-]+)`(?:: .*)?$")
+_PAGE: Final = re.compile(r"^(?=## `)", re.MULTILINE)
+_MARK: Final = "<!-- Written by `python -m tools.reference.cli`; do not edit. -->"
 
 
-def markdown() -> str:
-    """Return the page. Runs Typer's generator in another process, which takes about 1 s."""
+def pages() -> dict[str, str]:
+    """Return the text of each file. Runs Typer's generator in another process, which takes about
+    1 s.
+    """
     command = (
         sys.executable,
         "-m",
@@ -73,8 +77,18 @@ def markdown() -> str:
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603  # a fixed command
     for escaped, plain in _QUOTES.items():
         text = text.replace(escaped, plain)
-    _, _, body = text.partition("\n\n")
-    return _HEAD + "\n".join(_with_links(body.rstrip().splitlines(), _first_sentences(text))) + "\n"
+    text = text.replace("**Options**:\n\n* `--help`: Show this message and exit.\n\n", "")
+    sentences = _first_sentences(text)
+    index, *sections = _PAGE.split(text.partition("\n\n")[2])
+    found = {
+        "index.md": _HEAD + "\n".join(_with_links(index.splitlines(), sentences)).strip() + "\n"
+    }
+    for section in sections:
+        title, *lines = _with_links(section.rstrip().splitlines(), sentences)
+        name = title.strip("# `").removeprefix("penstock ")
+        body = "\n".join(line.removeprefix("#") if line[:2] == "##" else line for line in lines)
+        found[f"{name}.md"] = f"# `penstock {name}`\n\n{_MARK}\n{body}\n"
+    return found
 
 
 def _first_sentences(text: str) -> dict[str, str]:
@@ -82,8 +96,8 @@ def _first_sentences(text: str) -> dict[str, str]:
 
 
 def _with_links(lines: list[str], sentences: dict[str, str]) -> list[str]:
-    """Add whole sentences and links to lists of commands, and remove `--help`, which every command
-    has.
+    """Add links and complete sentences to lists of commands, and remove `--help`, an option of
+    every command.
     """
     here, is_commands, linked = "penstock", False, list[str]()
     for line in lines:
@@ -95,11 +109,23 @@ def _with_links(lines: list[str], sentences: dict[str, str]) -> list[str]:
             is_commands = line == "**Commands**:"
         if is_commands and (found := _COMMAND.match(line)):
             name = f"{here} {found['name']}"
-            linked.append(f"* [`{name}`](#{name.replace(' ', '-')}): {sentences[name]}")
+            place = f"#{name.replace(' ', '-')}" if " " in here else f"{found['name']}.md"
+            linked.append(f"* [`{name}`]({place}): {sentences[name]}")
         else:
             linked.append(line)
     return linked
 
 
+def main(folder: Path) -> None:
+    """Write all pages to the folder and delete those of former commands."""
+    written = pages()
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob("*.md"):
+        if path.name not in written:
+            path.unlink()
+    for name, text in written.items():
+        (folder / name).write_text(text)
+
+
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    main(Path(sys.argv[1]))

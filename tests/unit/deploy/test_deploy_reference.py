@@ -15,7 +15,7 @@ from penstock.deploy.cli.app import app
 from penstock.protocol.apis import APIS
 from penstock.protocol.error_codes import ErrorCode
 from tests.interop import commands
-from tools.reference import cli, errors, kafka_apis, metadata_records
+from tools.reference import cli, errors, kafka_apis, metadata_records, python_api
 from tools.reference.api_evidence import EVIDENCE
 from tools.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
 
@@ -26,16 +26,21 @@ REFERENCE = ROOT / "docs" / "reference"
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("cli", cli),
         ("kafka-apis", kafka_apis),
         ("errors", errors),
         ("metadata-records", metadata_records),
         ("kafka-tools", commands),
+        ("python-api", python_api),
     ],
 )
 def test_page_is_up_to_date(name: str, module: object) -> None:
     """Run `make reference` after a change."""
     assert (REFERENCE / f"{name}.md").read_text() == module.markdown()
+
+
+def test_pages_of_commands_are_up_to_date() -> None:
+    written = {path.name: path.read_text() for path in (REFERENCE / "cli").glob("*.md")}
+    assert written == cli.pages()
 
 
 def test_every_field_of_a_metadata_record_has_a_meaning() -> None:
@@ -57,9 +62,11 @@ def commands_of(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_has_a_heading_and_an_example() -> None:
-    headings = set(
-        re.findall(r"^#+ `penstock (.+)`$", (REFERENCE / "cli.md").read_text(), re.MULTILINE)
-    )
+    headings = {
+        name
+        for path in (REFERENCE / "cli").glob("*.md")
+        for name in re.findall(r"^#+ `penstock (.+)`$", path.read_text(), re.MULTILINE)
+    }
     found = dict(commands_of(typer.main.get_command(app)))
     assert len(found) > 60
     assert found.keys() - headings == set()
