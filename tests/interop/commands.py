@@ -127,10 +127,10 @@ _CAPABILITIES: Final = (
     " --describe-configs-supported True --idempotent-producer-supported True"
 )
 
-WORDS: Final = "the error has words of Penstock"
-_PLACES: Final = "candidates may be more than there are brokers; none of them stores records"
-_LOGGER_CONFIGS: Final = "the loggers are packages of Penstock"
-_CONTROLLERS: Final = "controllers have ids of their own"
+WORDS: Final = "different error message"
+_PLACES: Final = "there may be more replicas than brokers, because they store no records"
+_LOGGER_CONFIGS: Final = "loggers are packages of Penstock"
+_CONTROLLERS: Final = "different controller ids"
 
 COMMANDS: Final[tuple[Command, ...]] = (
     # Topics and their records.
@@ -283,7 +283,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-cluster list-endpoints @ --include-fenced-brokers"),
     Command(
         "kafka-metadata-quorum describe --status",
-        "controllers have directory ids and nodes of their own",
+        "different directory ids and nodes of controllers",
         '"directoryId": ',
     ),
     Command("kafka-metadata-quorum describe --replication", figures=True),
@@ -291,17 +291,17 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         "kafka-metadata-quorum remove-controller --controller-id 9"
         " --controller-directory-id 4L6g3nShT-eMCtK--X86sw",
-        "`penstock controller` changes the quorum",
+        "`penstock quorum` changes the quorum",
         "does not support REMOVE_RAFT_VOTER",
     ),
     Command(
         "kafka-features describe",
-        "no features about Kafka's own metadata, but `offsets.version`",
+        "no features of Kafka's metadata; additional `offsets.version`",
         "Feature: transaction.version SupportedMinVersion: 0 SupportedMaxVersion: 2",
     ),
     Command(
         "kafka-features upgrade --release-version 4.2 --dry-run",
-        "some features are about Kafka's own metadata: name the others instead",
+        "some features belong to Kafka's metadata: specify the others instead",
         "does not support this feature",
     ),
     Command(
@@ -566,22 +566,22 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m tests.interop.commands`; do not edit. -->
 
-The tests give the commands below to Apache Kafka 4.2 and to Penstock, with the tools of Kafka 4.2.
-Exit code and output are the same, except for ids, addresses, times and figures, and for these differences.
+The tests run the commands below with the tools of Kafka 4.2 on Apache Kafka 4.2 and on Penstock.
+Exit codes and output are identical, except for ids, addresses, times and measurements, and for these differences.
 
-| command | why the answer differs |
+| command | reason for the difference |
 |---|---|
 """
 _COMMANDS_HEAD: Final = """
-`kafka-transactions.sh describe-producers` and `kafka-delete-records.sh` wait for 60 s if a topic does not exist, with Kafka too.
-`kafka-replica-verification.sh` runs until it is stopped, so a test of its own compares it.
-It has nothing to find, because a partition has one log: brokers that do not lead it read the same objects.
-`kafka-dump-log.sh`, `kafka-storage.sh` and `kafka-metadata-shell.sh` read the disks of a Kafka broker, and do not apply.
+`kafka-transactions.sh describe-producers` and `kafka-delete-records.sh` wait for 60 s if a topic does not exist, as with Kafka.
+`kafka-replica-verification.sh` runs until it is stopped and is compared in a separate test.
+It never finds differences, because a partition has only one log: other brokers read the same objects.
+`kafka-dump-log.sh`, `kafka-storage.sh` and `kafka-metadata-shell.sh` read the disks of a Kafka broker and are not applicable.
 
 ## Commands
 
-The address of a broker is left out (`--bootstrap-server`).
-The first two are classes of Kafka that have no shell script.
+The broker address (`--bootstrap-server`) is omitted.
+The first two are classes of Kafka without a shell script.
 
 """
 

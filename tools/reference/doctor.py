@@ -12,21 +12,21 @@ _HEAD: Final = """# Doctor
 
 <!-- Written by `python -m tools.reference.doctor`; do not edit. -->
 
-`penstock doctor` checks a deployment and names each problem with a way to mend it.
+`penstock doctor` checks a deployment and reports each problem with a solution.
 
 ```console
 $ penstock doctor --controller HOST:PORT --store s3://BUCKET/PREFIX     # all checks
-$ penstock doctor                                                       # of a running `penstock dev`
-$ penstock doctor --store s3://BUCKET/PREFIX                            # without a running cluster: the store alone
+$ penstock doctor                                                       # the running `penstock dev`
+$ penstock doctor --store s3://BUCKET/PREFIX                            # only the store, without a running cluster
 $ penstock doctor ... --json                                            # for programs
 $ penstock doctor ... --records 10000                                   # also read the newest records
 $ penstock doctor ... --delete-orphans --older-than 1d                  # also delete orphans
 ```
 
-It changes nothing, except for small objects below `probe/` that it writes and deletes, and for `--delete-orphans`.
-Every check has a deadline, and a check that fails does not hide the others.
+It is read-only, except for small objects below `probe/` that it writes and deletes, and for `--delete-orphans`.
+Every check has a deadline, and a failed check does not affect the others.
 It costs one LIST per 1,000 objects in the bucket, about 20 PUTs and 30 GETs; `--no-objects` skips the listing.
-`--records N` reads and decodes the newest N offsets of each partition besides.
+`--records N` also reads and decodes the newest N offsets of each partition.
 
 | exit code | meaning |
 |---|---|
@@ -53,7 +53,7 @@ def as_markdown() -> str:
     for check in CHECKS:
         rows = "\n".join(_row(kind) for kind in check.kinds)
         parts.append(
-            f"## {check.name}\n{check.about}\n\n| code | level | finding | how to mend it |\n|---|---|---|---|\n{rows}\n"
+            f"## {check.name}\n{check.about}\n\n| code | level | finding | solution |\n|---|---|---|---|\n{rows}\n"
         )
     return "\n".join(parts)
 

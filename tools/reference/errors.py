@@ -33,47 +33,45 @@ _HEAD: Final = """\
 
 ## Kafka error codes
 
-These are the codes that brokers send.
-"Retried" means that Kafka's clients try again by themselves, so an application sees the error only when its timeout is over.
+Error codes that brokers return.
+"Retried" means that Kafka's clients retry automatically, so an application sees the error only after its timeout.
 
-| code | name | retried | what to do |
+| code | name | retried | solution |
 |---|---|---|---|
 """
 _CLASSES_HEAD: Final = """
 ## Error classes
 
-Messages of nodes, commands, `scan`, Spark and table export carry these names.
-"Retry" means that the same call may succeed later without a change.
+Error messages of nodes, commands, `scan`, Spark and table export contain these names.
+"Retry" means that the same call may succeed later.
 """
-_ASK_LEADER: Final = "Refresh metadata and ask the leader. Clients do so by themselves."
-_ASK_COORDINATOR: Final = "Look the coordinator up again. Clients do so by themselves."
-_REJOIN: Final = (
-    "Join the group again. Clients do so by themselves; commits of the old generation are refused."
-)
-_NEW_PRODUCER: Final = "Close the producer and open another one. A newer start of the same `transactional.id` may be running."
+_ASK_LEADER: Final = "Refresh metadata and contact the leader. Clients do this automatically."
+_ASK_COORDINATOR: Final = "Look up the coordinator again. Clients do this automatically."
+_REJOIN: Final = "Join the group again. Clients do this automatically; commits of the old generation are rejected."
+_NEW_PRODUCER: Final = "Close the producer and open another one. Another producer with the same `transactional.id` may be running."
 
 ADVICE: Final[dict[ErrorCode, str]] = {
-    ErrorCode.UNKNOWN_SERVER_ERROR: "This is a bug. The log of the broker has an event `request_failed` with the traceback.",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "The partition does not have the offset. `auto.offset.reset` decides where to go on.",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "This is a bug. The event `request_failed` in the log of the broker contains the traceback.",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "The partition does not have the offset. Consumers apply `auto.offset.reset`.",
     ErrorCode.CORRUPT_MESSAGE: (
-        "To a producer: the batch was damaged on its way and is sent again. To a consumer: an object of the store is damaged or lost. "
+        "Producers: the batch was corrupted in transit and is resent. Consumers: an object in the store is damaged or lost. "
         "Run `penstock doctor`."
     ),
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Check the name, or create the topic. A new topic may take a moment to reach all brokers.",
-    ErrorCode.LEADER_NOT_AVAILABLE: "Wait: an election is under way, or the leader still opens the partition.",
+    ErrorCode.LEADER_NOT_AVAILABLE: "Wait: an election is in progress, or the leader is opening the partition.",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: _ASK_LEADER,
     ErrorCode.REQUEST_TIMED_OUT: "The store or the controllers are slow. Run `penstock top` and `penstock doctor`.",
-    ErrorCode.MESSAGE_TOO_LARGE: "Send smaller batches, or raise `max.message.bytes` of the topic.",
+    ErrorCode.MESSAGE_TOO_LARGE: "Send smaller batches, or increase `max.message.bytes` of the topic.",
     ErrorCode.OFFSET_METADATA_TOO_LARGE: "Commit less metadata with the offset.",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "Wait: the coordinator reads its log.",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "Wait: the coordinator is loading its log.",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: _ASK_COORDINATOR,
     ErrorCode.NOT_COORDINATOR: _ASK_COORDINATOR,
     ErrorCode.INVALID_TOPIC_EXCEPTION: "Use another name: at most 249 letters, digits, `.`, `_`, `-`. Internal topics are read-only.",
-    ErrorCode.RECORD_LIST_TOO_LARGE: "Send fewer records in one request.",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "Send fewer records per request.",
     ErrorCode.INVALID_REQUIRED_ACKS: "Set `acks` to `all`, `1` or `0`.",
     ErrorCode.ILLEGAL_GENERATION: _REJOIN,
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "Give all members of the group the same protocol type and at least one common assignor.",
-    ErrorCode.INVALID_GROUP_ID: "Set a `group.id` that is not empty.",
+    ErrorCode.INVALID_GROUP_ID: "Set a non-empty `group.id`.",
     ErrorCode.UNKNOWN_MEMBER_ID: _REJOIN,
     ErrorCode.INVALID_SESSION_TIMEOUT: (
         "Choose a `session.timeout.ms` between `group.min.session.timeout.ms` and `group.max.session.timeout.ms`."
@@ -81,96 +79,96 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.REBALANCE_IN_PROGRESS: _REJOIN,
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "Commit fewer offsets, or less metadata, in one request.",
     ErrorCode.INVALID_TIMESTAMP: (
-        "Correct the clock of the producer, or raise `message.timestamp.before.max.ms` or `message.timestamp.after.max.ms` of the topic."
+        "Correct the clock of the producer, or increase `message.timestamp.before.max.ms` or `message.timestamp.after.max.ms` of the topic."
     ),
-    ErrorCode.UNSUPPORTED_VERSION: "The client asks for a version that is not served; see [Kafka APIs](kafka-apis.md).",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "Use the topic that exists, or choose another name.",
-    ErrorCode.INVALID_PARTITIONS: "Ask for more partitions than there are; partitions cannot be removed.",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "Use -1, or at most the number of brokers. It counts candidates, not copies.",
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "Name brokers that exist, each once.",
-    ErrorCode.INVALID_CONFIG: "Correct the topic config that the message names; see [Configuration](configuration.md#topics).",
-    ErrorCode.NOT_CONTROLLER: "The controllers elect a leader. Try again.",
-    ErrorCode.INVALID_REQUEST: "The request contradicts itself; the message says how.",
-    ErrorCode.POLICY_VIOLATION: "CreateTopics, CreatePartitions, Metadata: the cluster has as many partitions as `max.partitions` of its controllers allows; delete topics or snapshots, or raise it; or one request has more than 10,000 partitions: make several. DeleteRecords: the topic has `cleanup.policy=compact`; add `delete` to the policy if its records may be deleted. Produce: only a [mirror](../how-to/mirror-clusters.md) writes to the topic, until `penstock mirror finish`.",
+    ErrorCode.UNSUPPORTED_VERSION: "The client uses an unsupported version; see [Kafka APIs](kafka-apis.md).",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "Use the existing topic, or choose another name.",
+    ErrorCode.INVALID_PARTITIONS: "Specify more partitions than the topic has; partitions cannot be removed.",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "Use -1, or at most the number of brokers. It is the number of possible leaders, not of copies.",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "List existing brokers, each once.",
+    ErrorCode.INVALID_CONFIG: "Correct the topic config in the message; see [Configuration](configuration.md#topics).",
+    ErrorCode.NOT_CONTROLLER: "The controllers are electing a leader. Retry.",
+    ErrorCode.INVALID_REQUEST: "The request is inconsistent; see the message.",
+    ErrorCode.POLICY_VIOLATION: "CreateTopics, CreatePartitions, Metadata: the cluster has as many partitions as `max.partitions` of its controllers allows; delete topics or snapshots, or increase it; or the request has more than 10,000 partitions: split it. DeleteRecords: the topic has `cleanup.policy=compact`; add `delete` to the policy if its records may be deleted. Produce: only a [mirror](../how-to/mirror-clusters.md) writes to the topic, until `penstock mirror finish`.",
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (
-        "Records between this batch and the one before were not written. Clients send them again in order; "
+        "Records between this batch and the previous one were not written. Clients resend them in order; "
         "if they cannot, close the producer and open another one."
     ),
-    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "Nothing: the batch was written before. Its offset is not known any more.",
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "None required: the batch was already written. Its offset is no longer known.",
     ErrorCode.INVALID_PRODUCER_EPOCH: _NEW_PRODUCER,
-    ErrorCode.INVALID_TXN_STATE: "Begin a transaction before writing to it, and end it once.",
+    ErrorCode.INVALID_TXN_STATE: "Begin a transaction before writing to it, and end it only once.",
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: _NEW_PRODUCER,
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "Lower `transaction.timeout.ms` to at most the broker's `transaction.max.timeout.ms`.",
-    ErrorCode.CONCURRENT_TRANSACTIONS: "Wait: the last transaction of this producer is being completed. Clients do so by themselves.",
-    ErrorCode.TRANSACTION_COORDINATOR_FENCED: "Nothing: brokers send it to each other when a coordinator has moved.",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Add an ACL for the topic, or remove one that denies it: `penstock acls list --topic NAME`. A client that may not describe a topic does not learn whether it exists.",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "Wait: the last transaction of this producer is being completed. Clients do this automatically.",
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: "None required: brokers return it to each other after a coordinator has moved.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Add an ACL for the topic, or remove one that denies it: `penstock acls list --topic NAME`. Clients without Describe cannot find out whether a topic exists.",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Add an ACL for the group, or remove one that denies it: `penstock acls list --group NAME`.",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Add an ACL for the cluster, or remove one that denies it: `penstock acls list --cluster`. An idempotent producer gets it if it may write to no topic.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Add an ACL for the cluster, or remove one that denies it: `penstock acls list --cluster`. Idempotent producers get it if they cannot write to any topic.",
     ErrorCode.SECURITY_DISABLED: "Set `authorizer.class.name` on the brokers before you change ACLs.",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Name the transactional id in the Produce request: its records belong to a transaction. With ACLs, the client needs Write on it.",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "Wait: the coordinator of the transaction moves or starts. Clients try again.",
-    ErrorCode.NETWORK_EXCEPTION: "Nothing: a broker did not reach the coordinator of a transaction, and asks again.",
-    ErrorCode.OPERATION_NOT_ATTEMPTED: "Look at the other partitions in the answer: one of them was refused.",
-    ErrorCode.KAFKA_STORAGE_ERROR: "The store refuses or has lost an object. Run `penstock doctor`.",
-    ErrorCode.LOG_DIR_NOT_FOUND: "Leave the partition where it is: the object store is the only log directory.",
-    ErrorCode.RESOURCE_NOT_FOUND: "Check the user and the mechanism: `penstock users list` shows the users in the metadata. Users of `sasl.users.file` are not there.",
-    ErrorCode.DUPLICATE_RESOURCE: "Name each user once.",
-    ErrorCode.UNSUPPORTED_SASL_MECHANISM: "Use a mechanism that the brokers name in `sasl.enabled.mechanisms`.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Include the transactional id in the Produce request, whose records belong to a transaction. With ACLs, the client needs Write on it.",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "Wait: the coordinator of the transaction is moving or starting. Clients retry.",
+    ErrorCode.NETWORK_EXCEPTION: "None required: a broker could not reach the coordinator of a transaction and retries.",
+    ErrorCode.OPERATION_NOT_ATTEMPTED: "Check the other partitions in the response: one of them was rejected.",
+    ErrorCode.KAFKA_STORAGE_ERROR: "The store is failing or has lost an object. Run `penstock doctor`.",
+    ErrorCode.LOG_DIR_NOT_FOUND: "Do not move the partition: the object store is the only log directory.",
+    ErrorCode.RESOURCE_NOT_FOUND: "Check the user and the mechanism: `penstock users list` shows the users in the metadata. Users of `sasl.users.file` are not included.",
+    ErrorCode.DUPLICATE_RESOURCE: "List each user once.",
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM: "Use a mechanism listed in `sasl.enabled.mechanisms` of the brokers.",
     ErrorCode.ILLEGAL_SASL_STATE: "Authenticate only on listeners with SASL (`SASL_PLAINTEXT`, `SASL_SSL`), and once.",
-    ErrorCode.SASL_AUTHENTICATION_FAILED: "Check user and password, or the token. The broker's log has an event `authentication_failed` with the reason.",
+    ErrorCode.SASL_AUTHENTICATION_FAILED: "Check user and password, or the token. The event `authentication_failed` in the log of the broker contains the reason.",
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "Set `delegation.token.secret.key` on all brokers.",
-    ErrorCode.DELEGATION_TOKEN_NOT_FOUND: "Check the token: it does not exist, was expired, or the brokers have another `delegation.token.secret.key` now. `penstock tokens list` lists tokens.",
+    ErrorCode.DELEGATION_TOKEN_NOT_FOUND: "Check the token: it does not exist, was expired, or `delegation.token.secret.key` has changed. `penstock tokens list` lists tokens.",
     ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "Renew and expire tokens as their owner or as a renewer.",
-    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "Ask for tokens on a listener with SASL or with client certificates, and do not log in with a token for that.",
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "Request tokens on a listener with SASL or client certificates, with a login that is not itself a token.",
     ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "Give the client the right `CreateTokens` for the owner: an ACL on the resource type User.",
-    ErrorCode.DELEGATION_TOKEN_EXPIRED: "Create another token: this one has ended.",
-    ErrorCode.INVALID_PRINCIPAL_TYPE: "Name renewers as `User:name`.",
-    ErrorCode.UNACCEPTABLE_CREDENTIAL: "Use 4,096 to 16,384 iterations and a user name that is not empty.",
-    ErrorCode.INVALID_UPDATE_VERSION: "Ask for a level that `penstock features list` shows as supported, when all brokers run software that supports it; the message says what is wrong.",
+    ErrorCode.DELEGATION_TOKEN_EXPIRED: "Create another token: this one has expired.",
+    ErrorCode.INVALID_PRINCIPAL_TYPE: "Specify renewers as `User:name`.",
+    ErrorCode.UNACCEPTABLE_CREDENTIAL: "Use 4,096 to 16,384 iterations and a non-empty user name.",
+    ErrorCode.INVALID_UPDATE_VERSION: "Choose a level that `penstock features list` shows as supported, once all brokers support it; see the message.",
     ErrorCode.NON_EMPTY_GROUP: "Stop the members of the group before deleting it or its offsets.",
-    ErrorCode.THROTTLING_QUOTA_EXCEEDED: "Wait as long as the answer says: the client creates or deletes more partitions than its `controller_mutation_rate`. `penstock quotas list` shows it. To a push of metrics: nothing, it came too early, and the client tries again.",
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: "Wait for the throttle time: the client exceeds its `controller_mutation_rate`, which `penstock quotas list` shows. For a push of metrics: none required, it was too early, and the client retries.",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members of the group that subscribe to the topic, then delete its offsets.",
-    ErrorCode.GROUP_ID_NOT_FOUND: "Check the group's id; groups without members and offsets are removed.",
-    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "Nothing: the broker has started again, or gave the session to another client. Clients then send full requests.",
-    ErrorCode.INVALID_FETCH_SESSION_EPOCH: "Nothing: a request was lost or repeated. Clients begin a new session.",
-    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: "Nothing: the client changed between topic names and topic ids within a session. It begins a new one.",
-    ErrorCode.SHARE_SESSION_NOT_FOUND: "Nothing: the broker has started again, or the connection was closed. Consumers begin a new session; what they had is delivered again.",
-    ErrorCode.INVALID_SHARE_SESSION_EPOCH: "Nothing: a request was lost or repeated. Consumers begin a new session.",
-    ErrorCode.SHARE_SESSION_LIMIT_REACHED: "Run fewer consumers of share groups, raise `group.share.max.share.sessions`, or add brokers.",
-    ErrorCode.UNKNOWN_SUBSCRIPTION_ID: "Nothing: the subscription to metrics of the client changed. The client asks for it again.",
-    ErrorCode.TELEMETRY_TOO_LARGE: "Name fewer `metrics` in the subscription, or raise `telemetry.max.bytes`.",
-    ErrorCode.INVALID_RECORD_STATE: "The record was not locked for this consumer any more, and may be delivered again: work faster, renew the lock, or raise `share.record.lock.duration.ms`.",
+    ErrorCode.GROUP_ID_NOT_FOUND: "Check the group id; groups without members and offsets are removed.",
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "None required: the broker has restarted, or evicted the session. Clients then send full requests.",
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH: "None required: a request was lost or repeated. Clients start a new session.",
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: "None required: the client switched between topic names and topic ids within a session. It starts a new one.",
+    ErrorCode.SHARE_SESSION_NOT_FOUND: "None required: the broker has restarted, or the connection was closed. Consumers start a new session; locked records are delivered again.",
+    ErrorCode.INVALID_SHARE_SESSION_EPOCH: "None required: a request was lost or repeated. Consumers start a new session.",
+    ErrorCode.SHARE_SESSION_LIMIT_REACHED: "Run fewer share group consumers, increase `group.share.max.share.sessions`, or add brokers.",
+    ErrorCode.UNKNOWN_SUBSCRIPTION_ID: "None required: the metrics subscription of the client has changed. The client requests it again.",
+    ErrorCode.TELEMETRY_TOO_LARGE: "List fewer `metrics` in the subscription, or increase `telemetry.max.bytes`.",
+    ErrorCode.INVALID_RECORD_STATE: "The record was no longer locked by this consumer and may be delivered again: process records faster, renew the lock, or increase `share.record.lock.duration.ms`.",
     ErrorCode.FENCED_LEADER_EPOCH: _ASK_LEADER,
-    ErrorCode.UNKNOWN_LEADER_EPOCH: "Wait: the broker has not learned of this leader epoch yet. Clients try again.",
+    ErrorCode.UNKNOWN_LEADER_EPOCH: "Wait: the broker has not received this leader epoch yet. Clients retry.",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "Compress with gzip, snappy, lz4 or zstd.",
-    ErrorCode.STALE_BROKER_EPOCH: "The broker was fenced and restarts. Try again.",
-    ErrorCode.MEMBER_ID_REQUIRED: "Nothing: clients join again with the member id from the answer.",
+    ErrorCode.STALE_BROKER_EPOCH: "The broker was fenced and is restarting. Retry.",
+    ErrorCode.MEMBER_ID_REQUIRED: "None required: clients join again with the member id in the response.",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Start the preferred leader, or reassign the partition.",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size`, `group.consumer.max.size`, `group.share.max.size` or `group.streams.max.size`.",
-    ErrorCode.FENCED_INSTANCE_ID: "Give each consumer a `group.instance.id` of its own.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or increase `group.max.size`, `group.consumer.max.size`, `group.share.max.size` or `group.streams.max.size`.",
+    ErrorCode.FENCED_INSTANCE_ID: "Use a unique `group.instance.id` for each consumer.",
     ErrorCode.FENCED_MEMBER_EPOCH: _REJOIN,
     ErrorCode.UNRELEASED_INSTANCE_ID: (
-        "Wait until the consumer with this `group.instance.id` has closed or its session is over, or use another id."
+        "Wait until the consumer with this `group.instance.id` has left or its session has expired, or use another id."
     ),
     ErrorCode.UNSUPPORTED_ASSIGNOR: "Use `uniform` or `range` as `group.remote.assignor`; `group.consumer.assignors` has the allowed ones.",
-    ErrorCode.STALE_MEMBER_EPOCH: "The group has moved on. Clients repeat the commit after their next heartbeat.",
-    ErrorCode.FENCED_STATE_EPOCH: "Nothing: the share group was altered, and the broker that leads the share partition reads its state again.",
+    ErrorCode.STALE_MEMBER_EPOCH: "The epoch of the group has advanced. Clients retry the commit after their next heartbeat.",
+    ErrorCode.FENCED_STATE_EPOCH: "None required: the share group was altered, and the leader of the share partition reloads its state.",
     ErrorCode.INVALID_REGULAR_EXPRESSION: (
         "Correct the regular expression of the subscription. The syntax is that of RE2, without look-ahead and back-references; at most 4,096 characters and as many instructions."
     ),
-    ErrorCode.STREAMS_INVALID_TOPOLOGY: "Correct the topology of the Kafka Streams application; the message says what is wrong with it.",
+    ErrorCode.STREAMS_INVALID_TOPOLOGY: "Correct the topology of the Kafka Streams application; see the message.",
     ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH: "Use a topology epoch of 0 or more.",
-    ErrorCode.ELECTION_NOT_NEEDED: "Nothing: the preferred leader leads already.",
-    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing: there is no move to cancel.",
-    ErrorCode.INVALID_RECORD: "Correct the record; the message says what is wrong with it.",
-    ErrorCode.UNSTABLE_OFFSET_COMMIT: "Wait: a transaction with this offset is open. Clients try again.",
+    ErrorCode.ELECTION_NOT_NEEDED: "None required: the preferred leader already leads the partition.",
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "None required: there is no move to cancel.",
+    ErrorCode.INVALID_RECORD: "Correct the record; see the message.",
+    ErrorCode.UNSTABLE_OFFSET_COMMIT: "Wait: a transaction with this offset is open. Clients retry.",
     ErrorCode.PRODUCER_FENCED: _NEW_PRODUCER,
-    ErrorCode.UNKNOWN_TOPIC_ID: "Refresh metadata: the topic was deleted, and perhaps created again under the same name.",
-    ErrorCode.BROKER_ID_NOT_REGISTERED: "The broker was removed from the cluster. Ask another one.",
-    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Check the transactional id; ids that are not used expire.",
+    ErrorCode.UNKNOWN_TOPIC_ID: "Refresh metadata: the topic was deleted, and possibly recreated with the same name.",
+    ErrorCode.BROKER_ID_NOT_REGISTERED: "The broker was removed from the cluster. Contact another one.",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Check the transactional id; unused ids expire.",
     ErrorCode.TRANSACTION_ABORTABLE: "Abort the transaction and begin another one: the partition is not part of this one.",
     ErrorCode.MISMATCHED_ENDPOINT_TYPE: "Send requests for controllers to a controller, and requests for brokers to a broker.",
-    ErrorCode.UNSUPPORTED_ENDPOINT_TYPE: "Ask for endpoint type 1 (brokers).",
+    ErrorCode.UNSUPPORTED_ENDPOINT_TYPE: "Use endpoint type 1 (brokers).",
 }
 """Advice for each code that a broker sends."""
 

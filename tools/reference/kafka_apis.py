@@ -21,18 +21,17 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m tools.reference.kafka_apis`; do not edit. -->
 
-Brokers serve these APIs, and announce them in their answer to ApiVersions.
-They are the APIs of Apache Kafka 4.2, in the versions that are stable there.
-A request with another key or version closes the connection, as in Kafka; only ApiVersions is answered in any version.
-Versions that use compact lengths and tagged fields (KIP-482) are called flexible.
+Brokers support the APIs of Apache Kafka 4.2 in their stable versions and list them in ApiVersions responses.
+As in Kafka, a request with an unknown key or version closes the connection; only ApiVersions is answered in every version.
+Flexible versions use compact lengths and tagged fields (KIP-482).
 
 | API | key | versions | Kafka 4.2 | flexible from | tested with |
 |---|---|---|---|---|---|
 """
 _TESTED: Final = """
-Java means the clients and tools of Kafka 4.2, librdkafka the client confluent-kafka, kafkajs a client for Node.
-Requests means single requests; those that Kafka has too are compared with its answers.
-`tools/reference/api_evidence.py` names a test for each.
+Java stands for the clients and tools of Kafka 4.2, librdkafka for confluent-kafka, and kafkajs for a Node.js client.
+"Requests" stands for individual requests, whose responses are compared with those of Kafka where possible.
+`tools/reference/api_evidence.py` lists a test for each.
 
 ## Known differences
 
@@ -42,70 +41,72 @@ Requests means single requests; those that Kafka has too are compared with its a
 _LIMITS_HEAD: Final = f"""
 ## Limits of a request
 
-A request names at most so many things, whatever their kind: each element of an array, also of one inside another, and each tagged field counts as one.
-For APIs that are not in the table it is {REQUEST_ELEMENTS_MAX:,}.
-What clients send for 10,000 partitions fits, and so do requests for 5,000 groups ([design note](../design/fairness.md)).
-A request with more elements closes the connection, and the log of the broker names the API, the number and the limit.
-The last column has further limits: a request above one of them gets POLICY_VIOLATION if the API has an error for the whole request; otherwise the connection closes.
+Requests are limited by their number of elements: each array element, also in nested arrays, and each tagged field counts.
+The limit is {REQUEST_ELEMENTS_MAX:,} for APIs that are not in the table.
+Requests for 10,000 partitions or 5,000 groups are within the limits ([design note](../design/fairness.md)).
+For a request with more elements, the broker closes the connection and logs the API, the number and the limit.
+The last column contains additional limits. Requests above them get POLICY_VIOLATION if the API has an error for the whole request; otherwise the connection is closed.
 
-| API | elements | of them |
+| API | elements | including |
 |---|---|---|
 """
 _ABSENT_HEAD: Final = """
 ## Notes
 
-Produce is announced from version 0 because older versions of librdkafka stop compressing otherwise (KAFKA-18659).
-Brokers serve it from version 3.
+Produce is announced from version 0, because older versions of librdkafka otherwise stop compressing (KAFKA-18659), but served from version 3.
 
-Some APIs have tagged fields of Penstock.
-Clients of Kafka do not send them and get none, because a broker adds them to a response only if the request asks for them by such a field.
+Some APIs have tagged fields specific to Penstock.
+Kafka clients neither send nor receive them, because a broker includes them in a response only if the request contains such a field.
 
 | API | fields |
 |---|---|
 | Produce | 10000 in the request: the source of a [mirror](../how-to/mirror-clusters.md) |
-| ListOffsets | 10000 in a partition of the request asks for the point of a fork; 10000 and 10001 in the response: the point, or why there is none |
-| Metadata | 10000 in the request asks for snapshots and deleted topics; 10000 in a topic of the response: one of them |
+| ListOffsets | 10000 in a partition of the request requests a fork point; 10000 and 10001 in the response: the fork point, or why there is none |
+| Metadata | 10000 in the request includes snapshots and deleted topics; 10000 in a topic of the response: one of them |
 | WriteTxnMarkers | 10000 in a marker of the request: its serial |
-| DescribeLogDirs | 10000 in the request asks for details; 10000 to 10002 in a partition of the response: the number of objects, the bytes in WAL objects, and the bytes that a fork, a snapshot, a deleted topic or deleted records count too |
+| DeleteShareGroupState | 10000 in a partition of the request: the group epoch of the deletion; states of later epochs are kept |
+| ReadShareGroupStateSummary | 10000 in a partition of the request requests deletions; 10000 in a partition of the response: the group epoch of the last one |
+| DescribeLogDirs | 10000 in the request requests details; 10000 to 10002 in a partition of the response: the number of objects, the bytes in WAL objects, and the bytes shared with forks, snapshots, deleted topics or deleted records |
 
-Consumer groups exist under both protocols: `group.protocol=classic`, and `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
-A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
-Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat.
+**Groups.** Consumer groups use `group.protocol=classic`, or `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
+A live group migrates when the first member of the consumer protocol joins or the last one leaves, and classic members continue; `group.consumer.migration.policy` restricts this.
+Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals apply from a member's next heartbeat.
 Share groups (KIP-932) have the assignor `simple`.
-The first start offset of a group in a partition is stored before anything is delivered: in Kafka a group that begins at the end may pass over records when its leader fails early.
-Streams groups (KIP-1071, `group.protocol=streams`) have the assignor `sticky`, and what Kafka 4.2 has: no static members, no warm-up tasks, no sources by regular expressions, and no other topology until the group is deleted ([design note](../design/streams-groups.md)).
+The start offset of a group in a partition is stored before the first delivery; in Kafka, a group that starts at the end may skip records if its leader fails early.
+Streams groups (KIP-1071, `group.protocol=streams`) have the assignor `sticky` and the features of Kafka 4.2: no static members, warm-up tasks, regular expression sources or topology changes ([design note](../design/streams-groups.md)).
 
-Brokers have configs of their own and configs for all of them (`kafka-configs.sh --entity-type brokers`), with Kafka's sources and synonyms.
-Live settings of Penstock change at once, also some that Kafka refuses, such as `num.partitions`.
-Those of Kafka that mean nothing here are stored and have no effect: the rates of `kafka-reassign-partitions.sh --throttle`, sizes of thread pools and segments, tiered storage, `min.insync.replicas`.
-Unlike Kafka, brokers refuse names that they do not know, the settings of TLS and SASL, which come from files, and defaults for all topics that would have an effect, such as `log.retention.ms`: set them on each topic.
-A topic without `min.insync.replicas` has it from the defaults, source 5; a new cluster of Kafka 4.2 stores it for all brokers, source 3, because of its eligible leader replicas.
+**Broker configs.** Brokers have individual and cluster-wide configs (`kafka-configs.sh --entity-type brokers`), with Kafka's sources and synonyms.
+Penstock's live settings change immediately, including some that Kafka does not allow, such as `num.partitions`.
+Kafka's settings without a meaning in Penstock are stored without effect: the rates of `kafka-reassign-partitions.sh --throttle`, sizes of thread pools and segments, tiered storage, `min.insync.replicas`.
+Unlike Kafka, brokers reject unknown names, TLS and SASL settings, which come from files, and defaults for all topics that would have an effect, such as `log.retention.ms`: set them on each topic.
+The default of `min.insync.replicas` has source 5; a new cluster of Kafka 4.2 stores it for all brokers (source 3), because of eligible leader replicas.
 
-A Fetch with a rack (version 11 and later) may be answered with a preferred read replica: any broker in that rack, because all of them can read what is in the store ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
-A Fetch with the replica id and epoch of a live broker asks where the records are: in its answer, MessagePack that names WAL slots takes their place ([design note](../design/fetch.md#reads-in-the-rack)). From anyone else it gets NOT_LEADER_OR_FOLLOWER.
+**Reads in the rack.** A Fetch with a rack (version 11 and later) may return a preferred read replica: any broker in that rack ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
+If a Fetch contains the replica id and epoch of a live broker, the response contains the WAL slots of the records in MessagePack instead of the records ([design note](../design/fetch.md#reads-in-the-rack)). Other callers get NOT_LEADER_OR_FOLLOWER.
 
-Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version`, `share.version`, `streams.version` and `offsets.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
-New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0, `group.version` 1, `share.version` 0, `streams.version` 0 and `offsets.version` 0 until someone changes them.
-From level 2 on Java clients use version 2 of transactions (KIP-890); level 1 only changes the records of `__transaction_state`.
+**Features** have levels (KIP-584), which ApiVersions reports and `penstock features` and `kafka-features.sh` change: `transaction.version` 0 to 2, `group.version`, `share.version`, `streams.version` and `offsets.version` 0 to 1.
+New clusters have the newest levels; a cluster created before features existed has `group.version` 1 and 0 for the others until they are upgraded.
+From level 2 of `transaction.version`, Java clients use version 2 of transactions (KIP-890); level 1 only changes the records of `__transaction_state`.
 `metadata.version` is always 29, that of Kafka 4.2, for tools and operators that read it.
-`offsets.version` is not one of Kafka's: level 1 writes version 4 of Kafka's OffsetCommitValue, with the topic id ([Clients](../how-to/connect-clients.md)).
-There are no other features of Kafka's own metadata, so `kafka-features.sh upgrade --release-version` fails; name the features instead.
-A level needs every registered broker; controllers are not asked, so update their software first.
+`offsets.version` is specific to Penstock: level 1 writes version 4 of Kafka's OffsetCommitValue, with the topic id ([Connect clients](../how-to/connect-clients.md)).
+Other features of Kafka's metadata do not exist, so `kafka-features.sh upgrade --release-version` fails; specify features instead.
+A level requires support by every registered broker; controllers are not checked, so upgrade their software first.
 
-Brokers have loggers whose levels change at once (`penstock configs alter --broker-logger`, `kafka-configs.sh --entity-type broker-loggers`): `root` and the packages of Penstock.
-A restart takes them back to `log.level`.
+**Log levels** of brokers change immediately (`penstock configs alter --broker-logger`, `kafka-configs.sh --entity-type broker-loggers`): `root` and the packages of Penstock.
+A restart resets them to `log.level`.
 
-`penstock configs alter --client-metrics` and `kafka-client-metrics.sh` set, show and delete subscriptions to metrics of clients (KIP-714); there can be 1,000.
-Brokers with `client.metrics.otlp.endpoint` announce GetTelemetrySubscriptions and PushTelemetry and send what clients push to a receiver of OTLP ([Collect the metrics of clients](../how-to/monitor.md#collect-the-metrics-of-clients)); others do not, as Kafka without a plugin for such metrics.
-Clients push cumulative values, where Kafka asks for deltas.
+**Client metrics.** `penstock configs alter --client-metrics` and `kafka-client-metrics.sh` manage up to 1,000 subscriptions (KIP-714).
+Brokers with `client.metrics.otlp.endpoint` announce GetTelemetrySubscriptions and PushTelemetry and forward pushes to an OTLP receiver ([Collect client metrics](../how-to/monitor.md#collect-client-metrics)); others do not, like Kafka without a metrics plugin.
+Clients push cumulative values, whereas Kafka requests deltas.
 
-Clients log in by SCRAM (KIP-84), PLAIN or OAUTHBEARER (KIP-255), and again before a session ends (KIP-368).
-Brokers verify signed tokens with a JWKS document, as Kafka since KIP-768.
-`penstock` commands get tokens by the grants `client_credentials` and `jwt-bearer` (KIP-1139), as Kafka's clients do.
-Quotas are Kafka's ([Limit clients](../how-to/quotas.md)): clients are told to wait, and nothing is read from their connections meanwhile.
-Each broker counts for itself; the active controller counts the partitions of `controller_mutation_rate`, as in Kafka.
-`request_percentage` is of the time of the broker's event loop.
-ApiVersions does not tell the time to wait.
+**Authentication.** Clients log in with SCRAM (KIP-84), PLAIN or OAUTHBEARER (KIP-255), and again before a session expires (KIP-368).
+Like Kafka since KIP-768, brokers verify signed tokens with a JWKS document.
+`penstock` commands get tokens with the grants `client_credentials` and `jwt-bearer` (KIP-1139), as Kafka's clients do.
+
+**Quotas** work as in Kafka ([Set quotas](../how-to/quotas.md)): clients receive a throttle time, during which their connections are not read.
+They apply per broker; as in Kafka, the active controller enforces `controller_mutation_rate`.
+`request_percentage` is a share of the broker's event loop.
+ApiVersions responses do not contain a throttle time.
 
 ## Not served
 
@@ -121,50 +122,51 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 """APIs that clients may look for, and the consequence of their absence."""
 
 
-_ONCE: Final = "A name that is repeated is answered once."
+_ONCE: Final = "A repeated name is returned once."
 
 DIFFERENCES: Final[Mapping[str, str]] = {
     "GetTelemetrySubscriptions": (
-        "Only of brokers with `client.metrics.otlp.endpoint`. Clients are asked for cumulative"
-        " values, not for deltas, and the names of metrics come in alphabetical order."
+        "Only on brokers with `client.metrics.otlp.endpoint`. Clients are asked for cumulative"
+        " values instead of deltas, and metric names are sorted."
     ),
     "PushTelemetry": (
-        "Only of brokers with `client.metrics.otlp.endpoint`. A push has at most 4 MiB"
-        " decompressed. What is not OpenTelemetry's MetricsData gets INVALID_RECORD."
+        "Only on brokers with `client.metrics.otlp.endpoint`. A push has at most 4 MiB after"
+        " decompression. Anything but OpenTelemetry's MetricsData gets INVALID_RECORD."
     ),
     "DescribeShareGroupOffsets": (
-        "The empty group id gets INVALID_GROUP_ID; Kafka returns no topics if none are named, and"
+        "The empty group id gets INVALID_GROUP_ID; Kafka returns no topics if the request has none, and"
         " UNKNOWN_SERVER_ERROR otherwise."
     ),
     "StreamsGroupHeartbeat": (
         "A topology has at most 1,000 subtopologies, 10,000 topics and 10,000 tasks, and a member"
-        " 100 client tags. What Kafka answers with an internal error, such as two subtopologies of"
-        " the same id, is an invalid topology."
+        " 100 client tags. Where Kafka returns an internal error, for example for duplicate"
+        " subtopology ids, Penstock reports an invalid topology."
     ),
     "Produce": (
-        "acks 1 means the same as acks -1: every acknowledged record is durable. Of a partition that"
-        " is named twice the first batch is appended, and the others get INVALID_REQUEST; Kafka"
-        " appends the last and drops the others without a word. A transactional batch without a"
-        " producer id gets INVALID_RECORD, because nothing could end its transaction, and the"
-        " sequences of a producer with epoch -1 are checked; Kafka appends both."
+        "acks 1 is equivalent to acks -1: every acknowledged record is durable. If a partition is"
+        " repeated, the first batch is appended and the others get INVALID_REQUEST; Kafka appends"
+        " the last and silently drops the others. A transactional batch without a producer id gets"
+        " INVALID_RECORD, because nothing could end its transaction, and sequence numbers of a"
+        " producer with epoch -1 are checked; Kafka appends both."
     ),
     "Fetch": (
-        "The epoch of the last record that a client fetched (version 12) is not compared, because a"
-        " log is never truncated; a consumer of a mirror may have it from the source. A debugging consumer (replica id -2) gets from brokers that do not lead a partition what"
-        " is in objects, and NOT_LEADER_OR_FOLLOWER behind that."
+        "The last fetched epoch (version 12) is not compared, because logs are never truncated; a"
+        " consumer of a mirror may have it from the source. From brokers that do not lead the"
+        " partition, a debugging consumer (replica id -2) gets the records in objects, and"
+        " NOT_LEADER_OR_FOLLOWER after them."
     ),
     "ListOffsets": (
-        "-3 finds the newest record that the client can read; Kafka may name one below the log"
-        " start, and finds none if the newest one belongs to an open transaction."
+        "-3 returns the newest readable record; Kafka may return one below the log start, and"
+        " returns none if the newest one belongs to an open transaction."
     ),
     "CreateTopics": (
-        'There may be more replicas than brokers, and names may differ in "." and "_" alone.'
-        " Configs that begin with `penstock.` make forks, snapshots and topics that come back."
+        'There may be more replicas than brokers, and names may differ only in "." and "_".'
+        " Configs with the prefix `penstock.` create forks and snapshots and restore topics."
     ),
-    "DeleteTopics": "A deleted topic can come back for `delete.grace.ms`.",
+    "DeleteTopics": "A deleted topic can be restored for `delete.grace.ms`.",
     "DescribeConfigs": (
-        "The loggers of brokers (type 8) are packages of Penstock. A resource that is named again"
-        " is described once, and one answer has at most 50,000 configs that are not of topics."
+        "The loggers of brokers (type 8) are packages of Penstock. A repeated resource is"
+        " described once, and a response has at most 50,000 configs, excluding those of topics."
     ),
     "DescribeGroups": _ONCE,
     "ConsumerGroupDescribe": _ONCE,
@@ -173,32 +175,30 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     "DeleteGroups": _ONCE,
     "OffsetFetch": _ONCE,
     "IncrementalAlterConfigs": (
-        "As DescribeConfigs; brokers refuse names that they do not know. A value has 4,096"
-        " characters at most. `match` of client metrics takes the regular expressions of RE2, not"
-        " those of Java."
+        "As DescribeConfigs; brokers reject unknown names. A value has at most 4,096 characters."
+        " `match` of client metrics uses RE2 instead of Java's regular expressions."
     ),
     "AlterConfigs": "As IncrementalAlterConfigs.",
     "AlterReplicaLogDirs": "There is one log directory, the object store.",
-    "ElectLeaders": "An unclean election is never needed.",
+    "ElectLeaders": "Unclean elections are never necessary.",
     "DescribeProducers": (
-        "Only the leader of a partition knows producers; the other candidates ask it."
+        "Only the leader of a partition has producer states; other replicas request them from it."
     ),
     "UpdateFeatures": "`metadata.version` has one level, 29, and there are no other features of Kafka's metadata.",
     "ConsumerGroupHeartbeat": "Racks do not influence assignments.",
     "ShareFetch": (
-        "A partition whose topic does not exist gets UNKNOWN_TOPIC_ID, where Kafka fails the"
-        " request."
+        "A partition of an unknown topic gets UNKNOWN_TOPIC_ID; Kafka fails the whole request."
     ),
     "InitializeShareGroupState": (
-        "It changes nothing in the epoch that a state already has"
+        "It has no effect in the current epoch of a state"
         " ([design note](../design/share-groups.md))."
     ),
     "AlterShareGroupOffsets": (
-        "It begins a new epoch of the group, and refuses negative offsets"
+        "It starts a new epoch of the group and rejects negative offsets"
         " ([design note](../design/share-groups.md))."
     ),
 }
-"""What is known to differ, by the name of the API."""
+"""Known differences by API."""
 
 
 def markdown() -> str:

@@ -25,12 +25,12 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m tools.reference.metadata_records`; do not edit. -->
 
-Snapshots and the metadata log ([Formats](formats.md), sections 6 and 9) hold these records.
+Snapshots and the metadata log ([Storage formats](formats.md), sections 6 and 9) contain these records.
 A record is a MessagePack array: its tag, then its fields in this order.
-Fields are only ever added at the end.
-A record may end before fields that have a default, and a reader ignores elements that it does not know.
-A reader stops at a tag that it does not know: no record may be skipped.
-Applied in the order of the log, the records give the state of the cluster.
+New fields are added only at the end.
+Trailing fields with a default may be omitted, and readers ignore unknown elements.
+Readers stop at unknown tags: records must not be skipped.
+Applied in log order, the records result in the state of the cluster.
 
 Types are those of MessagePack: `text` is str, `bytes` is bin, and a UUID is 16 bytes of bin.
 Names that end in *ms* are milliseconds: times since 1970, or durations.

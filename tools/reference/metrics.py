@@ -17,16 +17,16 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m tools.reference.metrics`; do not edit. -->
 
-A node with a `health.listener` serves `/metrics` there, in Prometheus' text format; the chart and `deploy/image/compose.yaml` set one.
-Values are read at the moment of a scrape.
+A node with a `health.listener` serves `/metrics` in Prometheus' text format; the chart and `deploy/image/compose.yaml` configure it.
+Values are read at the time of the scrape.
 The Prometheus client library adds `process_*`: CPU, resident memory, open files, start time.
 No label is a topic, partition or client.
-Histograms have buckets from 0.4 ms to 105 s, each twice as long as the one before.
+Histograms have buckets from 0.4 ms to 105 s, each twice as large as the previous one.
 
-To get the value of the cluster, sum over brokers.
-Sum `penstock_controller_*` of the kind "Leader only", which is 0 on all controllers but the active one.
-Take the maximum of `penstock_cluster_*`, which each controller reads from its own image.
-Dashboards and alerts are in `helm/penstock/dashboards` and `helm/penstock/rules`; [Alerts](../how-to/alerts.md) says what to do about each.
+For cluster-wide values, sum over brokers.
+Sum the `penstock_controller_*` metrics marked "Leader only", which are 0 on all controllers except the active one.
+Use the maximum of `penstock_cluster_*`, which each controller reads from its own image.
+Dashboards and alerts are in `helm/penstock/dashboards` and `helm/penstock/rules`; [Respond to alerts](../how-to/alerts.md) describes each alert.
 """
 _TITLES: Final[dict[tuple[Role, ...], str]] = {
     ROLES: "Every node",

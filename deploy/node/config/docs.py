@@ -50,17 +50,17 @@ _HEAD: Final = """\
 <!-- Written by `penstock config docs`; do not edit. -->
 
 Every setting is a flag (`--num-partitions 3`, or `--set num.partitions=3`), a variable (`PENSTOCK_NUM_PARTITIONS=3`) or a key of a TOML file (`--config FILE`, `PENSTOCK_CONFIG`).
-A flag of a bool without a value means true.
+A boolean flag without a value means true.
 Flags take precedence over variables, variables over the file, and the file over defaults.
-An unknown key is an error that names the nearest setting.
-`penstock config show --role broker` prints the effective values and their sources, and takes the same options as `penstock broker`.
+An unknown key is an error that suggests the nearest setting.
+`penstock config show --role broker` prints the effective values and their sources, and accepts the same options as `penstock broker`.
 `penstock config schema` writes a JSON schema.
 
 ```toml
-store = "s3://my-bucket?region=eu-central-1"       # at the top: for every role that has the setting
+store = "s3://my-bucket?region=eu-central-1"       # top level: for every role with this setting
 controller.quorum.bootstrap.servers = ["c0:9093", "c1:9093", "c2:9093"]
 
-[broker]                                           # for brokers alone; wins over the top
+[broker]                                           # only for brokers; overrides the top level
 listeners = "SASL_SSL://0.0.0.0:9092"
 advertised.listeners = "SASL_SSL://{pod}.brokers:9092"
 log.cache.max.bytes = "512MiB"
@@ -69,12 +69,12 @@ log.cache.max.bytes = "512MiB"
 Durations are milliseconds, or numbers with `ms`, `s`, `min`, `h`, `d`.
 Sizes are bytes, or numbers with `KiB`, `MiB`, `GiB` (or `kB`, `MB`, `GB`).
 Lists are separated by commas, or are TOML arrays.
-A key that begins with another one is quoted in TOML: `"max.connections.per.ip" = 50`.
-Settings marked *listener* can have another value for one listener: `listener.name.`, the name of the listener in small letters, and the setting, as in `listener.name.external.ssl.client.auth`.
-That value wins over the one for all listeners, wherever either is set: in the file, by `--set`, or as a variable (`PENSTOCK_LISTENER_NAME_EXTERNAL_SSL_CLIENT_AUTH`).
-Settings of processes take effect at their next start, configs of topics, groups and brokers at once.
+A key with another key as its prefix must be quoted in TOML: `"max.connections.per.ip" = 50`.
+Settings marked *listener* can be set per listener with the prefix `listener.name.` and the name of the listener in lower case, as in `listener.name.external.ssl.client.auth`.
+This value takes precedence over the general one, regardless of whether it is set in the file, with `--set`, or as a variable (`PENSTOCK_LISTENER_NAME_EXTERNAL_SSL_CLIENT_AUTH`).
+Settings of processes take effect at the next start, configs of topics, groups and brokers immediately.
 
-Settings marked *live* can also change while brokers run, as configs of one broker or of all (`kafka-configs --entity-type brokers`): see [Change settings while brokers run](../how-to/change-settings.md).
+Settings marked *live* can also be changed at run time, as configs of one broker or of all brokers (`kafka-configs --entity-type brokers`): see [Change settings at run time](../how-to/change-settings.md).
 With both marks, they can also change for one listener.
 """
 
