@@ -14,6 +14,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from penstock.base.extras import DISTRIBUTION
 from penstock.controller.api.callers import CallerRole
 from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
@@ -227,7 +228,7 @@ def test_metrics_and_findings_exist(page: Path) -> None:
     assert names(page, r"penstock_\w+") - {"penstock_node_info"} <= {
         metric.name for metric in METRICS
     }
-    known = set(KINDS) | set(SNIPPETS) | OTHER_NAMES | _certificate_names()
+    known = {DISTRIBUTION} | set(KINDS) | set(SNIPPETS) | OTHER_NAMES | _certificate_names()
     assert names(page, r"[a-z]+(-[a-z]+)+") <= known
 
 
