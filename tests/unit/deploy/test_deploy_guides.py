@@ -84,6 +84,7 @@ OTHER_FLAGS = {
 ATTRIBUTES = {"service.instance.id", "service.name"}
 """Of resources in OpenTelemetry."""
 OTHER_NAMES = {
+    "penstock-streams",
     "confluent-kafka",
     "docker-compose",
     "kafka-client",
