@@ -121,7 +121,7 @@ def make_front(bucket: str) -> Front:
     from werkzeug.test import Client
 
     # The variable MOTO_DISABLE_GLOBAL_CORS has no effect if something imported moto before.
-    vars(werkzeug_app)["DISABLE_GLOBAL_CORS"] = True
+    werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     app = werkzeug_app.create_backend_app("s3")
     response = Client(app).put(f"/{bucket}", headers={"Host": "127.0.0.1"})
     assert response.status_code == 200, response.data
