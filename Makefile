@@ -27,14 +27,15 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints-hashes.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Penstock needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Say: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@sed -n '/^uv==/,/[^\\]$$/p' constraints-hashes.txt > $(VENV)/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.txt
 	@# From a registry without caching headers, each install stores another copy of pyspark (1.4 GB).
 	@$(BIN)/uv cache prune --quiet
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints-hashes.txt -e '.[dev]'
 	@touch $@
 
 .PHONY: venv
@@ -246,9 +247,11 @@ release-check: venv ## before a release: build, twine check, and each extra in a
 	$(BIN)/python -m tools.release_check $(ARGS)
 
 .PHONY: constraints
-constraints: venv ## renew constraints.txt from what is installed now
+constraints: venv ## renew constraints.txt from what is installed now, and constraints-hashes.txt
 	@{ echo "# Names and versions that CI and 'make venv' install; renew with 'make constraints'."; \
 	   $(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable; } > constraints.new && mv constraints.new constraints.txt
+	@{ echo "# The hashes of constraints.txt, which make venv and the image verify; renew with 'make constraints'."; \
+	   $(BIN)/uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate constraints.txt; } > constraints.new && mv constraints.new constraints-hashes.txt
 
 .PHONY: clean
 clean: ## remove the environment and every cache

@@ -91,6 +91,19 @@ def test_constraints_name_versions_only() -> None:
     assert not offenders, listed(offenders)
 
 
+def test_every_constraint_has_hashes() -> None:
+    """`make venv` and the image verify them; another artifact of the same version is refused."""
+    text = (ROOT / "constraints-hashes.txt").read_text().replace("\\\n", "")
+    hashed = {words[0]: words[1:] for line in text.splitlines()[1:] if (words := line.split())}
+    assert set(hashed) == set((ROOT / "constraints.txt").read_text().splitlines()[1:])
+    offenders = [
+        version
+        for version, hashes in hashed.items()
+        if not hashes or not all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes)
+    ]
+    assert not offenders, listed(offenders)
+
+
 def test_the_versions_install_on_the_oldest_python() -> None:
     """Debian 12 has Python 3.11.2; a version that needs 3.11.5 stops `make demo` there."""
     oldest = project()["project"]["requires-python"].removeprefix(">=")
