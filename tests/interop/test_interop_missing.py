@@ -27,7 +27,7 @@ def _run_without_java(ci: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize(
     ("ci", "exit_code", "said"),
-    [("", 0, "3 skipped"), ("true", 1, "CI does not skip tests: there is no JDK 17 with Maven")],
+    [("", 0, " skipped in "), ("true", 1, "CI does not skip tests: there is no JDK 17 with Maven")],
 )
 def test_without_java_tests_skip_and_ci_fails(ci: str, exit_code: int, said: str) -> None:
     done = _run_without_java(ci)

@@ -487,10 +487,12 @@ def states(talk: Conversation) -> Iterator[Step]:
     yield "write", talk.write(*at, (3, 2), 10, 20, first)
     yield "read", talk.read(*at, 2)
     yield "summary", talk.summary(*at)
+    # Only other states overlap acknowledged ones: Kafka would make their records available again
+    # if an available state counts more deliveries, Penstock does not (design note, share groups).
     overlaps = [
         (12, 14, 2, 1),
         (15, 15, 4, 3),
-        (19, 22, 0, 2),
+        (19, 19, 0, 2),
         (35, 60, 0, 1),
         (61, 70, 0, 1),
         (80, 80, 2, 1),
