@@ -49,7 +49,7 @@ from penstock.broker.dynamic_settings import BrokerSettings, changed_names, sett
 from penstock.broker.groups.common.topics import ImageTopics
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.partitions.partitions import SharePartitions
-from penstock.broker.groups.share.partitions.sessions import ShareSessions
+from penstock.broker.groups.share.partitions.sessions import ShareSession, ShareSessions
 from penstock.broker.groups.share.state.client import RoutedShareStates
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
 from penstock.broker.handlers.audit import AuditLog
@@ -198,7 +198,9 @@ class Broker:
         self.record_checks = record_checks(config)
         self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
         self.partition_turns, self.same_fetches = PartitionTurns(), SameFetches()
-        self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
+        self.share_sessions = ShareSessions(
+            config.group_share_max_share_sessions, on_evicted=self._on_session_evicted
+        )
         self.shares: SharePartitions
         self.tails: TailLinks
         self.tail_followers: TailFollowers
@@ -492,6 +494,9 @@ class Broker:
             registered.cluster_id,
         )
         return BrokerIncarnation(self.node_id, self.node_epoch)
+
+    def _on_session_evicted(self, session: ShareSession) -> None:
+        self._in_background(release(self, session))
 
     def _on_connection_closed(self, connection_id: int) -> None:
         for session in self.share_sessions.close_connection(connection_id):

@@ -179,7 +179,7 @@ async def test_a_flood_of_share_sessions(cluster: Cluster) -> None:
         return apis.SHARE_FETCH, 1, request
 
     port = cluster.broker.port
-    async with Attacker.connected(port) as client:
+    async with Attacker.connected(port, "127.0.0.3") as client:
         await coordinated(client, 0, "g")
         assert (await client.ask(*share_beat("g"))).error_code == 0
         mine = str(uuid4())
@@ -191,5 +191,8 @@ async def test_a_flood_of_share_sessions(cluster: Cluster) -> None:
             assert count_of(cluster, table.SHARE_SESSIONS) == LIMIT
             for epoch in (1, 2):
                 assert (await client.ask(*fetch(mine, epoch))).error_code == 0
+            async with Attacker.connected(port, "127.0.0.2") as other:
+                assert (await other.ask(*fetch(str(uuid4())))).error_code == 0
+                assert count_of(cluster, table.SHARE_SESSIONS) == LIMIT
         await until(lambda: count_of(cluster, table.SHARE_SESSIONS) == 1)
         assert (await client.ask(*fetch(str(uuid4())))).error_code == 0

@@ -23,8 +23,8 @@ class Attacker:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def connected(cls, port: int) -> AsyncIterator["Attacker"]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async def connected(cls, port: int, from_host: str = "127.0.0.1") -> AsyncIterator["Attacker"]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(from_host, 0))
         try:
             yield cls(reader, writer)
         finally:

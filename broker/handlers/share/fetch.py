@@ -192,7 +192,9 @@ class _ShareFetchCall:
             raise ShareSessionRefused(ErrorCode.INVALID_REQUEST)
         sessions.admit(self._ctx.api_key, self._key, self._ctx.connection.id)
         if epoch == FIRST_EPOCH:
-            session = sessions.open(self._key, self._ctx.connection.id, named)
+            client = self._ctx.connection
+            owner = f"{client.principal} {client.peer_host}"
+            session = sessions.open(self._key, client.id, named, owner)
             self._node.shares.keep_group(self._key.group_id)
             return session
         forgotten = [

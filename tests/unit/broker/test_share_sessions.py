@@ -6,6 +6,7 @@ import pytest
 
 from penstock.broker.groups.share.partitions.sessions import (
     FINAL_EPOCH,
+    ShareSession,
     ShareSessionKey,
     ShareSessionRefused,
     ShareSessions,
@@ -56,6 +57,28 @@ def test_a_new_session_takes_the_place_of_the_old_one() -> None:
     assert (session.epoch, len(sessions), sessions.partition_count) == (1, 1, 1)
     assert sessions.close_connection(1) == []
     assert sessions.close_connection(2) == [session]
+
+
+def test_an_owner_with_few_sessions_takes_one_from_the_owner_with_the_most() -> None:
+    evicted: list[ShareSession] = []
+    sessions = ShareSessions(4, partitions_max=8, on_evicted=evicted.append)
+    keys = [ShareSessionKey("g", f"m{number}") for number in range(6)]
+    flood = [sessions.open(key, 1, P[:1], "User:mallory 10.0.0.1") for key in keys[:4]]
+    sessions.open(keys[4], 2, P[:1], "User:alice 10.0.0.2")
+    assert (evicted, len(sessions), sessions.partition_count) == (flood[:1], 4, 4)
+    with pytest.raises(ShareSessionRefused) as refused:
+        sessions.resume(keys[0], 1)
+    assert refused.value.code is ErrorCode.SHARE_SESSION_NOT_FOUND
+    with pytest.raises(ShareSessionRefused):
+        sessions.open(keys[0], 1, P[:1], "User:mallory 10.0.0.1")
+    sessions.open(keys[5], 2, P[:1], "User:alice 10.0.0.2")
+    with pytest.raises(ShareSessionRefused):  # both have two
+        sessions.open(B, 2, P[:1], "User:alice 10.0.0.2")
+    sessions.close_connection(1)
+    many = [TopicIdPartition(TOPIC, index) for index in range(7)]
+    with pytest.raises(ShareSessionRefused):  # many partitions evict nobody
+        sessions.open(B, 3, many, "User:bob 10.0.0.3")
+    assert (evicted, len(sessions)) == (flood[:2], 2)
 
 
 def test_sessions_and_their_partitions_are_limited() -> None:

@@ -6,14 +6,14 @@ only the partitions that come or go, and answers hold only partitions with recor
 Invariants: each request has the next epoch; one with another epoch gets
 INVALID_SHARE_SESSION_EPOCH and changes nothing. A session ends with its connection. A late request
 neither begins, ends nor continues a session.
-Limits: `group.share.max.share.sessions` sessions, and PARTITIONS_MAX partitions in all of them. A
-member that gets none gets SHARE_SESSION_LIMIT_REACHED: evicting another session would give back
-the records of a member that works on them.
+Limits: `group.share.max.share.sessions` sessions, and PARTITIONS_MAX partitions in all of
+them. At the limit, the owner with the most sessions loses its oldest to an owner with fewer, and
+the records of that member are given back. Otherwise a member gets SHARE_SESSION_LIMIT_REACHED.
 Must not: know records, or what a session fetches.
 Source: Kafka `ShareSessionCache`, `ShareSession`, `SharePartitionManager.newContext`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -58,6 +58,8 @@ class ShareSession:
     connection_id: int
     partitions: dict[TopicIdPartition, bool]
     """With each partition, whether the next answer has to name it even without records."""
+    owner: str = ""
+    """Who opened it: the principal and the address of the client."""
     epoch: int = FIRST_EPOCH + 1
     """That of the next request."""
     former_connections: tuple[int, ...] = ()
@@ -71,6 +73,8 @@ class ShareSessions:
 
     sessions_max: int
     partitions_max: int = PARTITIONS_MAX
+    on_evicted: Callable[[ShareSession], None] = lambda _: None
+    """Gives back the records of an evicted session."""
     partition_count: int = 0
     _sessions: dict[ShareSessionKey, ShareSession] = field(
         default_factory=dict[ShareSessionKey, ShareSession]
@@ -78,6 +82,10 @@ class ShareSessions:
     _by_connection: dict[int, dict[ShareSessionKey, None]] = field(
         default_factory=dict[int, dict[ShareSessionKey, None]]
     )
+    _by_owner: dict[str, dict[ShareSessionKey, None]] = field(
+        default_factory=dict[str, dict[ShareSessionKey, None]]
+    )
+    """Oldest sessions first."""
     _group_counts: dict[str, int] = field(default_factory=dict[str, int])
     _requests: ConnectionOrder = field(default_factory=lambda: ConnectionOrder(MEMBERS_MAX))
 
@@ -110,10 +118,17 @@ class ShareSessions:
             )
 
     def open(
-        self, key: ShareSessionKey, connection_id: int, partitions: Iterable[TopicIdPartition]
+        self,
+        key: ShareSessionKey,
+        connection_id: int,
+        partitions: Iterable[TopicIdPartition],
+        owner: str = "",
     ) -> ShareSession:
-        """Begin a session, in place of an earlier one. Raises ShareSessionRefused."""
-        session = ShareSession(key, connection_id, dict.fromkeys(partitions, True))
+        """Begin a session, in place of an earlier one. Raises ShareSessionRefused.
+
+        O(1), with an eviction O(owners).
+        """
+        session = ShareSession(key, connection_id, dict.fromkeys(partitions, True), owner)
         replaced = self.close(key)
         if replaced is not None:
             former = (*replaced.former_connections, replaced.connection_id)
@@ -121,13 +136,27 @@ class ShareSessions:
                 number for number in former if number < connection_id
             )[-_FORMER_MAX:]
         count = self.partition_count + len(session.partitions)
-        if len(self._sessions) >= self.sessions_max or count > self.partitions_max:
+        if count > self.partitions_max:
             raise ShareSessionRefused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        if len(self._sessions) >= self.sessions_max:
+            self._evict_for(owner)
         self._sessions[key] = session
-        self.partition_count = count
+        self.partition_count += len(session.partitions)
         self._by_connection.setdefault(connection_id, {})[key] = None
+        self._by_owner.setdefault(owner, {})[key] = None
         self._group_counts[key.group_id] = self._group_counts.get(key.group_id, 0) + 1
         return session
+
+    def _evict_for(self, owner: str) -> None:
+        """Close the oldest session of the owner with the most sessions. Raises ShareSessionRefused
+        unless that owner keeps at least as many as the other one will have.
+        """
+        largest = max(self._by_owner.values(), key=len, default={})
+        if len(largest) < len(self._by_owner.get(owner, ())) + 2:
+            raise ShareSessionRefused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        evicted = self.close(next(iter(largest)))
+        if evicted is not None:
+            self.on_evicted(evicted)
 
     def resume(
         self,
@@ -167,6 +196,10 @@ class ShareSessions:
         del keys[key]
         if not keys:
             del self._by_connection[session.connection_id]
+        owned = self._by_owner[session.owner]
+        del owned[key]
+        if not owned:
+            del self._by_owner[session.owner]
         self._group_counts[key.group_id] -= 1
         if not self._group_counts[key.group_id]:
             del self._group_counts[key.group_id]
