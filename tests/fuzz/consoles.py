@@ -15,7 +15,6 @@ from uvicorn.server import ServerState
 
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console.application import application
 from penstock.deploy.console.console import Console
 from penstock.deploy.console.decoding import SchemaCache
@@ -77,7 +76,9 @@ class _OfflineConsole(Console):
             raise KafkaFailed(_NO_NETWORK)
         if function is find_records:
             return cast("_T", console_world.hostile_records(*cast("Any", args)))
-        with patch.object(WireClient, "_connect", lambda _client: console_world.BrokerSocket()):
+        with patch(
+            "penstock.deploy.clients.wire._connect", lambda *_: console_world.BrokerSocket()
+        ):
             return function(*args, **kwargs)
 
 

@@ -54,6 +54,8 @@ Answers = dict[str, Any]
 _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NOT_COMPARED = frozenset(
     {
+        # own tagged fields
+        "deleted_epoch",
         # of each side
         "port",
         "host",

@@ -169,7 +169,6 @@ def test_any_flipped_bit_behind_the_crc_is_found(compression: Compression) -> No
     [
         b"\x00\x00\x00\x01\x01",  # shorter than its fields
         b"\x00\x00\x00\x01\x01\x00\x00",  # longer
-        b"\x00\x00\x00\x03\x01\x00",  # key length -2
         b"\x00\x00\x00\x01\x7e\x00",  # value of 63 bytes
         b"\x00\x00\x00\x01\x01\xfe\xff\xff\xff\x0f",  # two thousand million headers
         b"\x00\x00\x00\x01\x01\x02\x01\x00",  # header with a null key

@@ -312,7 +312,6 @@ MALFORMED = {
         batch_of(record(bytes([0, 0, 0, 20, 1, 0]))),
         "over the end of its record",
     ),
-    "key length -2": (batch_of(record(bytes([0, 0, 0, 3, 1, 0]))), "over the end of its record"),
     "value over the end": (
         batch_of(record(bytes([0, 0, 0, 1, 20, 0]))),
         "over the end of its record",
