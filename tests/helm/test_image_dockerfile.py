@@ -19,7 +19,7 @@ from tests.tidy.repository import packages
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "image" / "Dockerfile"
-PINNED = re.compile(r"[a-z0-9./-]+(:[0-9]+\.[0-9]+(\.[0-9]+)?[a-z0-9.-]*|@sha256:[0-9a-f]{64})\Z")
+PINNED = re.compile(r"[a-z0-9./-]+:[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.-]*@sha256:[0-9a-f]{64}\Z")
 
 
 @dataclass
@@ -39,10 +39,13 @@ def stages() -> list[Stage]:
         for line in DOCKERFILE.read_text().replace("\\\n", " ").splitlines()
         if line and not line.startswith("#")
     ]
+    default = ""
     for line in lines:
         instruction, _, rest = line.partition(" ")
-        if instruction == "FROM":
-            base, _, name = rest.partition(" AS ")
+        if instruction == "ARG" and not found:
+            default = rest.removeprefix("BASE=")
+        elif instruction == "FROM":
+            base, _, name = rest.replace("${BASE}", default).partition(" AS ")
             found.append(Stage(base, name))
         else:
             found[-1].steps.append((instruction, rest.strip()))

@@ -56,11 +56,9 @@ class Builder:
 
 
 def base_name() -> str:
-    """Return the only base image that the Dockerfile names; stages may begin with earlier ones."""
-    lines = [line.split() for line in DOCKERFILE.read_text().splitlines()]
-    stages = [words for words in lines if words[:1] == ["FROM"]]
-    (name,) = {words[1] for words in stages} - {words[3] for words in stages if len(words) > 3}
-    return name
+    """Return the name of the Dockerfile's base image, without its digest: the base is made here."""
+    (name,) = re.findall(r"^ARG BASE=([^@\s]+)@sha256:", DOCKERFILE.read_text(), re.MULTILINE)
+    return str(name)
 
 
 @dataclass(frozen=True)
@@ -150,6 +148,7 @@ def build(builder: Builder, extras: str | None) -> None:
     layers = f"--layers={'true' if builder.driver == 'overlay' else 'false'}"
     builder.buildah(
         *("build", "--pull-never", "--isolation", builder.isolation, layers, *mounts),
+        *("--build-arg", f"BASE={base_name()}"),
         *(("--build-arg", f"EXTRAS={extras}") if extras else ()),
         *("--file", DOCKERFILE),
         *("--ignorefile", f"{DOCKERFILE}.dockerignore", "--tag", TAG, ROOT),
