@@ -151,7 +151,7 @@ class ShareSessions:
         """Close the oldest session of the owner with the most sessions. Raises ShareSessionRefused
         unless that owner keeps at least as many as the other one will have.
         """
-        largest = max(self._by_owner.values(), key=len, default={})
+        largest = max(self._by_owner.values(), key=len, default=dict[ShareSessionKey, None]())
         if len(largest) < len(self._by_owner.get(owner, ())) + 2:
             raise ShareSessionRefused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         evicted = self.close(next(iter(largest)))
