@@ -24,7 +24,7 @@ CUTS = 5
 
 
 class CuttingProxy:
-    """A proxy before the broker."""
+    """A TCP proxy in front of a broker, whose connections a test can cut."""
 
     def __init__(self) -> None:
         self.target_port = 0

@@ -57,7 +57,7 @@ class ConsumerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClassicMetadata:
-    """What a member said in JoinGroup that uses the classic protocol."""
+    """JoinGroup fields of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -66,7 +66,7 @@ class ClassicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """What a member says of itself."""
+    """Metadata that a member reports in its heartbeats."""
 
     instance_id: str | None = None
     rack_id: str | None = None

@@ -66,7 +66,7 @@ async def delete_without_the_controller(script: Script) -> None:
 
 @in_cluster(delete_grace_ms=3_600_000)
 async def fork_with_deleted_records(script: Script) -> None:
-    """Fork a topic with the records that were deleted a while ago."""
+    """Fork a topic together with its recently deleted records."""
     await script.create("t")
     for value in (b"1", b"2"):
         await script.write(PART, (b"k", value))

@@ -148,8 +148,9 @@ class ShareSessions:
         return session
 
     def _evict_for(self, owner: str) -> None:
-        """Close the oldest session of the owner with the most sessions. Raises ShareSessionRefused
-        unless that owner keeps at least as many as the other one will have.
+        """Close the oldest session of the owner with the most sessions.
+
+        Raises ShareSessionRefused if that owner would then have fewer sessions than `owner`.
         """
         largest = max(self._by_owner.values(), key=len, default=dict[ShareSessionKey, None]())
         if len(largest) < len(self._by_owner.get(owner, ())) + 2:
