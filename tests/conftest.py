@@ -2,6 +2,7 @@
 property tests take their time, prepare a home for Spark, and keep collections of garbage short.
 """
 
+import faulthandler
 import gc
 import os
 import shutil
@@ -39,6 +40,13 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Print the stacks of all threads and exit with status 1 if this process is still running in
+    60 s: at its end, Python waits for each thread that a failed test left behind, without a limit.
+    """
+    faulthandler.dump_traceback_later(60, exit=True, file=sys.__stderr__)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,9 @@
 import shutil
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
@@ -28,8 +30,9 @@ VALUES = {
 
 
 class Load:
-    """Produces numbers until it is stopped. `failed` holds the errors of all delivery reports, and
-    `longest_wait_s` is the time of the slowest record from the call to its acknowledgement.
+    """Produce numbers until `stop`, at the latest when the `with` block ends. `failed` contains the
+    errors of all delivery reports, and `longest_wait_s` is the time of the slowest record from the
+    call to its acknowledgement.
     """
 
     def __init__(
@@ -51,6 +54,12 @@ class Load:
         self.failed: list[KafkaError] = []
         self.longest_wait_s = 0.0
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def _run(self) -> None:
         number = 0
@@ -150,8 +159,8 @@ def test_the_recovery_job_brings_back_a_cluster_without_volumes(tmp_path: Path) 
         }
         with ChartCluster(render(values), tmp_path) as cluster:
             cluster.wait_ready()
-            load = Load(cluster.bootstrap, "numbers")
-            load.wait(500)
+            with Load(cluster.bootstrap, "numbers") as load:
+                load.wait(500)
             sent = load.stop()
             for pod in list(cluster.running):
                 running = cluster.running.pop(pod)
@@ -189,15 +198,15 @@ def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> Non
             (ordinal, "127.0.0.1", cluster.port(f"penstock-broker-{ordinal}", 9092))
             for ordinal in range(2)
         }
-        load = Load(cluster.bootstrap, "numbers")
-        load.wait(200)
-        cluster.roll("broker")
-        load.wait(200)
-        cluster.roll("controller")
-        cluster.scale("broker", 3)
-        load.wait(200)
-        cluster.scale("broker", 1)
-        load.wait(200)
+        with Load(cluster.bootstrap, "numbers") as load:
+            load.wait(200)
+            cluster.roll("broker")
+            load.wait(200)
+            cluster.roll("controller")
+            cluster.scale("broker", 3)
+            load.wait(200)
+            cluster.scale("broker", 1)
+            load.wait(200)
         sent = load.stop()
         assert load.failed == []
         assert consume(cluster.bootstrap, "numbers", len(sent)) == sent
@@ -220,14 +229,16 @@ def test_clients_do_not_wait_for_the_address_of_a_pod_that_is_gone(tmp_path: Pat
     }
     with ChartCluster(render(values), tmp_path) as cluster:
         pods = {first + id_: cluster.port(f"penstock-broker-{id_}", 9094) for id_ in range(2)}
-        with NodePorts(pods) as network:
+        with NodePorts(pods) as network, ExitStack() as running:
             cluster.wait_ready()
             topic = NewTopic("numbers", 2, replica_assignment=[[0, 1], [1, 0]])
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
             admin.create_topics([topic])["numbers"].result()
             bootstrap = ",".join(f"127.0.0.1:{port}" for port in pods)
             loads = [
-                Load(bootstrap, "numbers", partition=partition, interval_s=1.0)
+                running.enter_context(
+                    Load(bootstrap, "numbers", partition=partition, interval_s=1.0)
+                )
                 for partition in range(2)
             ]
             for ordinal in (1, 0):
@@ -238,8 +249,6 @@ def test_clients_do_not_wait_for_the_address_of_a_pod_that_is_gone(tmp_path: Pat
                     load.wait(2)
                 cluster.start("penstock-broker", ordinal)
                 cluster.wait_ready(f"penstock-broker-{ordinal}")
-            for load in loads:
-                load.stop()
     assert network.unanswered == {}
     assert [load.failed for load in loads] == [[], []]
     assert max(load.longest_wait_s for load in loads) < 10
