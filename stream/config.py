@@ -1,10 +1,4 @@
-"""Define the settings of the stream layer of one broker: every limit with its unit, its default and
-the cost of changing it.
-
-Invariant: a `StreamConfig` that exists is consistent (checked once, here).
-Must not read files or the environment: `deploy.node.config` does.
-Source: defaults of AutoMQ's `ObjectWALConfig` and `Config`, adapted to conditional PUTs.
-"""
+"""Settings of the stream layer of one broker, validated at construction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,14 +15,14 @@ DECOMPRESSED_BATCH_BYTES_MAX: Final = 64 * MIB
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
     """The settings of `Storage`. Memory is at most wal_unacknowledged + overshoot + log cache + one
-    block in construction.
+    block under construction.
     """
 
     bulk_bytes_max: Annotated[
         int, Setting("wal.bulk.max.bytes", Kind.BYTES, 1, 64 * MIB, is_dynamic=True)
     ] = 8 * MIB
-    """A bulk is written at this size. A larger value makes fewer PUTs, longer reads during
-    recovery, and more latency per PUT. One group may exceed it.
+    """A bulk is written at this size. A larger value results in fewer PUTs, longer reads during
+    recovery, and higher latency per PUT. A single group may exceed it.
     """
 
     batching_bytes_per_s: Annotated[
@@ -55,74 +49,74 @@ class StreamConfig:
     wal_put_interval_ms: Annotated[
         int, Setting("wal.put.interval.ms", Kind.DURATION, 0, 60_000, is_dynamic=True)
     ] = 20
-    """Shortest time between the starts of two PUTs, unless a bulk is full or flushed. The first PUT
-    after a pause starts at once. Without this limit, a store that answers in 4 ms would get 250
-    small PUTs/s: 3,240 USD per month, and one GET for each in a recovery of the WAL.
+    """Minimum time between the starts of two PUTs, unless a bulk is full or flushed. The first PUT
+    after a pause starts at once. Without this limit, a store with a latency of 4 ms would receive
+    250 small PUTs/s: 3,240 USD per month, and one GET for each when the WAL is recovered.
     """
 
     wal_pause_ms: int = 5
     """Above the rate and with no PUT in flight, a pause of this length without appends (or of 4
-    mean gaps) means that the clients wait for this bulk.
+    mean gaps) means that clients are waiting for this bulk.
     """
 
     wal_in_flight_max: Annotated[int, Setting("wal.max.puts.in.flight", Kind.INT, 1, 1_000)] = 8
     """PUTs in flight: at 200 ms per PUT, 320 MB/s. Acknowledgments are in order, so one slow PUT
-    delays everything that is written after it.
+    delays everything written after it.
     """
 
     wal_unacknowledged_bytes_max: Annotated[
         int, Setting("wal.unacknowledged.max.bytes", Kind.BYTES, 1)
     ] = 256 * MIB
-    """Bytes that are not durable before Produce requests wait: 8 PUTs of 8 MiB in flight, and three
-    times as much in the queue.
+    """Non-durable bytes at which Produce requests wait: 8 PUTs of 8 MiB in flight, and three times
+    as much in the queue.
     """
 
     append_overshoot_bytes_max: int = 64 * MIB
-    """Bytes that may still be appended beyond `is_full`, for requests that were already read. More
-    raise WalFull.
+    """Bytes that may still be appended beyond `is_full`, for requests that were already read.
+    Further appends raise WalFull.
     """
 
     wal_put_deadline_ms: Annotated[
         int, Setting("wal.put.deadline.ms", Kind.DURATION, 1, 3_600_000, is_dynamic=True)
     ] = 120_000
-    """How long one slot is retried before the WAL fails and this broker start ends. The slot is
+    """How long one slot is retried before the WAL fails and this broker incarnation ends. Slots are
     never skipped.
     """
 
     wal_put_attempt_ms: Annotated[
         int, Setting("wal.put.attempt.timeout.ms", Kind.DURATION, 1, 3_600_000, is_dynamic=True)
     ] = 20_000
-    """Timeout of one try of a PUT or of a comparison. After it the outcome is unknown, and the same
+    """Timeout of one attempt of a PUT or a comparison. The outcome is then unknown, and the same
     slot is tried again.
     """
 
     wal_hedge_factor: Annotated[
         int, Setting("wal.hedge.factor", Kind.INT, 0, 100, is_dynamic=True)
     ] = 3
-    """A PUT that takes this many times the usual duration is sent a second time beside the first.
-    At 5 MB/s and PUTs of p50 100 ms and p99 400 ms, this lowers the p99 of acknowledgments from 580
-    to 450 ms for 2 % more PUTs (factor 2: 390 ms for 7 %). A store that is slow as a whole gets no
-    more second PUTs, because the usual duration grows with it. 0 turns second PUTs off.
+    """A PUT that takes this many times the usual duration is hedged with a second one. At 5 MB/s
+    and PUTs of p50 100 ms and p99 400 ms, this lowers the p99 of acknowledgments from 580 to 450 ms
+    for 2 % more PUTs (factor 2: 390 ms for 7 %). If the store as a whole is slow, hedges do not
+    increase, because the usual duration grows with it. 0 disables hedging.
     """
 
     wal_hedge_percent: Annotated[
         int, Setting("wal.hedge.max.percent", Kind.INT, 0, 100, is_dynamic=True)
     ] = 5
-    """Largest share of second PUTs. Slow PUTs are a few in a hundred; more would add load to a
+    """Largest share of hedges. Slow PUTs are a few in a hundred; more hedges would add load to a
     store that is slow under load.
     """
 
     wal_hedge_min_ms: int = 100
 
     retry_backoff_ms: Annotated[int, Setting("retry.backoff.ms", Kind.DURATION, 1, 60_000)] = 50
-    """First pause after a failed call of the store or the controller. It doubles, with jitter, up
+    """First pause after a failed call to the store or the controller. It doubles, with jitter, up
     to `retry_backoff_max_ms`.
     """
 
     retry_backoff_max_ms: Annotated[
         int, Setting("retry.backoff.max.ms", Kind.DURATION, 1, 600_000)
     ] = 2_000
-    """Longest pause between tries of a failed call of the store or the controller."""
+    """Longest pause between attempts of a failed call to the store or the controller."""
 
     log_cache_bytes_max: Annotated[int, Setting("log.cache.max.bytes", Kind.BYTES, 1)] = 256 * MIB
     """Recent data for tail reads, including data that waits for its upload. When uncommitted bytes
@@ -133,95 +127,95 @@ class StreamConfig:
         int,
         Setting("decompressed.batch.max.bytes", Kind.BYTES, MIB, DECOMPRESSED_BYTES_MAX),
     ] = DECOMPRESSED_BATCH_BYTES_MAX
-    """Bytes to which a broker decompresses the records of one batch, at most. Larger batches are
-    refused (MESSAGE_TOO_LARGE). Where a topic got one without a check (`record.validation`), a
-    look-up by time returns its first offset, and log compaction stops with an error until this is
-    raised. Consumers and readers of the bucket have their own limits.
+    """Maximum decompressed size of one batch in a broker. Larger batches are rejected
+    (MESSAGE_TOO_LARGE). If a topic contains one that was not checked (`record.validation`), a
+    timestamp lookup returns its first offset, and log compaction fails until this value is raised.
+    Consumers and readers of the bucket have their own limits.
     """
 
     block_bytes_max: Annotated[int, Setting("upload.block.max.bytes", Kind.BYTES, 1)] = 64 * MIB
-    """The active block of the log cache is uploaded at this size. A larger value makes fewer,
+    """The active block of the log cache is uploaded at this size. A larger value results in fewer,
     larger objects and longer recoveries.
     """
 
     block_age_max_ms: Annotated[
         int, Setting("upload.block.max.age.ms", Kind.DURATION, 1, 3_600_000)
     ] = 30_000
-    """The active block is also uploaded at this age, so that a recovery never reads more than this
-    much of a WAL.
+    """The active block is also uploaded at this age, which bounds the part of a WAL that a recovery
+    reads.
     """
 
     block_slots_max: Annotated[int, Setting("upload.block.max.slots", Kind.INT, 1, 10_000_000)] = 64
-    """The active block is also uploaded at this many WAL slots, once it is 1 s old and holds at
-    most 4 streams per slot: a recovery needs one GET for every slot, and each new leader one more.
-    64 slots are 1.3 s of small PUTs; the upload that replaces them adds one PUT.
+    """The active block is also uploaded at this many WAL slots, once it is 1 s old and contains at
+    most 4 streams per slot: recovery needs one GET per slot, and so does each new leader. 64 slots
+    are 1.3 s of small PUTs; the upload that replaces them adds one PUT.
     """
 
     block_slots_age_ms: int = 1_000
 
     block_streams_per_slot: int = 4
-    """A commit names every stream of the block in the metadata, so a block with many streams may
+    """A commit lists every stream of the block in the metadata, so a block with many streams may
     wait for more slots.
     """
 
     block_streams_max: int = 8_000
-    """The active block is also uploaded at this many streams: one commit names at most 20,000
+    """The active block is also uploaded at this many streams: one commit contains at most 20,000
     ranges.
     """
 
     stream_object_bytes_min: Annotated[
         int, Setting("upload.stream.object.min.bytes", Kind.BYTES, 1)
     ] = 8 * MIB
-    """A stream with at least this much in a block gets objects of its own; smaller ones share. A
-    smaller value makes fewer rewrites later and more objects now.
+    """A stream with at least this much in a block gets its own objects; smaller ones share objects.
+    A smaller value results in fewer rewrites later and more objects now.
     """
 
     upload_object_bytes_max: Annotated[int, Setting("upload.object.max.bytes", Kind.BYTES, 1)] = (
         16 * MIB
     )
-    """Largest PUT of an upload. Building and sending a larger object occupies the event loop longer
+    """Largest PUT of an upload. Building and sending a larger object blocks the event loop longer
     (1 ms per MiB).
     """
 
     upload_blocks_in_flight_max: Annotated[
         int, Setting("upload.max.blocks.in.flight", Kind.INT, 1, 100)
     ] = 3
-    """Blocks between preparation and commit at once. Commits are strictly sequential."""
+    """Blocks between preparation and commit. Commits are strictly sequential."""
 
     upload_puts_in_flight_max: Annotated[
         int, Setting("upload.max.puts.in.flight", Kind.INT, 1, 100)
     ] = 4
-    """PUTs in flight, of all uploads."""
+    """PUTs in flight, over all uploads."""
 
     upload_attempt_ms: Annotated[
         int, Setting("upload.attempt.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 60_000
-    """Timeout of the first try of a step of an upload: preparing ids, or a PUT of up to
-    `upload_object_bytes_max`. The timeout of later tries grows up to one minute.
+    """Timeout of the first attempt of an upload step: preparing ids, or a PUT of up to
+    `upload_object_bytes_max`. The timeout of later attempts grows up to one minute.
     """
 
     prepared_reuse_ms: int = 30 * 60_000
-    """Prepared objects older than this are not committed but uploaded again: the controller deletes
-    them after 60 minutes.
+    """Prepared objects older than this are uploaded again instead of committed: the controller
+    deletes them after 60 minutes.
     """
 
     wal_delete_grace_ms: Annotated[
         int, Setting("wal.delete.grace.ms", Kind.DURATION, 0, 86_400_000)
     ] = 60_000
-    """How long committed slots stay after the manifest shows the commit, for readers that walk the
-    WAL by an older manifest. A walk that takes longer starts again. Storing 60 s of intake costs
-    next to nothing.
+    """How long committed slots are kept after the manifest lists the commit, for readers that walk
+    the WAL with an older manifest. A walk that takes longer starts again. Storing 60 s of intake
+    costs next to nothing.
     """
 
     recovery_read_ahead_count: Annotated[
         int, Setting("recovery.max.reads.in.flight", Kind.INT, 1, 1_000)
     ] = 8
-    """Tails of WAL slots that a recoverer reads at once. Each is one GET."""
+    """Tails of WAL slots read concurrently during recovery, with one GET each."""
 
     recovery_tail_bytes: int = 128 << 10
-    """Bytes that a recovery reads from the end of each slot. Slots up to this size come whole, and
-    need no second GET when their partitions open here. Of larger slots only the index is used: for
-    64 slots this reads 8 MiB.
+    """Bytes read from the end of each slot during recovery. Smaller slots are read whole and need
+    no second GET when their partitions open here. Only the index of larger slots is used. With 64
+    slots this reads 8 MiB.
     """
 
     recovery_commit_objects_max: int = 200
@@ -232,7 +226,7 @@ class StreamConfig:
     block_cache_bytes_max: Annotated[int, Setting("block.cache.max.bytes", Kind.BYTES, 1)] = (
         128 * MIB
     )
-    """Blocks of objects that are cached for reads of older data and for read-ahead."""
+    """Blocks of objects cached for reads of older data and for read-ahead."""
 
     read_plan_objects_max: int = 16
     """Object ranges that one read of older data looks up."""
@@ -246,7 +240,7 @@ class StreamConfig:
     """How long closing waits for that upload before it commits the slots in place anyway."""
 
     commit_ranges_max: int = 16_000
-    """Ranges in one commit. The controller refuses more than 20,000."""
+    """Ranges in one commit. The controller rejects more than 20,000."""
 
     commit_objects_max: int = 1_000
 
@@ -292,7 +286,6 @@ LOCAL_STORE_DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
         "wal_hedge_factor": 0,
     }
 )
-"""Defaults for stores in memory and in files: at any rate a bulk waits only for the PUT in flight,
-so that requests that arrive meanwhile share the next one, and slow PUTs are not repeated, because
-PUTs have no price and no slow tail.
+"""Defaults for memory and directory stores: bulks only wait for the PUT in flight, at any rate, and
+slow PUTs are not hedged, because PUTs are free and have no slow tail.
 """

@@ -1,5 +1,5 @@
-"""Define the errors of the stream layer. `retriable` says whether the same call may succeed later
-without any intervention.
+"""Errors of the stream layer. `retriable` is True if the same call may succeed later without
+intervention.
 """
 
 from penstock.base.errors import StreamError
@@ -7,7 +7,7 @@ from penstock.base.ids import Offset, StreamId, WalSequence
 
 
 class StreamNotOpened(StreamError):
-    """This process does not hold the stream open: it was never opened here, or is closing."""
+    """This process does not have the stream open: it was never opened here, or is closing."""
 
     def __init__(self, stream_id: StreamId) -> None:
         super().__init__(f"stream {stream_id} is not open on this node")
@@ -15,7 +15,7 @@ class StreamNotOpened(StreamError):
 
 
 class StreamFenced(StreamError):
-    """Another broker with a higher epoch owns the stream. Never retry: stop serving it."""
+    """Another broker with a higher epoch owns the stream. Do not retry: stop serving it."""
 
     def __init__(self, stream_id: StreamId, reason: str) -> None:
         super().__init__(f"stream {stream_id} is fenced: {reason}")
@@ -24,7 +24,7 @@ class StreamFenced(StreamError):
 
 class StreamNotClosed(StreamError):
     """The previous owner has not closed the stream, and its WAL is not recovered yet. Retry after
-    the metadata changed.
+    the metadata has changed.
     """
 
     retriable = True
@@ -54,8 +54,8 @@ class OffsetOutOfRange(StreamError):
 
 
 class WalFenced(StreamError):
-    """The next WAL slot of this broker holds a fence or the object of another writer: this broker
-    start can never acknowledge again.
+    """The next WAL slot of this broker contains a fence or the object of another writer: this
+    broker incarnation can never acknowledge again.
     """
 
     def __init__(self, sequence: WalSequence, by: str) -> None:
@@ -64,7 +64,7 @@ class WalFenced(StreamError):
 
 
 class WalFull(StreamError):
-    """Unacknowledged or uncommitted bytes exceed their limit and its overshoot. Retry when
+    """Unacknowledged or uncommitted bytes exceed their limit and its overshoot. Retry after
     `Storage.wait_for_room` returns.
     """
 
@@ -81,7 +81,7 @@ class WalFull(StreamError):
 
 class WalFailed(StreamError):
     """A slot could not be written within its deadline. No later slot may be acknowledged, so this
-    start of the broker has to end.
+    broker incarnation must end.
     """
 
     def __init__(self, sequence: WalSequence, cause: str) -> None:
@@ -90,11 +90,13 @@ class WalFailed(StreamError):
 
 
 class WalClosed(StreamError):
-    """The WAL was closed or fenced before; it refuses appends."""
+    """The WAL is closed or fenced and rejects appends."""
 
 
 class ObjectCorrupt(StreamError):
-    """Bytes do not match their checksum or layout. The error names the object and the position."""
+    """Bytes do not match their checksum or layout. The error contains the object key and the
+    position.
+    """
 
     def __init__(self, key: str, position: int, what: str) -> None:
         super().__init__(f"object {key} is corrupt at byte {position}: {what}")
@@ -103,8 +105,8 @@ class ObjectCorrupt(StreamError):
 
 
 class FormatUnknown(StreamError):
-    """The object is sound, but its format is newer than this process. Never treat it as damaged:
-    stop, and let a newer version of Penstock read it.
+    """The object is intact, but its format is newer than this process supports. Never treat it as
+    damaged: stop, and read it with a newer version of Penstock.
     """
 
     def __init__(self, key: str, what: str) -> None:
@@ -120,8 +122,8 @@ class FormatUnknown(StreamError):
 
 
 class ObjectMissing(StreamError):
-    """The newest metadata of this process refer to an object that the store does not have. The
-    metadata may be behind.
+    """An object in the newest metadata of this process does not exist in the store. The metadata
+    may be outdated.
     """
 
     retriable = True
@@ -132,7 +134,7 @@ class ObjectMissing(StreamError):
 
 
 class ObjectLost(ObjectMissing):
-    """The object has been missing for longer than metadata can be behind. Its records are lost,
+    """The object has been missing for longer than metadata can be outdated. Its records are lost
     unless an operator restores it.
     """
 
@@ -140,7 +142,7 @@ class ObjectLost(ObjectMissing):
 
 
 class WalSlotLost(StreamError):
-    """A WAL slot is missing although it was durable: the store has lost acknowledged records."""
+    """A durable WAL slot is missing: the store has lost acknowledged records."""
 
     def __init__(self, key: str, proof: str) -> None:
         super().__init__(
@@ -153,10 +155,10 @@ class WalSlotLost(StreamError):
 
 
 class WalDamaged(StreamError):
-    """Slots of the WAL of a dead writer are lost or damaged.
+    """Slots in the WAL of a dead writer are lost or damaged.
 
-    Recovery has recovered the partitions that they cannot concern. The others wait for the slots or
-    for `penstock wal repair --accept-loss`.
+    Partitions that cannot be affected are recovered. The others wait for the slots or for `penstock
+    wal repair --accept-loss`.
     """
 
     retriable = True
@@ -172,7 +174,7 @@ class WalDamaged(StreamError):
 
 
 class NotContiguous(StreamError):
-    """Ranges that must follow one another leave a gap or overlap. Callers fail: they never bridge a
+    """Ranges that must be contiguous have a gap or overlap. Callers fail instead of skipping the
     gap.
     """
 

@@ -1,9 +1,8 @@
-"""Define what the stream layer needs from its surroundings, and the values that cross those
-borders.
+"""Interfaces and values that the stream layer requires from its environment.
 
-`controller.api.stream_metadata` implements `StreamMetadata` over gRPC and the local metadata image;
-`tests/support` implements it in memory. Mutations are RPCs to the controller; look-ups read the
-local image without I/O.
+`controller.api.stream_metadata` implements `StreamMetadata` with gRPC and the local metadata image,
+`tests/support` in memory. Mutations are RPCs to the controller; lookups read the local image
+without I/O.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -23,7 +22,7 @@ from penstock.base.ids import (
 )
 
 OWN_STREAM = StreamId(-1)
-"""In a reference to an object: the object holds the range under the id of the stream itself."""
+"""In an object reference: the object contains the range under the id of the stream itself."""
 
 
 NO_OBJECT = ObjectId(-1)
@@ -31,7 +30,7 @@ NOTHING_CLEANED = Offset(0)
 
 
 class ObjectRole(IntEnum):
-    """What an object holds. Object headers and metadata store the numbers: never reuse one."""
+    """The kind of an object. Object headers and metadata store the numbers: never reuse one."""
 
     WAL = 1
     STREAM_SET = 2
@@ -53,7 +52,7 @@ class StreamRange:
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """An object that was PUT and is to be committed.
+    """An uploaded object to be committed.
 
     object_id: the prepared id, or None for a WAL object that is committed in place.
     """
@@ -67,11 +66,11 @@ class NewObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRange:
-    """Where a part of a stream lies, as committed. `range` is the part of the object that belongs
+    """The committed location of a part of a stream. `range` is the part of the object that belongs
     to the log of the stream.
 
-    stored_stream_id: the stream under which the object holds the range, if that is another one: a
-    fork refers to objects that its source wrote.
+    stored_stream_id: the stream id under which the object contains the range, if it differs: a fork
+    refers to objects of its source.
     """
 
     object_id: ObjectId
@@ -88,10 +87,10 @@ class ObjectRange:
 
 
 class CommittedBorder(NamedTuple):
-    """A border between two batches of the committed part of a stream.
+    """A boundary between two batches in the committed part of a stream.
 
-    object_id: the object inside of whose range it lies, `NO_OBJECT` if it lies between two ranges.
-    Log compaction may move borders, but only by an exchange of that range for another object.
+    object_id: the object whose range contains it, or `NO_OBJECT` if it lies between two ranges. Log
+    compaction moves boundaries only by replacing that range.
     """
 
     offset: Offset
@@ -124,15 +123,15 @@ class CloseStream:
     stream_id: StreamId
     epoch: StreamEpoch
     end_offset: Offset
-    """The confirmed (durable) end. It must equal the committed end after the commit that carries
+    """The confirmed (durable) end. It must equal the committed end after the commit that includes
     this close.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedRange:
-    """A source of a compaction: the entry of `stream_id` in `object_id`, which the new objects of
-    the same commit cover completely.
+    """A source of a compaction: the entry of `stream_id` in `object_id`, completely covered by the
+    new objects of the same commit.
     """
 
     stream_id: StreamId
@@ -143,9 +142,9 @@ class ReplacedRange:
 
 @dataclass(frozen=True, slots=True)
 class CommitObjects:
-    """One atomic transaction. Repeating it after a lost reply succeeds.
+    """One atomic transaction, idempotent if a response is lost.
 
-    wal_committed: recovery needs no slot below it. It never moves back; None does not change it.
+    wal_committed: recovery needs no slot below it. It never decreases; None does not change it.
     cleaned_end: log compaction removed records from the replaced ranges in favor of others below
     this offset; 0: nothing was removed.
     """
@@ -160,7 +159,7 @@ class CommitObjects:
 class BrokerIncarnation(NamedTuple):
     """One start of one broker, as the writer of its WAL.
 
-    It is a key of many tables, so it is hashed and compared without Python code.
+    A tuple, because it is a key in many tables and must be hashed and compared in C.
     """
 
     node_id: NodeId
@@ -168,7 +167,7 @@ class BrokerIncarnation(NamedTuple):
 
 
 class StreamMetadata(Protocol):
-    """The controller as the stream layer of one (node, node epoch) sees it.
+    """The controller, as seen by the stream layer of one (node, node epoch).
 
     Every mutation returns only when the local image contains it (read your writes). Mutations raise
     StreamFenced, StreamNotClosed, WalFenced (the node epoch expired or the node is fenced) and
@@ -179,7 +178,8 @@ class StreamMetadata(Protocol):
     async def open_streams(self, requests: Sequence[OpenStream]) -> list[OpenedStream | Exception]:
         """Open streams. One failing stream does not fail the others.
 
-        Opening with the same owner and epoch again succeeds, because the first reply may be lost.
+        Opening a stream again with the same owner and epoch succeeds, in case the first response
+        was lost.
         """
         ...
 
@@ -198,19 +198,18 @@ class StreamMetadata(Protocol):
         ...
 
     async def backed_up(self, position: int) -> None:
-        """Return when everything up to `position` survives the loss of all controllers and the
-        manifest shows it to readers of the store. After one more grace, the bytes that it replaced
-        may be deleted.
+        """Return once everything up to `position` survives the loss of all controllers and is
+        listed in the manifest. After one more grace period, the bytes it replaced may be deleted.
 
-        Takes as long as the store does. Raises when this broker start is over.
+        Takes as long as the store does. Raises when this broker incarnation is over.
         """
         ...
 
     async def trim_stream(
         self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset, *, keep: bool = False
     ) -> None:
-        """Move the start of a stream up. keep: what this cuts off, all of it committed, can come
-        back for a while.
+        """Advance the start of a stream. keep: the removed part, all of it committed, can be
+        restored for a while.
         """
         ...
 
@@ -225,17 +224,17 @@ class StreamMetadata(Protocol):
     def committed_end(self, stream_id: StreamId) -> Offset: ...
 
     def has_object(self, wal_key: str) -> bool:
-        """Return True if the local image has this WAL slot as an object, referred to or not."""
+        """Return whether the local image contains this WAL slot as an object, referenced or not."""
         ...
 
     def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
-        """Return the open streams of this writer, each with max(committed end, start): recovery of
-        its WAL looks for records from there.
+        """Return the open streams of this writer, each with max(committed end, start), from which
+        recovery of its WAL looks for records.
         """
         ...
 
     def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
-        """Return, by stream, the data stream of the same partition."""
+        """Map each stream to the data stream of its partition."""
         ...
 
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
@@ -251,10 +250,10 @@ class StreamMetadata(Protocol):
         end: WalSequence,
         held: Sequence[StreamId] = (),
     ) -> None:
-        """Commit in place objects of the WAL of a dead writer.
+        """Commit objects in the WAL of a dead writer in place.
 
         done: close its streams, end its WAL at `end` and elect new leaders. held: data streams
-        whose partitions must wait. They keep their streams open and get no leader, and the WAL does
-        not end.
+        whose partitions must wait. Their streams stay open without a leader, and the WAL does not
+        end.
         """
         ...

@@ -1,11 +1,5 @@
-"""Run the stream layer of one broker start: streams, WAL, caches, upload and reads behind one
-facade.
-
-Invariants: `done(None)` is called in WAL order, only for groups whose slot is durable, and only
-after the confirmed offsets moved and the data is in the cache. It is never called after a fence,
-while acknowledging is stopped, or for a fenced stream. A group is accepted whole or not at all.
-`append` creates no task: it schedules at most one poll per iteration of the event loop.
-Must not know Kafka. Source: AutoMQ `S3Storage`, `S3StreamClient`.
+"""The stream layer of one broker incarnation: streams, WAL, caches, upload and reads behind one
+facade. Independent of Kafka.
 """
 
 import asyncio
@@ -66,9 +60,13 @@ _log = structlog.get_logger(__name__)
 
 
 class Storage:
-    """Own the open streams of one (node, node epoch).
+    """Owns the open streams of one (node, node epoch). Construct it inside the running loop. Its
+    WAL begins at slot 0.
 
-    Construct it inside the running loop. Its WAL begins at slot 0.
+    `done(None)` is called in WAL order, for durable groups only, after confirmed offsets have
+    advanced and the data is in the cache. It is never called after a fence, while acknowledgments
+    are held back, or for a fenced stream. Groups are accepted as a whole or not at all. `append`
+    creates no tasks: it schedules at most one poll per event loop iteration.
     """
 
     def __init__(
@@ -84,8 +82,8 @@ class Storage:
         check_session: Callable[[], None] = lambda: None,
         tracing: Tracing | None = None,
     ) -> None:
-        """on_fenced: called once, when this broker start can never acknowledge or commit again,
-        because it is fenced or a slot cannot be written.
+        """on_fenced: called once, when this broker incarnation can never acknowledge or commit
+        again, because it is fenced or a slot cannot be written.
 
         check_session: called before each acknowledgment; calls `stop_acknowledging` if the session
         is over, so that a process that was paused does not depend on which of its tasks wakes
@@ -110,26 +108,26 @@ class Storage:
         self._cache = LogCache(config)
         self._slots = SlotTable()
 
-        # The path of an append: WAL, upload, close.
+        # The append path: WAL, upload, close.
         self._wal = self._new_wal()
         self._commits = CommitSequencer(metadata, config, rng, self._on_stream_fenced)
         self._uploader = self._new_uploader()
         self._closer = self._new_closer()
         self._closings: set[asyncio.Task[ClosingTimes]] = set()
 
-        # The path of a read.
+        # The read path.
         self._blocks = BlockCache(config.block_cache_bytes_max)
         self._objects = ObjectReader(store, self._blocks)
         self.damage = DamageLog()
-        """Objects that reads of this process found damaged or gone."""
+        """Damaged or missing objects found by reads of this process."""
         self.decompressed_batch_bytes_max = config.decompressed_batch_bytes_max
         self._reader = StreamReader(self._cache, metadata, self._objects, config, self.damage)
         self.cached_read_count = 0
-        """Reads of streams that the log cache answered."""
+        """Stream reads served by the log cache."""
         self.missed_read_count = 0
-        """Reads of streams that the log cache could not answer."""
+        """Stream reads that missed the log cache."""
 
-        # Durable bulks that are not acknowledged while `_acknowledging` is cleared.
+        # Durable bulks that are held back while `_acknowledging` is cleared.
         self._acknowledging = asyncio.Event()
         self._acknowledging.set()
         self._held: deque[DurableBulk] = deque()
@@ -176,7 +174,7 @@ class Storage:
         )
 
     def reconfigure(self, config: StreamConfig) -> None:
-        """Use other settings of the WAL. Only those that are dynamic may differ."""
+        """Use other WAL settings. Only dynamic settings may differ."""
         self._config = config
         self._wal.reconfigure(config)
 
@@ -184,7 +182,7 @@ class Storage:
 
     @property
     def fenced(self) -> bool:
-        """Whether this broker start has ended: it will never acknowledge again."""
+        """Whether this broker incarnation has ended and will never acknowledge again."""
         return self._failure is not None
 
     @property
@@ -193,24 +191,24 @@ class Storage:
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes that were appended and are not acknowledged."""
+        """Appended bytes that are not acknowledged."""
         return self._wal.unacknowledged_bytes + self._held_bytes
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Acknowledged bytes, with overhead, that exist in WAL objects only."""
+        """Acknowledged bytes, with overhead, that are only in WAL objects."""
         return self._cache.uncommitted_bytes
 
     def uncommitted_bytes_of(self, stream_id: StreamId, committed_offset: Offset) -> int:
-        """Return the acknowledged bytes of one stream behind its committed end, without overhead;
-        they exist in WAL objects only.
+        """Return the acknowledged bytes of one stream after its committed end, without overhead,
+        which are only in WAL objects.
         """
         return self._cache.uncommitted_bytes_of(stream_id, committed_offset)
 
     @property
     def uncommitted_s(self) -> float:
-        """Age in seconds of the oldest acknowledged bytes that exist in WAL objects only; 0 if
-        there are none.
+        """Age in seconds of the oldest acknowledged bytes that are only in WAL objects; 0 if there
+        are none.
         """
         opened_at = self._cache.oldest_uncommitted_at
         return 0.0 if opened_at is None else max(0.0, self._loop.time() - opened_at)
@@ -240,7 +238,9 @@ class Storage:
 
     @property
     def is_full(self) -> bool:
-        """Whether a limit is reached: stop reading requests until `wait_for_room` returns."""
+        """Whether a limit is reached. The caller stops reading requests until `wait_for_room`
+        returns.
+        """
         return (
             self._wal.unacknowledged_bytes + self._held_bytes >= self._unacknowledged_max
             or self._cache.uncommitted_bytes >= self._cache_max
@@ -251,8 +251,8 @@ class Storage:
         return self._wal.end
 
     def open_handles(self) -> list[StreamHandle]:
-        """Return the streams that are open here and neither closing nor fenced: those that
-        compaction may rewrite.
+        """Return the streams that are open here and neither closing nor fenced, which compaction
+        may rewrite.
         """
         return [handle for handle in self._handles.values() if handle.accepting]
 
@@ -268,8 +268,8 @@ class Storage:
     # --- lifecycle --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Check with one HEAD that this WAL is new: a (node, epoch) that was used before must never
-        write again.
+        """Verify with one HEAD that this WAL is new: a (node, epoch) that was used before must
+        never write again.
 
         Raises WalFenced.
         """
@@ -281,7 +281,7 @@ class Storage:
         raise WalFenced(WalSequence(0), "an earlier start with the same node epoch")
 
     async def close(self, *, timeout_s: float = 30.0) -> None:
-        """Flush and upload what is left, for at most `timeout_s`, then stop.
+        """Flush and upload the remaining data, for at most `timeout_s`, then stop.
 
         Recovery reads the rest from the WAL, so a timeout or a StreamError does not raise.
         """
@@ -300,8 +300,8 @@ class Storage:
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Stop at once, as a crash would: appends that are not acknowledged fail, and nothing more
-        is written or committed.
+        """Stop immediately, like a crash: unacknowledged appends fail, and nothing more is written
+        or committed.
         """
         self._fail(WalClosed("the storage was closed"), notify=False)
         await self._wal.stopped()
@@ -316,7 +316,7 @@ class Storage:
     def stop_acknowledging(self) -> None:
         """Hold back acknowledgments, because the session is lost.
 
-        WAL slots are still written. The next slots show whether this broker start was fenced.
+        WAL slots are still written. The next slots show whether this broker incarnation was fenced.
         """
         self._acknowledging.clear()
 
@@ -332,7 +332,7 @@ class Storage:
     async def open_streams(self, requests: Sequence[OpenStream]) -> list[StreamHandle | Exception]:
         """Open streams with one RPC and return one result per request.
 
-        The result of a stream that is open or closing here is StreamNotClosed: retry.
+        For a stream that is open or closing here, the result is StreamNotClosed: retry.
         """
         if self._failure is not None:
             raise self._failure
@@ -357,11 +357,11 @@ class Storage:
         return results
 
     async def close_streams(self, handles: Sequence[StreamHandle]) -> ClosingTimes:
-        """Refuse appends, make everything durable, commit it in place and close: one flush and one
+        """Reject appends, make everything durable, commit it in place and close: one flush and one
         RPC.
 
-        Continues when the caller is cancelled: half a close would leave the stream with an unknown
-        end. Raises the WAL's failure.
+        Continues when the caller is cancelled: a partial close would leave the stream with an
+        unknown end. Raises the WAL's failure.
         """
         for handle in handles:
             handle.accepting = False
@@ -392,17 +392,17 @@ class Storage:
         return ClosingTimes(flushed - began, self._loop.time() - flushed)
 
     async def trim(self, handle: StreamHandle, start_offset: Offset, *, keep: bool = False) -> None:
-        """Remove everything below `start_offset` for readers. Objects are deleted when they hold
-        nothing else. keep: it can come back for a while (`StreamMetadata.trim_stream`).
+        """Remove everything below `start_offset` for readers. Objects are deleted once they contain
+        nothing else. keep: it can be restored for a while (`StreamMetadata.trim_stream`).
 
-        If this raises, the stream may have been trimmed all the same: see `on_trimmed`.
+        If this raises, the stream may have been trimmed nevertheless: see `on_trimmed`.
         """
         await self._metadata.trim_stream(handle.stream_id, handle.epoch, start_offset, keep=keep)
         self.on_trimmed(handle.stream_id, start_offset)
 
     def on_trimmed(self, stream_id: StreamId, start_offset: Offset) -> None:
-        """Take over the start of a stream from the metadata, which may know of a trim whose answer
-        was lost. Does nothing if the stream is not open here.
+        """Take over the start of a stream from the metadata, which may include a trim whose
+        response was lost. Does nothing if the stream is not open here.
         """
         handle = self._handles.get(stream_id)
         if handle is not None:
@@ -414,8 +414,8 @@ class Storage:
         """Add one group, which becomes durable as a whole in one WAL object.
 
         `done` is called on the loop, in WAL order, with None or the error. Entries must follow the
-        `next_offset` of their streams. Raises without taking anything: StreamNotOpened,
-        StreamFenced, NotContiguous, WalFull, WalClosed, WalFenced, WalFailed. Costs 1.5 us for one
+        `next_offset` of their streams. Raises StreamNotOpened, StreamFenced, NotContiguous,
+        WalFull, WalClosed, WalFenced, or WalFailed before accepting anything. Costs 1.5 us for one
         entry and 1 to 2 us more until its acknowledgment, besides the PUT.
         """
         if self._failure is not None:
@@ -455,17 +455,17 @@ class Storage:
             raise self._failure
 
     def committed_end(self, stream_id: StreamId) -> Offset:
-        """Return the end of what the local image has of the stream."""
+        """Return the committed end of the stream in the local image."""
         return self._metadata.committed_end(stream_id)
 
     def buffered_bytes(self, stream_id: StreamId) -> int:
-        """Return the size of what was appended since the last upload of this stream began."""
+        """Return the bytes appended to this stream since its last upload began."""
         return self._cache.buffered_bytes(stream_id)
 
     async def upload(self) -> None:
-        """Return when everything appended so far is committed: in objects that the local image
-        names. Costs a flush and the upload of what is not uploaded yet, up to the size of the cache
-        of the WAL. Raises the WAL's failure.
+        """Return when everything appended so far is committed in objects of the local image. Costs
+        a flush and the upload of the remaining data, up to the size of the log cache. Raises the
+        WAL's failure.
         """
         await self.flush()
         self._cut()
@@ -493,7 +493,7 @@ class Storage:
             self._held_bytes += bulk.size_bytes
 
     def _acknowledge(self, bulk: DurableBulk) -> None:
-        """Acknowledge a durable slot, whose predecessors are all durable: move offsets, fill the
+        """Acknowledge a durable slot whose predecessors are all durable: advance offsets, fill the
         cache, notify writers.
         """
         runs, ranges, fenced = bulk.runs, bulk.ranges, False
@@ -525,9 +525,9 @@ class Storage:
         return handle is not None and not handle.fenced
 
     def _fenced_in(self, entries: Sequence[AppendEntry]) -> StreamFenced | None:
-        """Return the error of a group that has a fenced stream.
+        """Return the error of a group that contains a fenced stream.
 
-        The group is not acknowledged, although the part of its other streams is durable: the
+        The group is not acknowledged, although the parts of its other streams are durable: the
         outcome is unknown.
         """
         for entry in entries:
@@ -540,7 +540,7 @@ class Storage:
     def read_cached(
         self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
     ) -> list[Buffer] | None:
-        """Read like `read`, but from memory only. Return None if any of it is in the store only."""
+        """Read like `read`, but from memory only. Return None if any part is only in the store."""
         found = self._cache.read(stream_id, offset, end_offset, max_bytes)
         if found is None:
             self.missed_read_count += 1
@@ -551,41 +551,42 @@ class Storage:
     def read_loaded(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[memoryview] | None:
-        """Read like `read`, but only what read-ahead has brought into the block cache, for a reader
-        that continues, and at most 4 MiB. Return None if that is nothing; `read` then continues
-        with I/O.
+        """Read like `read`, but only read-ahead data in the block cache, for a sequential reader,
+        and at most 4 MiB. Return None if there is none; the caller then uses `read`.
         """
         return self._reader.read_loaded(stream_id, offset, end_offset, max_bytes)
 
     def cached_entries(
         self, stream_id: StreamId, start: Offset, end: Offset
     ) -> list[AppendEntry] | None:
-        """Return the entries that cover [start, end) exactly, so that compaction reads them without
-        the store.
+        """Return the entries that cover [start, end) exactly, so that compaction does not read them
+        from the store.
 
         Returns None if any of them is not in memory.
         """
         return self._cache.entries_of(stream_id, start, end)
 
     def forget_cached(self, stream_id: StreamId, end: Offset) -> None:
-        """Read this stream from the store below `end`: log compaction has removed records there."""
+        """Read this stream from the store below `end`, because log compaction has removed records
+        there.
+        """
         self._cache.forget(stream_id, end)
 
     async def read(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[Buffer]:
-        """Read whole batches from the one that holds `offset`, none that begins at or after
+        """Read whole batches from the one that contains `offset`, none that begins at or after
         `end_offset`: at least one, then up to max_bytes.
 
-        May return less than max_bytes at the border between objects and memory, and before damage;
-        continue at the end. Also reads the committed part of streams of other owners. Raises
-        OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), and errors of the store.
+        May return less than max_bytes at the boundary between objects and memory, and before
+        damage; continue at the end. Also reads the committed part of streams of other owners.
+        Raises OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), and errors of the store.
         """
         return await self._reader.read(stream_id, offset, end_offset, max_bytes)
 
     def tail(self, stream_id: StreamId, offset: Offset, limit: int) -> list[SlotRange]:
-        """Return where the tail of a stream that is open here lies, from the range that holds
-        `offset` on: the first `limit` ranges. What is missing before them is committed.
+        """Return the first `limit` tail ranges of a stream that is open here, from the range that
+        contains `offset` on. Earlier ranges are committed.
         """
         return self._slots.tail(stream_id, offset, limit)
 
@@ -594,8 +595,8 @@ class Storage:
     ) -> list[Buffer]:
         """Read like `read`, from the tail of a stream of another owner.
 
-        ranges: in order and without gaps; the first has the offset. Costs one GET for each slot up
-        to 1 MiB, whose other streams are then cached, and at least two for a larger one. Raises
+        ranges: contiguous and in order; the first contains the offset. Costs one GET for each slot
+        up to 1 MiB, which also caches its other streams, and at least two for a larger one. Raises
         ObjectNotFound if a slot was uploaded and deleted meanwhile, ObjectCorrupt, and errors of
         the store.
         """
@@ -604,8 +605,8 @@ class Storage:
     def read_tail_kept(
         self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[memoryview]:
-        """Read like `read_tail`, but only slots that are in memory, and at most 4 MiB. Return
-        nothing if the first one is not, or is damaged.
+        """Read like `read_tail`, but only slots in memory, and at most 4 MiB. Return nothing if the
+        first one is not in memory, or damaged.
         """
         try:
             return self._objects.read_kept(ranges, offset, max_bytes, end_offset)[0]
@@ -613,30 +614,28 @@ class Storage:
             return []  # `read_tail` finds it again
 
     async def load_tail(self, source: ObjectRange) -> None:
-        """Bring a slot into the caches of reads, as far as one GET does. Raises the errors of
+        """Load a slot into the read caches, as far as one GET does. Raises the errors of
         `read_tail`.
         """
         await self._objects.index(source)
 
     async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
-        """Return the last border between two batches at or below a committed offset, as the objects
-        have it: the log cache may still have batches that log compaction has joined.
+        """Return the last boundary between two batches at or below a committed offset, in the
+        objects: the log cache may still contain batches that log compaction has merged.
 
-        Costs one block if the offset lies inside of a range. Raises the errors of `read`.
+        Costs one block if the offset lies inside a range. Raises the errors of `read`.
         """
         return await self._reader.committed_border(stream_id, offset)
 
     def cache_object(self, key: str, index: ObjectIndex, data: bytes) -> None:
-        """Put an object that was read whole into the caches of reads. See
-        `ObjectReader.cache_object`.
-        """
+        """Add an object that was read whole to the read caches. See `ObjectReader.cache_object`."""
         self._objects.cache_object(key, index, data)
 
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """Return (offset, timestamp) of the first record below `end_offset` that is not older than
-        `timestamp_ms`, or None.
+        """Return (offset, timestamp) of the first record below `end_offset` with at least this
+        timestamp, or None.
         """
         handle = self._handles.get(stream_id)
         start_offset = Offset(0) if handle is None else handle.start_offset
@@ -647,14 +646,15 @@ class Storage:
     async def newest_timestamp(
         self, stream_id: StreamId, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """Return (offset, timestamp) of the first record below `end_offset` that has the newest
-        timestamp, or None without records.
+        """Return (offset, timestamp) of the first record below `end_offset` with the newest
+        timestamp, or None if there are no records.
         """
         handle = self._handles.get(stream_id)
         start_offset = Offset(0) if handle is None else handle.start_offset
         return await self._reader.newest_timestamp(stream_id, start_offset, end_offset)
 
-    # --- callbacks of the parts -------------------------------------------------------------------
+    # --- callbacks
+    # ---------------------------------------------------------------------------------
 
     def _cut(self) -> None:
         if self._failure is None and (block := self._cache.archive()) is not None:
@@ -745,7 +745,7 @@ def _restore_next_offsets(
 
 
 def _notify(done: AppendDone, error: Exception | None) -> None:
-    """Call `done`. An exception of one writer must not keep the next ones from their answers."""
+    """Call `done`. An exception in one writer must not affect the callbacks of later ones."""
     try:
         done(error)
     except Exception:  # noqa: BLE001 - one failing caller must not affect the groups after it, which are durable too

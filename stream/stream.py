@@ -1,9 +1,5 @@
-"""Track one open stream of this process: the three ends of its log, and whether it accepts appends.
-
-Invariant: committed <= confirmed <= next, and none of them moves back, except `next` when a group
-is refused. `next` is the end of what was appended, `confirmed` of what is durable and acknowledged,
-`committed` of what the controller has. Only `stream.storage` and its parts write them.
-Source: AutoMQ `S3Stream`.
+"""State of one open stream of this process: the three ends of its log, and whether it accepts
+appends.
 """
 
 from penstock.base.ids import Offset, StreamEpoch, StreamId
@@ -11,10 +7,12 @@ from penstock.stream.ports import OpenedStream
 
 
 class StreamHandle:
-    """The state of one open stream. `Storage.open_streams` returns it, and it is valid until
-    closed.
+    """The state of one open stream, valid until it is closed. `Storage.open_streams` returns a new
+    handle for each opening.
 
-    A stream that is opened again gets a new handle.
+    `next` is the end of appended data, `confirmed` of durable and acknowledged data, and
+    `committed` of data in the metadata: committed <= confirmed <= next. None of them decreases,
+    except `next` when a group is rejected. Only `stream.storage` and its parts write them.
     """
 
     __slots__ = (

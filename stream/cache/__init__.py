@@ -1,1 +1,1 @@
-"""Cache bytes in memory: recent batches of all streams, and blocks that were read from objects."""
+"""In-memory caches: recent batches of all streams, and blocks read from objects."""

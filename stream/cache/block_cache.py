@@ -1,11 +1,4 @@
-"""Cache what was read from objects, limited by bytes, and load each key once for all its waiters.
-
-Invariant: `ByteLru` never weighs more than its limit. A key has at most one load in flight. A
-waiter that gives up does not affect the others. A failed load fails its waiters and leaves nothing
-behind, so that the next waiter tries again; a load may fail for some of its keys only. Must not
-know what is cached.
-Source: AutoMQ `DataBlockCache`.
-"""
+"""Size-limited LRU caches. Concurrent requests for the same key share one load."""
 
 import asyncio
 from collections import OrderedDict
@@ -20,8 +13,8 @@ V = TypeVar("V")
 
 
 class LoadedValue(NamedTuple, Generic[V]):
-    """A value and its weight. is_shared: it shares memory with the other shared values of the same
-    load, so that none of them is freed before all are.
+    """A value and its weight. is_shared: the value shares memory with the other shared values of
+    the same load, so none of them is freed before all are.
     """
 
     value: V
@@ -30,13 +23,13 @@ class LoadedValue(NamedTuple, Generic[V]):
 
 
 Load = Callable[[Sequence[K]], Awaitable[Sequence[LoadedValue[V] | Exception]]]
-"""Return a value or an error for each key, in the order of the keys. Raises an error that concerns
-all of them.
+"""Return a value or an error for each key, in the order of the keys. Raises errors that affect all
+keys.
 """
 
 
 class _Memory(Generic[K]):
-    """What is freed together: the keys whose values share it."""
+    """A group of keys whose values share memory, and are therefore freed together."""
 
     __slots__ = ("keys", "size_bytes")
 
@@ -46,8 +39,10 @@ class _Memory(Generic[K]):
 
 
 class ByteLru(Generic[K, V]):
-    """Keep the most recently used values. Pure. Values that share memory count as used together,
-    and are evicted together. What is heavier than the limit is not kept.
+    """An LRU cache limited by total weight. Pure.
+
+    Values that share memory count as used together and are evicted together. Values heavier than
+    the limit are not cached.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -70,7 +65,7 @@ class ByteLru(Generic[K, V]):
         self.put_shared({key: value}, size_bytes)
 
     def put_shared(self, values: Mapping[K, V], size_bytes: int) -> None:
-        """Keep values that share memory. size_bytes: of all of them."""
+        """Cache values that share memory. size_bytes: their total size."""
         for key in values:
             self.discard(key)
         if size_bytes > self.bytes_max or not values:
@@ -104,14 +99,18 @@ class ByteLru(Generic[K, V]):
 
 
 class LoadingCache(Generic[K, V]):
-    """A ByteLru that loads missing keys, each once at a time."""
+    """A ByteLru that loads missing keys, with at most one load in flight per key.
+
+    A cancelled waiter does not affect the others. A failed load raises in all its waiters and is
+    not cached, so the next request tries again. A load may fail for some of its keys only.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._kept: ByteLru[K, V] = ByteLru(bytes_max)
         self._flights: dict[K, asyncio.Future[V]] = {}
         self._loads: set[asyncio.Task[Sequence[LoadedValue[V] | Exception]]] = set()
         self.hit_count = 0
-        """Keys that were in the cache. Keys whose load was in flight count as missed."""
+        """Keys that were cached. Keys whose load was in flight count as missed."""
         self.miss_count = 0
 
     @property
@@ -123,22 +122,22 @@ class LoadingCache(Generic[K, V]):
         return self._kept.size_bytes
 
     def __contains__(self, key: K) -> bool:
-        """Return whether the key is in the cache or its load is in flight."""
+        """Return whether the key is cached or being loaded."""
         return key in self._flights or self._kept.get(key) is not None
 
     def kept(self, key: K) -> V | None:
-        """Return a value that is in the cache, or None."""
+        """Return the cached value, or None."""
         value = self._kept.get(key)
         if value is not None:
             self.hit_count += 1
         return value
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
-        """Cache a value that was read together with something else."""
+        """Cache a value that was loaded together with another one."""
         self._kept.put(key, value, size_bytes)
 
     def put_shared(self, values: Mapping[K, V], size_bytes: int) -> None:
-        """Cache values that share memory. size_bytes: of all of them."""
+        """Cache values that share memory. size_bytes: their total size."""
         self._kept.put_shared(values, size_bytes)
 
     async def get(self, key: K, load: Load[K, V]) -> V:
@@ -149,8 +148,8 @@ class LoadingCache(Generic[K, V]):
         return found
 
     async def get_each(self, keys: Sequence[K], load: Load[K, V]) -> list[V | Exception]:
-        """Return the value of each key, or its error. One call of `load` loads all keys that are
-        neither cached nor in flight.
+        """Return the value of each key, or its error. All keys that are neither cached nor in
+        flight are loaded by one call of `load`.
         """
         found: dict[K, V | Exception] = {}
         flights: dict[K, asyncio.Future[V]] = {}
@@ -171,8 +170,8 @@ class LoadingCache(Generic[K, V]):
             self._start(claimed, load)
         for key, flight in flights.items():
             try:
-                # Shielded: if this waiter is cancelled, the load continues for the others and for
-                # the cache.
+                # Shielded: if this waiter is cancelled, the load continues for the other waiters
+                # and the cache.
                 found[key] = await asyncio.shield(flight)
             except Exception as error:  # noqa: BLE001 - returned: the caller decides whether it can use the other values
                 found[key] = error
@@ -219,7 +218,7 @@ class LoadingCache(Generic[K, V]):
         self._kept.put_shared(shared, shared_bytes)
 
     async def close(self) -> None:
-        """Cancel the loads in flight and wait for their end. Waiters get CancelledError."""
+        """Cancel the loads in flight and wait until they end. Waiters get CancelledError."""
         loads = list(self._loads)
         for task in loads:
             task.cancel()
@@ -232,12 +231,14 @@ async def _call(load: Load[K, V], keys: list[K]) -> Sequence[LoadedValue[V] | Ex
 
 def _fail(flight: asyncio.Future[V], error: BaseException) -> None:
     flight.set_exception(error)
-    flight.exception()  # retrieve it, or asyncio logs it if every waiter has gone
+    flight.exception()  # retrieve it; otherwise asyncio logs it if all waiters were cancelled
 
 
 BlockKey = tuple[str, int]
-"""(object key, position of the block). Keys are never written twice with other bytes."""
+"""(object key, position of the block). Objects are immutable, so a key always refers to the same
+bytes.
+"""
 
 
 class BlockCache(LoadingCache[BlockKey, Buffer]):
-    """Blocks whose checksums held."""
+    """A cache of verified blocks."""

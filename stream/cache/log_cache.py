@@ -1,11 +1,4 @@
-"""Keep recent batches of all streams in memory, so that tail reads never use the store and uploads
-need no GET.
-
-Invariants: per stream, entries follow one another without a gap. They enter in WAL order when they
-are durable. A block is evicted only when it is committed, oldest first. `size_bytes` counts every
-entry with its overhead. Blocks are one active (takes entries), archived ones (frozen, in upload)
-and committed ones (kept for reads). Must not do I/O. Source: AutoMQ `LogCache`.
-"""
+"""Cache of recent batches of all streams: tail reads need no store access, and uploads no GET."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -33,18 +26,18 @@ list slots), and the buffer's own object.
 """
 
 READ_ENTRIES_MAX: Final = 8_192
-"""A read ends with so many entries, of at least 69 bytes: an answer of them stops the event loop
-for 5 to 14 ms.
+"""Entries returned by one read, at most. Encoding a response with this many entries (69 bytes or
+more each) blocks the event loop for 5 to 14 ms.
 """
 
 _HEAD_SLACK_COUNT = 256
 _JOIN_DIVISOR = 8
-"""Neighboring committed blocks are joined up to this part of `block_bytes_max`."""
+"""Neighboring committed blocks are merged up to this fraction of `block_bytes_max`."""
 
 
 class AppendEntry(Struct, gc=False):
-    """One or more whole batches of one stream, with their final offsets. `payload` must not change
-    any more: it is never copied. `BlockEntry` explains the other fields.
+    """One or more whole batches of one stream with their final offsets. `payload` is never copied
+    and must not change. See `BlockEntry` for the other fields.
     """
 
     stream_id: StreamId
@@ -59,8 +52,8 @@ class AppendEntry(Struct, gc=False):
 
 @dataclass(slots=True)
 class BlockRun:
-    """The entries of one stream in one block. A commit empties `entries`; the stream's own list
-    keeps them.
+    """The entries of one stream in one block. A commit clears `entries`; `_StreamLog` still
+    references them.
     """
 
     entries: list[AppendEntry]
@@ -75,7 +68,7 @@ class BlockRun:
 
 @dataclass(slots=True)
 class CacheSegment:
-    """A block: all entries between two cuts. A stream that is closed in place leaves it
+    """A block: all entries between two cuts. Closing a stream in place removes it from the block
     (`LogCache.drop`), even during the upload.
     """
 
@@ -108,7 +101,7 @@ class _StreamLog:
         self.entries.extend(entries)
 
     def evict(self, count: int) -> bool:
-        """Forget the oldest entries. Return whether nothing is left."""
+        """Drop the oldest entries. Return whether none are left."""
         self.entries[self.head : self.head + count] = [_EVICTED] * count
         self.head += count
         if self.head > _HEAD_SLACK_COUNT and self.head * 2 > len(self.entries):
@@ -122,7 +115,12 @@ _EVICTED = AppendEntry(StreamId(-1), Offset(0), Offset(0), 0, Millis(-1), Millis
 
 
 class LogCache:
-    """Cache recent entries by stream and by block. Not thread-safe.
+    """Recent entries by stream and block. Not thread-safe.
+
+    The active block takes new entries, archived blocks are being uploaded, and committed blocks are
+    kept for reads. Only committed blocks are evicted, oldest first. Entries are added in WAL order
+    once they are durable, without gaps within a stream. `size_bytes` includes the overhead of every
+    entry.
 
     Every method is synchronous and O(streams touched), except reads, which are O(log entries).
     """
@@ -131,9 +129,7 @@ class LogCache:
         self._config = config
         self._streams: dict[StreamId, _StreamLog] = {}
         self._blocks: deque[CacheSegment] = deque()
-        """Oldest first: committed blocks, then archived ones. The active block is not among
-        them.
-        """
+        """Oldest first: committed blocks, then archived ones. Excludes the active block."""
         self._active: CacheSegment | None = None
         self.size_bytes = 0
         self.uncommitted_bytes = 0
@@ -144,15 +140,15 @@ class LogCache:
 
     @property
     def oldest_uncommitted_at(self) -> float | None:
-        """When the oldest uncommitted block was begun; None if all are committed. O(blocks)."""
+        """Creation time of the oldest uncommitted block; None if all are committed. O(blocks)."""
         waiting = next((block for block in self._blocks if not block.committed), self._active)
         return None if waiting is None else waiting.opened_at
 
     def add(
         self, runs: Mapping[StreamId, Sequence[AppendEntry]], end_sequence: WalSequence, now: float
     ) -> None:
-        """Add what one WAL slot made durable. Raises NotContiguous before it stores anything of the
-        offending stream.
+        """Add the entries of a durable WAL slot. Raises NotContiguous before anything of the
+        offending stream is stored.
         """
         active = self._active
         if active is None:
@@ -180,8 +176,8 @@ class LogCache:
         self._evict()
 
     def archive_due(self, now: float) -> bool:
-        """Return whether the active block must be uploaded: it is large, old, has many streams, or
-        spans many slots.
+        """Return whether the active block is due for upload: it is large or old, contains many
+        streams, or spans many slots.
         """
         active, config = self._active, self._config
         if active is None:
@@ -212,7 +208,7 @@ class LogCache:
         return block
 
     def mark_committed(self, block: CacheSegment) -> None:
-        """Note that the block is committed: it may be evicted from now on. Call in the order of
+        """Mark the block as committed, so that it may be evicted. Call in the order of
         `archive`.
         """
         index = next(i for i, candidate in enumerate(self._blocks) if not candidate.committed)
@@ -231,7 +227,7 @@ class LogCache:
         self._evict()
 
     def drop(self, stream_ids: Iterable[StreamId]) -> None:
-        """Forget streams that this broker no longer owns, even in blocks that are being
+        """Drop streams that this broker no longer owns, even from blocks that are being
         uploaded.
         """
         blocks = list(self._blocks) if self._active is None else [*self._blocks, self._active]
@@ -248,8 +244,8 @@ class LogCache:
                     self.uncommitted_bytes -= run.size_bytes
 
     def forget(self, stream_id: StreamId, end: Offset) -> None:
-        """Forget the committed entries of a stream that begin below `end`: the store has fewer
-        records there now. O(blocks + entries forgotten).
+        """Drop the committed entries of a stream that begin below `end`, because log compaction
+        removed records there. O(blocks + dropped entries).
         """
         log = self._streams.get(stream_id)
         for block in self._blocks:
@@ -274,18 +270,18 @@ class LogCache:
             del block.runs[stream_id]
 
     def start_of(self, stream_id: StreamId) -> Offset | None:
-        """Return the first cached offset of the stream. Reads before it need objects."""
+        """Return the first cached offset of the stream. Earlier offsets are read from objects."""
         log = self._streams.get(stream_id)
         return None if log is None else log.starts[log.head]
 
     def read(
         self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
     ) -> list[Buffer] | None:
-        """Read whole batches from the one that holds `offset` up to `end_offset`: at least one,
-        then as many as fit into `max_bytes`, of at most READ_ENTRIES_MAX entries.
+        """Read whole batches from the one that contains `offset` up to `end_offset`: at least one,
+        then as many as fit into `max_bytes`, in at most READ_ENTRIES_MAX entries.
 
-        Returns None if `offset` lies before the cached entries or nothing of the stream is cached,
-        and [] if `offset` is at or after the end.
+        Returns None if `offset` lies before the cached entries or the stream is not cached, and []
+        if `offset` is at or after the end.
         """
         log = self._streams.get(stream_id)
         if log is None:
@@ -319,10 +315,10 @@ class LogCache:
         return found
 
     def uncommitted_bytes_of(self, stream_id: StreamId, committed_offset: Offset) -> int:
-        """Return the bytes of the stream behind `committed_offset`, without overhead. O(uncommitted
+        """Return the bytes of the stream after `committed_offset`, without overhead. O(uncommitted
         blocks).
 
-        committed_offset: the committed end in the metadata, which may be ahead of the marks here.
+        committed_offset: the committed end in the metadata, which may be ahead of `mark_committed`.
         """
         size_bytes = 0
         for block in (self._active, *reversed(self._blocks)):
@@ -336,7 +332,7 @@ class LogCache:
         return size_bytes
 
     def entries_after(self, stream_id: StreamId, offset: int) -> list[AppendEntry]:
-        """Return the entries that end after `offset`, for look-ups by timestamp."""
+        """Return the entries that end after `offset`, for timestamp lookups."""
         log = self._streams.get(stream_id)
         if log is None:
             return []
@@ -344,7 +340,7 @@ class LogCache:
 
     def entries_of(self, stream_id: StreamId, start: int, end: int) -> list[AppendEntry] | None:
         """Return the entries that cover [start, end) exactly; None if any is missing or crosses a
-        border.
+        boundary.
         """
         log = self._streams.get(stream_id)
         if log is None or start >= end:
@@ -393,8 +389,8 @@ class LogCache:
 
 
 def _join_blocks(older: CacheSegment, newer: CacheSegment) -> None:
-    """Join two small committed blocks, so that an idle broker does not collect thousands of
-    them.
+    """Merge two small committed blocks. Otherwise an idle broker would collect thousands
+    of them.
     """
     for stream_id, run in newer.runs.items():
         known = older.runs.get(stream_id)
@@ -411,9 +407,10 @@ def _join_blocks(older: CacheSegment, newer: CacheSegment) -> None:
 def _cut(
     payload: Buffer, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool
 ) -> tuple[Buffer, bool]:
-    """Return the batches of one entry that a read may have, and whether they reach its end.
+    """Return the batches of one entry that are within the limits of a read, and whether they reach
+    the end of the entry.
 
-    Most entries are one batch, so this parses one header.
+    Most entries are a single batch, which needs only one header to be parsed.
     """
     start: int | None = None
     at = 0

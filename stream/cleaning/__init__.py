@@ -1,3 +1,3 @@
-"""Clean the logs of compacted topics: keep the newest record of each key. Objects are compacted in
-`stream.compaction`, which keeps every record.
+"""Log compaction: keep the newest record of each key. `stream.compaction` rewrites objects without
+removing records.
 """

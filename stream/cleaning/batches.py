@@ -1,11 +1,8 @@
-"""Filter the records of one batch.
+"""Remove superseded records from a batch, as Kafka's `MemoryRecords.filterTo` does. Pure.
 
-Invariants: a batch keeps its base offset and its last offset whatever it loses, so the sequence
-numbers of its producer stay right. Records that stay keep their offsets, timestamps, keys, values
-and headers byte for byte. A batch that loses nothing stays byte for byte. A gap between batches is
-filled with batches without records, so that a log never has a hole: a missing offset always means
-damage. Pure. `benchmarks/compaction.py` measures the cost.
-Source: Kafka `MemoryRecords.filterTo`, `LogCleaner.Cleaner`; KIP-534 (delete horizon).
+A batch keeps its base and last offset, so that producer sequence numbers stay valid, and the
+remaining records are not changed. Gaps between batches are filled with empty batches, because a
+missing offset always means damage.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,19 +36,19 @@ from penstock.stream.cleaning.runs import Run, find_run, varint
 
 _DELTA_MAX: Final = 2**31 - 1
 _LOOKED_UP_MAX: Final = 10_000
-"""Records of a batch that are looked up at once, in 0.3 ms."""
+"""Records of a batch that are looked up at once, which takes 0.3 ms."""
 
 _ALONE_MIN: Final = 16
 _ALONE_GROWTH: Final = 4
-"""Records that are read one by one before the next look for a run, and how their number grows each
-time that there is none.
+"""Number of records read one by one before the next attempt to find a run, and the factor by which
+it grows after each failed attempt.
 """
 
 
 class RecordSpan(NamedTuple):
-    """A record in the plain bytes of its batch: [start, end), with the length before it.
+    """A record in the uncompressed bytes of its batch: [start, end), including its length prefix.
 
-    body: the position behind the length.
+    body: the position after the length.
     """
 
     start: int
@@ -61,15 +58,15 @@ class RecordSpan(NamedTuple):
 
 
 class RecordPosition(NamedTuple):
-    """A position between two records of a batch: in bytes, and in records."""
+    """A position between two records of a batch, in bytes and in records."""
 
     at: int = 0
     number: int = 0
 
 
 class PlainRecords:
-    """The records of a batch, decompressed. view: all of them, not copied from the batch if that is
-    not compressed. What looks at every byte takes `copied`: `bytes` is twice as fast there.
+    """The decompressed records of a batch. view: all records, not copied if the batch is
+    uncompressed. Code that reads every byte uses `copied`, because `bytes` is twice as fast.
     """
 
     __slots__ = ("_copied", "view")
@@ -79,7 +76,7 @@ class PlainRecords:
         self._copied: bytes | None = None
 
     def copied(self) -> bytes:
-        """Return all of them as `bytes`, copied once."""
+        """Return all records as `bytes`, copied once."""
         if self._copied is None:
             self._copied = bytes(self.view)
         return self._copied
@@ -97,7 +94,7 @@ def plain_records(
 def checked_records(
     batch: memoryview, header: BatchHeader, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> PlainRecords:
-    """Do the same for a batch that was checked before. Raises BatchCorrupt."""
+    """Return the records of a batch that was already verified. Raises BatchCorrupt."""
     records = batch[HEADER_BYTES : header.size_bytes]
     return PlainRecords(decompress(header.compression, records, bytes_max))
 
@@ -105,9 +102,9 @@ def checked_records(
 def map_keys(
     plain: PlainRecords, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
 ) -> RecordPosition:
-    """Put the keys of the next `count` records into the map. Return the position behind the last
-    one that it has room for: the same one if the map is full. Raises BatchCorrupt. Costs 0.1 us per
-    record of a run, 0.8 us per record of changing layout.
+    """Add the keys of the next `count` records to the map. Return the position after the last one
+    that fits: the same position if the map is full. Raises BatchCorrupt. Costs 0.1 us per record in
+    a run, 0.8 us otherwise.
     """
     at, number = position
     end = number + count
@@ -136,7 +133,7 @@ def map_keys(
 
 
 def _run(plain: PlainRecords, header: BatchHeader, at: int, number: int, end: int) -> Run | None:
-    """Return the run from this record on. Raises BatchCorrupt."""
+    """Return the run that starts with this record. Raises BatchCorrupt."""
     try:
         return find_run(plain.view, at, end - number)
     except IndexError:
@@ -146,7 +143,7 @@ def _run(plain: PlainRecords, header: BatchHeader, at: int, number: int, end: in
 def _read_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a record
     plain: bytes, header: BatchHeader, position: RecordPosition, count: int
 ) -> tuple[list[bytes], list[int], int]:
-    """Return the keys of the next `count` records, their offsets, and the position behind them.
+    """Return the keys of the next `count` records, their offsets, and the position after them.
     Raises BatchCorrupt.
     """
     found: list[bytes] = []
@@ -166,8 +163,8 @@ def _read_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a 
             else:
                 length, at = varint(plain, at)
                 end = at + max(0, length)
-            # Skip one byte of attributes and the timestamp, whose bytes but the last have the high
-            # bit.
+            # Skip the attributes byte and the timestamp varint: all of its bytes but the last have
+            # the high bit set.
             at += 1
             while plain[at] > 0x7F:
                 at += 1
@@ -197,15 +194,15 @@ def _read_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a 
 
 
 def is_mapped_by_offset(header: BatchHeader, keys: KeyMap) -> bool:
-    """Return whether the offset of a record alone tells if the map holds it: in a batch that was
-    never compacted, the offset follows from the number of the record.
+    """Return whether the map can be searched by offset alone: in a batch that was never compacted,
+    the offset follows from the index of the record.
     """
     return header.base_offset >= keys.start_offset and _is_dense(header)
 
 
 def may_keep_records(header: BatchHeader, keys: KeyMap) -> bool:
-    """Return False if the map alone tells that no record of the batch is the newest with its key.
-    The older a batch, the more likely that is.
+    """Return False if the map alone shows that no record of the batch is the newest of its key. The
+    older the batch, the more likely that is.
     """
     if header.record_count > _LOOKED_UP_MAX or not is_mapped_by_offset(header, keys):
         return True
@@ -215,8 +212,8 @@ def may_keep_records(header: BatchHeader, keys: KeyMap) -> bool:
 def filter_records(
     plain: PlainRecords, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
 ) -> tuple[list[RecordSpan], RecordPosition]:
-    """Return those of the next `count` records that are the newest with their key, and the position
-    behind them. Raises BatchCorrupt.
+    """Return those of the next `count` records that are the newest of their key, and the position
+    after them. Raises BatchCorrupt.
     """
     (at, number), view = position, plain.view
     end = number + count
@@ -244,11 +241,11 @@ def filter_records(
 def _newest_in_run(
     plain: memoryview, header: BatchHeader, run: Run, number: int, keys: KeyMap
 ) -> list[int]:
-    """Return which records of the run are the newest with their key, counted from 0. Raises
+    """Return the indexes of the records of the run that are the newest of their key. Raises
     BatchCorrupt.
 
-    number: that of the first record. A batch below the mapped offsets only loses records whose keys
-    are in the map.
+    number: the index of the first record. A batch below the mapped offsets only loses records whose
+    keys are in the map.
     """
     if is_mapped_by_offset(header, keys):
         start = header.base_offset + number
@@ -261,7 +258,7 @@ def _newest_in_run(
 def _spans(
     plain: memoryview, header: BatchHeader, run: Run, numbers: Iterable[int]
 ) -> list[RecordSpan]:
-    """Return these records of the run, counted from 0. Raises BatchCorrupt."""
+    """Return the spans of the records with these indexes in the run. Raises BatchCorrupt."""
     body, value_at, step = run.body - run.at, run.value_at - run.at, run.record_bytes
     spans: list[RecordSpan] = []
     try:
@@ -287,7 +284,7 @@ def _spans(
 def _filter_records(
     plain: bytes, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
 ) -> tuple[list[RecordSpan], int]:
-    """Do the same for records of changing layout. Raises BatchCorrupt."""
+    """Implement `filter_records` for records that are not in a run. Raises BatchCorrupt."""
     at, number = position
     end = number + count
     kept: list[RecordSpan] = []
@@ -314,7 +311,7 @@ def _filter_records(
 
 
 def _skip(plain: bytes, at: int, count: int) -> int:
-    """Return the position behind the next `count` records. Costs 0.3 us for each."""
+    """Return the position after the next `count` records. Costs 0.3 us per record."""
     for _ in range(count):
         byte = plain[at]
         if byte < 0x80:
@@ -327,7 +324,7 @@ def _skip(plain: bytes, at: int, count: int) -> int:
 
 
 def all_records(plain: PlainRecords, header: BatchHeader) -> list[RecordSpan]:
-    """Return every record of the batch, without a look at its key. Raises BatchCorrupt."""
+    """Return every record of the batch, without examining keys. Raises BatchCorrupt."""
     at, found, whole = 0, list[RecordSpan](), plain.copied()
     try:
         for _ in range(header.record_count):
@@ -342,7 +339,7 @@ def all_records(plain: PlainRecords, header: BatchHeader) -> list[RecordSpan]:
 
 
 def _bounds(plain: bytes, at: int) -> tuple[int, int]:
-    """Return the position behind the length of a record, and the end of the record."""
+    """Return the position after the length of a record, and the end of the record."""
     byte = plain[at]
     if byte < 0x80:
         return at + 1, at + 1 + (byte >> 1)
@@ -354,8 +351,9 @@ def _bounds(plain: bytes, at: int) -> tuple[int, int]:
 
 
 def _offset(plain: bytes, body: int, header: BatchHeader, number: int) -> tuple[int, int]:
-    """Return the offset of a record and the position behind it."""
-    # Skip one byte of attributes and the timestamp, whose bytes but the last have the high bit.
+    """Return the offset of a record and the position after it."""
+    # Skip the attributes byte and the timestamp varint: all of its bytes but the last have the high
+    # bit set.
     at = body + 1
     while plain[at] > 0x7F:
         at += 1
@@ -388,10 +386,10 @@ def with_records(
     kept: Sequence[RecordSpan],
     delete_horizon_ms: Millis | None,
 ) -> bytearray:
-    """Return the batch with these of its records, at least one.
+    """Return the batch with only these records, at least one.
 
-    delete_horizon_ms: the base timestamp of the new batch, which the timestamp deltas of its
-    records then refer to. None: keep the base timestamp.
+    delete_horizon_ms: the base timestamp of the new batch, to which the timestamp deltas of its
+    records are adjusted (KIP-534). None: keep the base timestamp.
     """
     shift_ms = 0 if delete_horizon_ms is None else header.base_timestamp_ms - delete_horizon_ms
     view = plain.view
@@ -437,7 +435,7 @@ def _newest_delta_ms(plain: memoryview, kept: Sequence[RecordSpan]) -> int:
 
 
 def _shifted(plain: memoryview, span: RecordSpan, shift_ms: int) -> bytes:
-    """Return the record with its timestamp delta changed."""
+    """Return the record with an adjusted timestamp delta."""
     delta, behind = read_varlong(plain, span.body + 1, span.end)
     body = bytearray(plain[span.body : span.body + 1])
     append_varint(body, delta + shift_ms)
@@ -448,7 +446,7 @@ def _shifted(plain: memoryview, span: RecordSpan, shift_ms: int) -> bytes:
 
 
 def fillers(start: Offset, end: Offset, leader_epoch: int) -> Iterator[tuple[Offset, bytearray]]:
-    """Yield the end offset and the bytes of batches without records that cover [start, end)."""
+    """Yield the end offset and the bytes of empty batches that cover [start, end)."""
     while start < end:
         last = min(end - 1, start + _DELTA_MAX - 1)
         yield (

@@ -1,16 +1,5 @@
-"""Clean one data stream: read its dirty part into a key map, then exchange ranges for ones without
-the records that have newer ones.
-
-Invariants: ranges are exchanged from the start of the log to its end, each one durable and
-committed before the next one is read, so a tombstone never goes before the records that it deletes.
-Only offsets below `CleaningTask.end` change; the caller has made sure that everything below it is
-decided (last stable offset) and that a checkpoint of the producers covers it. An exchanged range
-covers the same offsets as before. Only streams that this process holds open are touched; the
-controller decides again at the commit. A failed pass leaves exchanged ranges and prepared objects,
-which expire, and the next pass begins anew. A damaged object ends the pass; nothing is skipped.
-Memory: the key map, twice `group_bytes_max`, and what stays of one range. Cost: one read of the
-dirty part, one of the blocks that keep records, and one write of what changes.
-Source: Kafka `LogCleaner.Cleaner`; AutoMQ `CompactionManager` (exchange of objects).
+"""Clean one data stream: map the keys of its dirty part, then replace ranges with rewritten ones
+that lack superseded records. Modeled on Kafka's `LogCleaner.Cleaner`.
 """
 
 import asyncio
@@ -62,13 +51,13 @@ from penstock.stream.ports import (
 from penstock.stream.read.object_reader import ObjectReader
 
 _RECORDS_PER_SLICE: Final = 1_000
-"""Records handled between two turns of the event loop: at most about 1 ms."""
+"""Records processed between two yields to the event loop: at most about 1 ms."""
 
 _SLICE_S: Final = 0.001
 
 _Entries = list[tuple[ObjectRange, Entry]]
 _IsNeeded = Callable[[Offset, Offset], bool]
-"""Whether to read the block with these offsets."""
+"""Return whether the block with these offsets must be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +69,23 @@ class CleanerConfig:
     """Bytes read and written. 0: no limit."""
 
     group_bytes_max: int = 8 << 20
-    """Bytes of the ranges that are exchanged at once. Joining the body of a PUT stops the event
+    """Bytes of the ranges that are replaced at once. Joining the body of a PUT blocks the event
     loop for 0.3 ms per MiB.
     """
 
     page_ranges: int = 256
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
-    """Bytes of the records of one batch. A larger batch ends the pass."""
+    """Limit of the decompressed size of one batch. A larger batch ends the pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningTask:
     """One pass over one log.
 
-    start: the log start. dirty_from: below it, no key occurs twice. end: records from here on stay
-    as they are. young_from_ms: the pass ends before a batch that may have a newer timestamp
-    (`min.compaction.lag.ms`); None for no such limit. tombstones_kept_ms: `delete.retention.ms`.
+    start: the log start. dirty_from: no key occurs twice below it. end: records from here on are
+    not changed. young_from_ms: the pass ends before a batch that may have a newer timestamp
+    (`min.compaction.lag.ms`); None if there is no such limit. tombstones_kept_ms:
+    `delete.retention.ms`.
     """
 
     stream_id: StreamId
@@ -109,8 +99,9 @@ class CleaningTask:
 
 @dataclass(slots=True)
 class CleaningReport:
-    """The result of a pass. clean_end: below it, no key occurs twice. clean_bytes: the bytes of the
-    log below it. is_map_full: it is not the end of the task, because the map holds no more keys.
+    """The result of a pass. clean_end: no key occurs twice below it. clean_bytes: the size of the
+    log below it. is_map_full: the pass ended before `CleaningTask.end`, because the key map was
+    full.
     """
 
     clean_end: Offset
@@ -124,7 +115,7 @@ class CleaningReport:
 
 
 class CleaningMetadata(Protocol):
-    """What a cleaner needs of `stream.ports.StreamMetadata`."""
+    """The part of `stream.ports.StreamMetadata` that a cleaner uses."""
 
     async def prepare_objects(self, count: int) -> list[PreparedObject]: ...
 
@@ -138,10 +129,19 @@ class CleaningMetadata(Protocol):
 class LogCleaner:
     """Clean one log at a time.
 
-    owned: returns the streams that are open here now. turn: held during an exchange, because object
-    compaction works on the same ranges. forget: called after an exchange; what is cached of the
-    stream below this offset must not be served any more. A reader could take a value from the
-    cache long after its exchange, and miss the tombstone, which goes `tombstones_kept_ms` after it.
+    Ranges are replaced from the start of the log to its end. Each replacement is committed before
+    the next range is read, so a tombstone is never removed before the records that it deletes. Only
+    offsets below `CleaningTask.end` change: everything below it must be decided (last stable
+    offset) and covered by a producer checkpoint. A failed pass leaves only replaced ranges and
+    prepared objects, which expire. A damaged object ends the pass.
+
+    Memory: the key map, twice `group_bytes_max`, and what remains of one range. Cost: one read of
+    the dirty part, one of the blocks with remaining records, and one write of changed ranges.
+
+    owned: returns the streams that are open here. turn: held during a replacement, because object
+    compaction uses the same ranges. forget: called after a replacement, to drop cached data of the
+    stream below an offset. Otherwise a reader could get an old value from the cache after the
+    tombstone was removed.
     """
 
     def __init__(
@@ -169,13 +169,13 @@ class LogCleaner:
         self._pace = _Pace(self._config.bytes_per_s_max)
 
     def reconfigure(self, config: CleanerConfig) -> None:
-        """Use other limits. That of the bytes per second also holds for a pass that has begun."""
+        """Use other limits. The byte rate limit also applies to a running pass."""
         self._config = config
         self._pace.change(config.bytes_per_s_max)
 
     async def clean(self, task: CleaningTask) -> CleaningReport:
         """Run one pass. Raises ObjectCorrupt, NotContiguous, BatchTooLarge, StreamFenced, and
-        errors of the store and the metadata.
+        errors of the store and the controller.
         """
         began = self._pace.begin()
         keys, dense = KeyMap(self._config.key_map_bytes_max, task.dirty_from), DenseParts()
@@ -214,8 +214,8 @@ class LogCleaner:
         transactions: CleanedTransactions,
         report: CleaningReport,
     ) -> Offset:
-        """Map the dirty part. Return the offset at which the map is full or a record is too young,
-        at most `task.end`.
+        """Map the keys of the dirty part. Return the offset at which the map is full or a record is
+        too young, at most `task.end`.
         """
         at = task.dirty_from
         while at < task.end:
@@ -248,8 +248,8 @@ class LogCleaner:
     async def _is_behind(
         self, header: BatchHeader, source: ObjectRange, task: CleaningTask
     ) -> bool:
-        """Return whether the pass ends before a batch. One without a known timestamp is as old as
-        its object, as in Kafka it is as old as its segment.
+        """Return whether the pass ends before a batch. Without a known timestamp, the age of its
+        object counts, as Kafka uses the age of the segment.
         """
         if task.young_from_ms is None or header.next_offset > task.end:
             return header.next_offset > task.end
@@ -259,8 +259,8 @@ class LogCleaner:
         return newest_ms > task.young_from_ms
 
     async def _map_batch(self, batch: memoryview, header: BatchHeader, keys: KeyMap) -> bool:
-        """Return False if the map is full. Then it may hold some keys of the batch: records below
-        them that they replace may go, because the batch is durable.
+        """Return False if the map is full. It may then contain some keys of the batch. Records that
+        they supersede may be removed, because the batch is durable.
         """
         plain = plain_records(batch, header, self._config.decompressed_bytes_max)
         done = RecordPosition()
@@ -273,10 +273,10 @@ class LogCleaner:
         return True
 
     def _group(self, stream_id: StreamId, start: Offset, end: Offset) -> tuple[ObjectRange, ...]:
-        """Return the next ranges that are read together, at least one."""
+        """Return the next ranges to read together, at least one."""
         ranges = self._metadata.objects(stream_id, start, end, self._config.page_ranges)
         if not ranges:
-            raise StreamFenced(stream_id, f"no object holds offset {start} any more")
+            raise StreamFenced(stream_id, f"no object contains offset {start}")
         size_bytes = count = 0
         for source in ranges:
             size_bytes += source.range.size_bytes
@@ -291,12 +291,12 @@ class LogCleaner:
         report: CleaningReport,
         is_needed: _IsNeeded = everything,
     ) -> Iterator[Awaitable[_Entries]]:
-        """Return the reads of the ranges, to be awaited one after the other. A large range is read
-        in parts: its entries are not needed for long, and memory that was just read is faster.
+        """Return the reads of the ranges, to be awaited in order. A large range is read in parts,
+        so that its entries are released early and parsed while they are in the CPU cache.
         """
         start, end = group[0].range.start_offset, group[-1].range.end_offset
         borders, part_bytes = [start], 0
-        # Only a group of one range is larger than the limit.
+        # A group exceeds the limit only if it is a single range.
         for piece in await self._reader.pieces(group[0]) if len(group) == 1 else ():
             part_bytes += piece.block.size_bytes
             if part_bytes > self._config.group_bytes_max and piece.start_offset > start:
@@ -326,7 +326,7 @@ class LogCleaner:
     async def _exchange(
         self, task: CleaningTask, at: Offset, rewriter: "_Rewriter", report: CleaningReport
     ) -> Offset:
-        """Clean the next ranges. Return their end."""
+        """Clean and replace the next ranges. Return their end."""
         stream_id = task.stream_id
         group = self._group(stream_id, at, report.clean_end)
         end = group[-1].range.end_offset
@@ -355,14 +355,14 @@ class LogCleaner:
             await self._metadata.commit(
                 CommitObjects(objects=(new,), replaced=replaced_by([output]), cleaned_end=task.end)
             )
-        finally:  # without an answer, it may be done
+        finally:  # no response: the commit may have succeeded
             self._forget(stream_id, end)
         report.written_bytes += built.size_bytes
         return end
 
     def _check_owned(self, stream_id: StreamId) -> None:
         if all(stream.stream_id != stream_id for stream in self._owned()):
-            raise StreamFenced(stream_id, "it was closed here while its log was cleaned")
+            raise StreamFenced(stream_id, "the stream was closed during log compaction")
 
 
 def _inside(start: Offset, end: Offset, is_needed: _IsNeeded) -> _IsNeeded:
@@ -375,7 +375,7 @@ def _inside(start: Offset, end: Offset, is_needed: _IsNeeded) -> _IsNeeded:
 
 
 def _batches(entries: _Entries) -> Iterator[tuple[memoryview, BatchHeader, ObjectRange]]:
-    """Yield each batch, and the range that it is in."""
+    """Yield each batch with its range."""
     for source, entry in entries:
         view = memoryview(entry.payload)
         for position, header in iter_headers(view):
@@ -390,7 +390,7 @@ def _unusable(source: ObjectRange, header: BatchHeader, error: BatchCorrupt) -> 
 
 
 class _Rewriter:
-    """The second half of a pass: what stays of each batch."""
+    """The second half of a pass: selects the remaining records of each batch."""
 
     def __init__(
         self,
@@ -415,14 +415,14 @@ class _Rewriter:
         self._horizon_ms = horizon_ms
 
     def is_needed(self, start: Offset, end: Offset) -> bool:
-        """Return False if the map alone tells that no record of this part stays."""
+        """Return False if the map alone shows that no record of this part remains."""
         return self._dense.leader_epoch(start, end) is None or bool(self._keys.held(start, end))
 
     async def clean(
         self, reads: Iterator[Awaitable[_Entries]], start: Offset, end: Offset
     ) -> list[Entry] | None:
-        """Return the entries of [start, end) without what goes, or None if everything stays. What
-        is not needed is missing. Raises ObjectCorrupt.
+        """Return the remaining entries of [start, end), or None if nothing is removed. Blocks that
+        are not needed may be missing. Raises ObjectCorrupt.
         """
         result = _Output(start)
         at, changed, dirty_bytes, read_bytes = start, False, 0, 0
@@ -454,7 +454,7 @@ class _Rewriter:
         return cleaned
 
     def _drop(self, start: Offset, end: Offset, result: "_Output") -> None:
-        """Leave out neighbors that were not needed, each a dense part."""
+        """Skip neighboring parts that were not needed, each of them dense."""
         self._report.removed_records += end - start
         leader_epoch = self._dense.leader_epoch(Offset(end - 1), end)
         assert leader_epoch is not None, f"[{start}, {end}) was read as dense"
@@ -463,7 +463,7 @@ class _Rewriter:
     async def _clean_batch(
         self, batch: memoryview, header: BatchHeader
     ) -> memoryview | bytearray | None:
-        """Return the batch, a smaller one, or None if nothing stays."""
+        """Return the batch, a smaller one, or None if no record remains."""
         report, count = self._report, header.record_count
         if not count:
             return None
@@ -476,8 +476,8 @@ class _Rewriter:
         if not may_keep_records(header, self._keys):
             report.removed_records += count
             return None
-        # Mapping checked the CRC of every batch from the start of the map to `_clean_end`, and this
-        # read checked that of its block.
+        # Mapping verified the CRC of every batch from the start of the map to `_clean_end`, and
+        # this read verified the CRC of its block.
         is_checked = header.base_offset >= self._keys.start_offset
         read_records = checked_records if is_checked else plain_records
         plain = read_records(batch, header, self._decompressed_bytes_max)
@@ -519,7 +519,7 @@ class _Rewriter:
 
 
 class _Output:
-    """The entries of a new object. Gaps become batches without records."""
+    """The entries of a new object. Gaps are filled with empty batches."""
 
     def __init__(self, start: Offset) -> None:
         self._entries: list[Entry] = []
@@ -537,7 +537,7 @@ class _Output:
         self._entries.append(RunEntry.of_batch(kept, header))
 
     def drop(self, leader_epoch: int) -> None:
-        """Leave out batches, the last one with this leader epoch."""
+        """Skip batches, the last of which has this leader epoch."""
         self._leader_epoch = leader_epoch
 
     def finish(self, end: Offset) -> list[Entry]:
@@ -551,7 +551,7 @@ class _Output:
 
 
 class _Pace:
-    """Limit the bytes per second, and give the event loop its turns."""
+    """Limit the byte rate, and yield to the event loop."""
 
     def __init__(self, bytes_per_s_max: int) -> None:
         self._bytes_per_s_max = bytes_per_s_max
@@ -559,10 +559,10 @@ class _Pace:
         self._began = 0.0
         self._slice_end = 0.0
         self._now: Callable[[], float]
-        """Asking asyncio for the loop is a system call."""
+        """Getting the running loop from asyncio is a system call."""
 
     def change(self, bytes_per_s_max: int) -> None:
-        """Use another limit from now on, whatever was handled before."""
+        """Use another limit from now on, without carrying over earlier bytes."""
         if bytes_per_s_max != self._bytes_per_s_max:
             self._bytes_per_s_max = bytes_per_s_max
             self.begin()
@@ -575,14 +575,14 @@ class _Pace:
         return self._began
 
     async def turn(self) -> None:
-        """Give the event loop its turn after a slice of work."""
+        """Yield to the event loop after a slice of work."""
         if self._now() >= self._slice_end:
             await asyncio.sleep(0)
             self._slice_end = self._now() + _SLICE_S
 
     async def handled(self, size_bytes: int) -> None:
-        """Note bytes that were examined or written. Pause if they were too many: batch by batch, so
-        that requests of clients never wait for more than one batch.
+        """Count bytes that were read or written, and pause if they exceed the rate. Called for
+        every batch, so client requests wait for at most one batch.
         """
         self._bytes += size_bytes
         now = self._now()

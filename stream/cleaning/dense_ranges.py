@@ -1,9 +1,5 @@
-"""Remember which parts of a log hold one record with a key at every offset, so that the key map
-alone tells which of them stay.
-
-A part that keeps none is not read again: the larger a log beside the number of its keys, the more
-of its bytes.
-Invariant: parts are added in the order of their offsets. Pure.
+"""Track dense parts of a log, with one keyed record at every offset. For these, the key map alone
+shows which records remain, so parts without any are not read again. Pure.
 """
 
 from bisect import bisect_right
@@ -12,10 +8,10 @@ from penstock.base.ids import Offset
 
 
 class DenseParts:
-    """The dense parts of one log, joined where they touch and have the same leader epoch, so that
-    there are no more than leaders, and gaps between the parts.
+    """The dense parts of one log, added in offset order. Adjacent parts with the same leader epoch
+    are merged, so their number is bounded by the leader changes and the gaps.
 
-    parts_max: further ones are not remembered. 64 bytes each.
+    parts_max: further parts are not tracked. Each takes 64 bytes.
     """
 
     __slots__ = ("_ends", "_epochs", "_parts_max", "_starts")
@@ -27,7 +23,7 @@ class DenseParts:
         self._epochs: list[int] = []
 
     def add(self, start: Offset, end: Offset, leader_epoch: int) -> None:
-        """Note a part."""
+        """Add a part."""
         if self._ends and self._ends[-1] == start and self._epochs[-1] == leader_epoch:
             self._ends[-1] = end
         elif len(self._starts) < self._parts_max:
@@ -36,6 +32,8 @@ class DenseParts:
             self._epochs.append(leader_epoch)
 
     def leader_epoch(self, start: Offset, end: Offset) -> int | None:
-        """Return the leader epoch of [start, end), None if that is not dense or has several."""
+        """Return the leader epoch of [start, end); None if the range is not dense or has several
+        epochs.
+        """
         at = bisect_right(self._starts, start) - 1
         return self._epochs[at] if at >= 0 and end <= self._ends[at] else None

@@ -1,9 +1,8 @@
-"""Map each key of a log to its newest offset, within a limit of memory.
+"""Map each key of a log to its newest offset, within a memory limit.
 
-Invariant: two different keys never share an entry. Short keys are stored as they are. Of longer
-keys the map stores a BLAKE2b digest of 32 bytes, which has another length than any short key, so
-that an entry has a bounded size whatever the size of the key.
-Source: Kafka `SkimpyOffsetMap`, which stores an MD5 digest of every key.
+Keys of up to 31 bytes are stored as they are. Longer keys are replaced by a 32-byte BLAKE2b digest,
+which no short key can equal, so the size of an entry is bounded. Kafka's `SkimpyOffsetMap` stores
+MD5 digests.
 """
 
 from bisect import bisect_left
@@ -15,20 +14,20 @@ from typing import Final
 _PLAIN_BYTES_MAX: Final = 31
 _DIGEST_BYTES: Final = 32
 ENTRY_BYTES_MAX: Final = 216
-"""The memory of one entry with a key of 31 bytes, measured with tracemalloc right after the dict
-has grown: 204 bytes, and 213 after `complete`.
+"""Memory of one entry with a key of 31 bytes, measured with tracemalloc right after the dict has
+grown: 204 bytes, and 213 after `complete`.
 """
 
 _PER_GROUP_COUNT: Final = 1_024
 _PER_SLICE_COUNT: Final = 10_000
-"""Offsets that are grouped between two turns of the event loop: about 1 ms."""
+"""Offsets grouped between two yields to the event loop: about 1 ms."""
 
 
 class KeyMap:
     """The newest offset of each key from `start_offset` on. Costs 0.2 us per record.
 
-    bytes_max: the memory of the map, in force from `limit` on: the first batch of a pass always
-    fits, so that every pass makes progress.
+    bytes_max: the memory limit, enforced only after `limit` was called: the first batch of a pass
+    always fits, so every pass makes progress.
     """
 
     __slots__ = (
@@ -51,8 +50,8 @@ class KeyMap:
         self._is_limited = False
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int], longest_bytes: int) -> bool:
-        """Note the offset of each key; they grow, and are larger than all earlier ones. Return
-        False and change nothing if the map has no room for all of them.
+        """Add keys with their offsets, which must increase. Return False and change nothing if the
+        map has no room for all of them.
 
         longest_bytes: the size of the longest key.
         """
@@ -62,18 +61,18 @@ class KeyMap:
             added = sum(key not in self._offsets for key in set(keys))
             if added and len(self._offsets) + added > self._keys_max:
                 return False
-        # Updating from a dict reuses its hashes, and takes half of the time for each key.
+        # Updating from a dict reuses its hashes, and takes half the time per key.
         self._offsets.update(dict(zip(keys, offsets, strict=True)))
         if offsets:
             self._end = offsets[-1] + 1
         return True
 
     def limit(self) -> None:
-        """Put the limit into force."""
+        """Start to enforce the memory limit."""
         self._is_limited = True
 
     def complete(self) -> Iterator[None]:
-        """Prepare `held`. Call when all keys are in the map, and give the event loop its turn at
+        """Prepare `held`. Call when all keys are in the map, and yield to the event loop after
         every step.
         """
         offsets, groups = self._offsets, self._groups
@@ -93,7 +92,7 @@ class KeyMap:
             yield
 
     def held(self, start: int, end: int) -> list[int]:
-        """Return the offsets of [start, end) that the map holds, each the newest of some key."""
+        """Return the offsets in [start, end) that are the newest of some key."""
         width, groups = self._width, self._groups
         found: list[int] = []
         for number in range(start // width, (end - 1) // width + 1):
@@ -103,19 +102,19 @@ class KeyMap:
         return found
 
     def missing(self, keys: Sequence[bytes]) -> list[int]:
-        """Return the indexes of the keys that the map does not hold. All are of one size."""
+        """Return the indexes of the keys that are not in the map. All keys have the same size."""
         if keys and len(keys[0]) > _PLAIN_BYTES_MAX:
             keys = list(map(_entry_of, keys))
         offsets = self._offsets
         return [at for at, key in enumerate(keys) if key not in offsets]
 
     def newest(self, key: bytes) -> int:
-        """Return the newest offset of the key, -1 if the map does not hold it."""
+        """Return the newest offset of the key, or -1 if it is not in the map."""
         return self._offsets.get(_entry_of(key), -1)
 
 
 def _entry_of(key: bytes) -> bytes:
-    """Return what stands for the key in the map."""
+    """Return the stored form of the key."""
     if len(key) <= _PLAIN_BYTES_MAX:
         return key
     return blake2b(key, digest_size=_DIGEST_BYTES).digest()

@@ -1,11 +1,8 @@
-"""Decide what log cleaning does with the batches of transactions.
+"""Log compaction of transactional batches, as Kafka's `CleanedTransactionMetadata` (KIP-98).
 
-Records of aborted transactions go. Their abort markers stay: readers that are told of the
-transaction by its event, which stays in the txn stream, skip the producer's batches up to the
-marker. A commit marker goes once no record of its transaction is left before it.
-Invariant: every transaction that begins in the cleaned part of a log has ended, because cleaning
-stops at the last stable offset.
-Source: Kafka `CleanedTransactionMetadata`; KIP-98.
+Records of aborted transactions are removed, but not abort markers: readers take the transaction
+from its event in the txn stream and skip batches of the producer up to the marker. A commit marker
+is removed once no record of its transaction remains before it.
 """
 
 from bisect import bisect_right
@@ -16,7 +13,11 @@ from penstock.stream.format.transaction_log import AbortedTransaction
 
 
 class CleanedTransactions:
-    """The transactions of one pass. aborted: those that overlap the cleaned part of the log."""
+    """The transactions of one pass. All of them have ended, because cleaning stops at the last
+    stable offset.
+
+    aborted: those that overlap the cleaned part of the log.
+    """
 
     __slots__ = ("_aborted", "_with_records")
 
@@ -41,12 +42,12 @@ class CleanedTransactions:
         return at > 0 and header.base_offset <= spans[at - 1][1]
 
     def on_records(self, header: BatchHeader) -> None:
-        """Note a batch with records, before its marker."""
+        """Record a batch with remaining records, before its marker."""
         if header.is_transactional:
             self._with_records.add(header.producer_id)
 
     def on_commit(self, producer_id: int) -> bool:
-        """Note a commit marker. Return whether its transaction has no records left."""
+        """Record a commit marker. Return whether no record of its transaction remains."""
         if producer_id in self._with_records:
             self._with_records.discard(producer_id)
             return False

@@ -1,3 +1,3 @@
-"""Compact the streams of this broker: move their ranges from WAL objects and many small objects to
-few larger ones.
+"""Object compaction: rewrite ranges of WAL objects and of many small objects into a few larger
+ones.
 """

@@ -1,12 +1,5 @@
-"""Compact ranges: read the planned ranges, write them as new objects, and exchange them in one
+"""Object compaction: read the planned ranges, write new objects, and replace the old ranges in one
 transaction.
-
-Invariant: only streams that this process holds open are touched. This is checked again right before
-the PUTs and before the commit, and the controller decides. The exchange happens completely or not
-at all. A failed round leaves only prepared objects, which expire. A stream with damaged objects is
-set aside until the next start: it is never rewritten and never blocks others. One round runs at a
-time and holds `round_bytes_max` twice (blocks and the body of a PUT). Source: AutoMQ
-`CompactionManager`.
 """
 
 import asyncio
@@ -56,7 +49,7 @@ _log = structlog.get_logger(__name__)
 _Unreadable: TypeAlias = ObjectCorrupt | FormatUnknown | NotContiguous
 
 _STREAMS_PER_TURN = 20
-"""How many streams are planned before other tasks run on the event loop."""
+"""Streams planned between two yields to the event loop."""
 
 _PAGES_PER_LOOK = 8
 
@@ -82,8 +75,8 @@ class RoundReport:
 class CompactionCounts:
     """Counters of compaction.
 
-    settled_at: the time of the event loop when planning last found nothing to compact, or when this
-    broker started.
+    settled_at: event loop time at which planning last found nothing to do, or at which this broker
+    started.
     """
 
     settled_at: float
@@ -97,10 +90,15 @@ class CompactionCounts:
 class Compactor:
     """Compact the streams of this broker in the background.
 
-    owned: returns the streams that are open here now. writer: this broker, for the headers of
-    objects. cached: returns entries written a short while ago, which saves a GET per WAL object (50
-    per second, 2 ms of CPU each) and load on the store. turn: held during a round, because log
-    cleaning exchanges the same ranges.
+    Only streams that are open in this process are compacted. This is checked again right before the
+    PUTs and before the commit, and the controller has the final say. The commit is atomic; a failed
+    round leaves only prepared objects, which expire. Streams with damaged objects are skipped until
+    the next start. Rounds run one at a time and hold `round_bytes_max` twice (blocks and the body
+    of a PUT).
+
+    owned: returns the streams that are open here. writer: this broker, for object headers. cached:
+    returns recently written entries, which saves one GET per WAL object (50 per second, 2 ms of CPU
+    each). turn: held during a round, because log compaction replaces the same ranges.
     """
 
     def __init__(
@@ -124,7 +122,7 @@ class Compactor:
         self._now_ms = now_ms
         self._cached = cached
         self.config = config or CompactionConfig()
-        """May be replaced at any time; the next step uses it."""
+        """May be replaced at any time; takes effect with the next step."""
         self._turn = turn or asyncio.Lock()
         self._settled: dict[StreamId, Offset] = {}
         self._set_aside: set[StreamId] = set()
@@ -148,9 +146,9 @@ class Compactor:
             await asyncio.sleep(0 if compacted else self.config.interval_ms / 1000)
 
     async def run_round(self) -> RoundReport | None:
-        """Run one exchange, or return None if none is worthwhile.
+        """Run one round. Return None if no compaction is worthwhile.
 
-        Raises errors of the store and the metadata. Streams with damaged sources are set aside.
+        Raises errors of the store and the controller. Skips streams with damaged sources.
         """
         outputs = plan_round(await self._find(), self.config)
         if not outputs:
@@ -255,7 +253,7 @@ class Compactor:
                 if compaction.stream_id not in owned:
                     raise StreamFenced(
                         compaction.stream_id,
-                        "it was closed here during the compaction of its ranges",
+                        "the stream was closed during compaction",
                     )
 
     def _set_aside_blamed(self, outputs: Sequence[Output], error: _Unreadable) -> None:

@@ -1,12 +1,8 @@
-"""Plan compactions: which committed ranges of our own streams are rewritten together, and into
-which objects.
+"""Plan compactions: select committed ranges to rewrite together, and assign them to objects. Does
+no I/O.
 
-Invariant, checked by `check_outputs` before any commit: outputs hold exactly the offsets of their
-inputs, without hole or overlap, of the given streams and of no others. A round is bounded in bytes
-and ranges. Input that is not contiguous raises. Cost: a small range is rewritten only into one of
-at least twice its size, so a byte is rewritten at most about log2(small_bytes_max / size) times.
-Must not read objects.
-Source: AutoMQ `CompactionAnalyzer`.
+A small range is only rewritten into one of at least twice its size, so each byte is rewritten at
+most about log2(small_bytes_max / size) times.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,22 +20,22 @@ class CompactionConfig:
     interval_ms: Annotated[
         int, Setting("compaction.interval.ms", Kind.DURATION, 1, 3_600_000, is_dynamic=True)
     ] = 20_000
-    """Pause between two searches for work. A WAL object that was committed in place occupies its
+    """Pause between two searches for work. WAL objects that were committed in place occupy their
     full size until compaction.
     """
 
     small_bytes_max: Annotated[
         int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1, is_dynamic=True)
     ] = 4 << 20
-    """Ranges of this size or more outside WAL objects are never compacted, because readers get 4
-    MiB with one GET.
+    """Ranges of this size or more outside WAL objects are never compacted, because readers fetch 4
+    MiB per GET.
     """
 
     small_count_min: Annotated[
         int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000, is_dynamic=True)
     ] = 8
-    """Neighboring small ranges that are worth one rewrite. A smaller value gives fewer GETs to
-    catch-up readers and rewrites more.
+    """Number of neighboring small ranges that justify a rewrite. A smaller value saves GETs of
+    catch-up readers but rewrites more.
     """
 
     round_bytes_max: Annotated[
@@ -70,7 +66,7 @@ class CompactionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Neighboring ranges of one stream that become one range."""
+    """Neighboring ranges of one stream to be merged into one."""
 
     sources: tuple[ObjectRange, ...]
 
@@ -94,7 +90,7 @@ class Compaction:
 class StreamPlan(NamedTuple):
     """The plan for one stream.
 
-    compaction: the next one, or None. settled_offset: nothing before it will ever be compacted, so
+    compaction: the next one, or None. settled_offset: nothing before it will be compacted again, so
     the next search begins there.
     """
 
@@ -136,10 +132,8 @@ def _is_compactable(source: ObjectRange, config: CompactionConfig) -> bool:
 
 
 def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
-    """Return the part of a run of compactable neighbors that is worth a rewrite now.
-
-    That is the whole run if it has many ranges, otherwise the part from its first to its last WAL
-    range.
+    """Return the part of a run of compactable neighbors that is worth a rewrite now: the whole
+    run if it contains enough ranges, otherwise the part from its first to its last WAL range.
     """
     many = list(run)
     rest_bytes = sum(source.range.size_bytes for source in many)
@@ -153,9 +147,9 @@ def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[Objec
 
 
 def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
-    """Return as many ranges from the beginning as fit into one object, at least one.
+    """Return as many leading ranges as fit into one object, at least one.
 
-    A single WAL range is worth a rewrite, any other single range is not.
+    A single range is only worth a rewrite if it is in a WAL object.
     """
     size_bytes = count = 0
     for source in run[: config.round_ranges_max]:
@@ -167,8 +161,8 @@ def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[Obje
 
 
 def plan_round(compactions: Iterable[Compaction], config: CompactionConfig) -> tuple[Output, ...]:
-    """Plan the outputs of one round: as many compactions as fit, one per stream. Compactions with
-    WAL ranges come first, because these keep whole WAL objects alive.
+    """Plan the outputs of one round: as many compactions as fit, one per stream. Compactions of WAL
+    ranges come first, because a single WAL range keeps its whole object alive.
     """
     taken: dict[StreamId, Compaction] = {}
     bytes_left, ranges_left = config.round_bytes_max, config.round_ranges_max
@@ -206,7 +200,7 @@ def _shared_output(compactions: Sequence[Compaction]) -> Output:
 
 
 def replaced_by(outputs: Sequence[Output]) -> tuple[ReplacedRange, ...]:
-    """Return the ranges that the commit replaces."""
+    """Return the ranges replaced by the commit."""
     return tuple(
         ReplacedRange(
             source.range.stream_id,
@@ -221,9 +215,10 @@ def replaced_by(outputs: Sequence[Output]) -> tuple[ReplacedRange, ...]:
 
 
 def check_outputs(outputs: Sequence[Output], written: Sequence[tuple[StreamRange, ...]]) -> None:
-    """Check the outputs before the commit. Raises NotContiguous.
+    """Verify that the outputs contain exactly the offsets of their inputs, and only these streams.
+    Raises NotContiguous.
 
-    written[i]: the ranges of the object that was built for outputs[i].
+    written[i]: the ranges of the object built for outputs[i].
     """
     seen: set[StreamId] = set()
     for output, ranges in zip(outputs, written, strict=True):

@@ -1,12 +1,8 @@
 """Read the sources of compactions and build the objects that replace them: in a broker for its own
-streams, in a job for a whole topic.
+streams, in a bulk rewrite job for a whole topic. Nothing is committed here.
 
-Invariants: an entry is the part of a whole block that belongs to the range of its source, from a
-block whose checksum matches, without a hole (`NotContiguous`), or entries that were appended here
-and are still in memory. An object is a function of its sources, its writer and its time of
-creation, so a job that builds it again builds the same bytes. Must not commit anything or know the
-owner of a stream. Holds everything that it reads in memory.
-Source: AutoMQ `CompactionUploader`, `DataBlockReader`.
+Objects depend only on their sources, writer and creation time, so a job that repeats a build gets
+identical bytes.
 """
 
 import asyncio
@@ -38,11 +34,11 @@ SourceEntries = dict[tuple[str, StreamId, Offset], list[Entry]]
 """Entries by object key, stream and first offset."""
 
 Cached = Callable[[StreamId, Offset, Offset], Sequence[Entry] | None]
-"""Return entries in memory that cover exactly this range, or None."""
+"""Return cached entries that cover exactly this range, or None."""
 
 
 def nothing_cached(stream_id: StreamId, start: Offset, end: Offset) -> None:
-    """Return None: a job has no entries in memory."""
+    """Return None: jobs have no entries in memory."""
     del stream_id, start, end
 
 
@@ -60,14 +56,15 @@ async def read_entries(
     throttled: bool = False,
     is_needed: Callable[[Offset, Offset], bool] = everything,
 ) -> SourceEntries:
-    """Read the entries of every source. Sources in one object are read together, because their
-    streams are neighbors there.
+    """Read the entries of every source: the part of each verified block that belongs to the range,
+    or entries that are still in memory. Sources in the same object are read together, because their
+    streams are stored side by side. Everything is held in memory.
 
-    is_needed: whether to read the block with these offsets; its entry is missing otherwise.
+    is_needed: whether to read the block with these offsets; otherwise its entry is missing.
 
-    throttled: read one object at a time instead of several, and pause after each for as long as its
-    read took. This leaves half of the store's time to the clients of a broker, and their PUTs do
-    not queue behind these GETs. With GETs of 30 ms it still reads 16 objects per second.
+    throttled: read objects one at a time, and pause after each for as long as the read took. This
+    leaves half of the store's throughput to clients, whose PUTs do not queue behind these GETs. At
+    30 ms per GET, 16 objects per second are still read.
 
     Raises ObjectNotFound, ObjectCorrupt, NotContiguous, ObjectStoreError.
     """
@@ -99,7 +96,8 @@ async def read_entries(
             pieces.sort(key=lambda piece: (piece.block.position, piece.source.range.start_offset))
             for piece, data in zip(pieces, await reader.load_uncached(pieces), strict=True):
                 entries.setdefault(_key(piece.source), []).append(entry_of(piece, data))
-                await asyncio.sleep(0)  # walking a block of small batches takes a millisecond
+                # iterating over a block of small batches takes a millisecond
+                await asyncio.sleep(0)
             if throttled:
                 await asyncio.sleep(min(now() - began, _PAUSE_MAX_S))
 
@@ -115,8 +113,8 @@ async def read_entries(
 async def build_output(
     output: Output, writer: BrokerIncarnation, created_ms: Millis, entries: SourceEntries
 ) -> BuiltObject:
-    """Build the object of one output. Compare its ranges with `plan.check_outputs` before the
-    commit.
+    """Build the object of one output. Compare its ranges with `plan.check_outputs` before
+    committing.
     """
     runs = [
         StreamRun(
@@ -132,7 +130,8 @@ async def build_output(
 
 def _is_same(entries: Sequence[Entry], held: StreamRange) -> bool:
     """Return False if log compaction has removed records of the range since these entries were
-    appended: they would come back. A delete horizon alone may be lost; the next pass sets it again.
+    appended; using them would restore removed records. A missing delete horizon is harmless,
+    because the next pass sets it again.
     """
     return (sum(entry.record_count for entry in entries), _size_bytes(entries)) == (
         held.record_count,

@@ -1,3 +1,3 @@
-"""Implement the format of all objects: layout, writer and reader. Pure. docs/reference/formats.md
-describes every byte.
+"""Object formats: layout, writer and reader. Pure. docs/reference/formats.md describes
+every byte.
 """

@@ -1,8 +1,7 @@
-"""Walk the batches of a block that was read for a committed range, and select the requested ones.
+"""Iterate over the batches of a block that was read for a committed range. Costs 1 us per batch.
 
-Invariant: only whole batches inside the range are returned, in offset order. A block whose batches
-overlap, lie outside the block or cross a border of the range raises ObjectCorrupt, even if its
-checksum matches. Must not do I/O. Costs 1 us per batch.
+Only whole batches inside the range are returned, in offset order. Overlapping batches, or batches
+that cross an end of the block or the range, raise ObjectCorrupt even if the checksum matches.
 """
 
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from penstock.stream.ports import ObjectRange
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A block to read, and the range that needs it."""
+    """A block to read, with the range it is read for."""
 
     source: ObjectRange
     block: BlockEntry
@@ -33,13 +32,13 @@ class Piece:
 
     @property
     def end_offset(self) -> Offset:
-        """Return the offset behind the last one that belongs to the range."""
+        """Return the offset after the last one that belongs to the range."""
         return min(self.block.end_offset, self.source.range.end_offset)
 
 
 def batches_of(piece: Piece, data: Buffer) -> Iterator[tuple[int, BatchSpan]]:
-    """Yield (position, span) of the batches of a block that belong to the range. A block may hold
-    more of the stream than was committed.
+    """Yield (position, span) of the batches that belong to the range. A block may contain more of
+    the stream than was committed.
     """
     block, wanted = piece.block, piece.source.range
     at, expected = 0, block.start_offset
@@ -69,8 +68,8 @@ def batches_of(piece: Piece, data: Buffer) -> Iterator[tuple[int, BatchSpan]]:
 def cut(
     piece: Piece, data: Buffer, start: int, end_offset: int, left_bytes: int, *, min_one: bool
 ) -> tuple[memoryview, int, bool]:
-    """Return the batches from the one with `start`, the offset to continue at, and whether the
-    block is finished.
+    """Return the batches from the one that contains `start`, the offset to continue at, and whether
+    the block is finished.
     """
     begin = end = -1
     position = start
@@ -93,8 +92,8 @@ def cut(
 def batches_since(
     piece: Piece, data: Buffer, timestamp_ms: int, start_offset: int
 ) -> Iterator[memoryview]:
-    """Yield the batches that may hold a record at `start_offset` or later that is not older than
-    `timestamp_ms`.
+    """Yield the batches that may contain a record at `start_offset` or later with at least this
+    timestamp.
     """
     for at, span in batches_of(piece, data):
         batch = memoryview(data)[at : at + span.size_bytes]
@@ -107,7 +106,7 @@ def batches_since(
 
 def entry_of(piece: Piece, data: Buffer) -> RunEntry:
     """Return the part of the block that belongs to the range, for a rewrite. Raises NotContiguous
-    for a hole.
+    if batches are missing.
     """
     wanted = piece.source.range
     start = expected = piece.start_offset

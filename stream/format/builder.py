@@ -1,9 +1,5 @@
-"""Build objects: WAL, stream-set and stream objects from runs of batches, and fences.
-
-Invariant: `decoder.verify_object` accepts what is built. Payload is referenced, never copied.
-Blocks are cut only between entries, so a block always holds whole batches. A gap or overlap inside
-a run, or unsorted streams, raise NotContiguous or ValueError, so such an object is never built.
-Must not do I/O or read record bytes. Layout: `docs/reference/formats.md`.
+"""Build WAL, stream-set and stream objects from runs of batches, and fences.
+docs/reference/formats.md describes the layout.
 """
 
 from collections.abc import Generator, Sequence
@@ -31,7 +27,7 @@ STEP_ENTRIES: Final = 512
 """Entries between two pauses of `build_steps`: 0.5 ms."""
 
 STEP_BYTES: Final = 4 << 20
-"""Payload between two pauses: its CRC takes 0.2 to 0.6 ms."""
+"""Payload between two pauses: computing its CRC takes 0.2 to 0.6 ms."""
 
 _NO_TIME = Millis(0)
 _NO_RECORD_YET = Millis((1 << 63) - 1)
@@ -60,7 +56,7 @@ class Entry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """An `Entry` for callers without a class of their own."""
+    """An `Entry` for callers without their own class."""
 
     base_offset: Offset
     end_offset: Offset
@@ -72,7 +68,7 @@ class RunEntry:
 
     @staticmethod
     def of_batch(batch: Buffer, header: BatchHeader) -> "RunEntry":
-        """Return the entry of one batch with this header."""
+        """Return an entry for one batch with this header."""
         return RunEntry(
             Offset(header.base_offset),
             Offset(header.next_offset),
@@ -96,7 +92,7 @@ class StreamRun:
 class BuiltObject:
     """An object to PUT.
 
-    chunks: the body for `ObjectStore.put`, in order. footer: it covers header and blocks by CRC, so
+    chunks: the body for `ObjectStore.put`, in order. footer: contains CRCs of header and blocks, so
     equal footers mean equal objects.
     """
 
@@ -107,7 +103,9 @@ class BuiltObject:
 
 
 class _Builder:
-    """Collect chunks and packed index entries."""
+    """Collects chunks and packed index entries. Payload is referenced, not copied. Blocks are cut
+    only between entries, so they always contain whole batches.
+    """
 
     __slots__ = (
         "_pause_after_bytes",
@@ -225,11 +223,12 @@ def build_object(
     depth: int = 0,
     block_bytes_max: int = layout.BLOCK_BYTES_MAX,
 ) -> BuiltObject:
-    """Build an object of `runs`, which are sorted by stream id, one per stream and none empty.
+    """Build an object of `runs`, sorted by stream id, with at most one non-empty run per stream.
 
     sequence: the WAL slot, or NO_SEQUENCE for stream-set and stream objects. depth: see
-    `ObjectHeader`; only WAL objects have one. A stream object has exactly one run.
-    Cost: 1 us per entry and 2 us per block besides the CRC (27 GB/s).
+    `ObjectHeader`; only for WAL objects. A stream object contains exactly one run. Cost: 1 us per
+    entry and 2 us per block besides the CRC (27 GB/s). Raises NotContiguous for gaps or overlaps in
+    a run, and ValueError for unsorted streams.
     """
     return at_once(
         build_steps(
@@ -248,16 +247,16 @@ def build_steps(
     depth: int = 0,
     block_bytes_max: int = layout.BLOCK_BYTES_MAX,
 ) -> Generator[None, None, BuiltObject]:
-    """Build an object as `build_object` does, with a pause after STEP_ENTRIES or STEP_BYTES.
+    """Build an object like `build_object`, but pause after STEP_ENTRIES or STEP_BYTES.
 
-    An upload of small batches may have 100,000 entries, which take 0.1 s.
+    An upload of small batches may contain 100,000 entries, which take 0.1 s.
     """
     if (
         role not in layout.INDEXED_ROLES
         or not runs
         or (role == ObjectRole.STREAM and len(runs) != 1)
     ):
-        raise ValueError(f"an object of role {role.name} cannot hold {len(runs)} runs")
+        raise ValueError(f"an object with role {role.name} cannot contain {len(runs)} runs")
     builder = _Builder(_pack_header(role, writer, sequence, created_ms, depth), block_bytes_max)
     previous = -1
     for run in runs:
@@ -286,7 +285,7 @@ def fence_object(
 ) -> bytes:
     """Return the object that ends a WAL at slot `sequence`: a header only.
 
-    writer: the broker that fences, for the log of the fenced one.
+    writer: the fencing broker, which the fenced broker logs.
     """
     return _pack_header(ObjectRole.FENCE, writer, sequence, created_ms)
 

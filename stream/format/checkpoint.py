@@ -1,7 +1,5 @@
-"""Define the entries of a partition's meta stream that others than its leader read. Layout:
-`docs/reference/formats.md`, section 5.
-
-Stored: fields are only ever added at the end, with a default.
+"""Entries of a partition's meta stream that are read by others than its leader. Fields are only
+added at the end, with defaults (docs/reference/formats.md, section 5).
 """
 
 from typing import Final
@@ -19,8 +17,8 @@ CLEANED_KEY: Final = "cleaned"
 
 
 class Recovery(msgspec.Struct, frozen=True, array_like=True):
-    """recovery_offset: the checkpoint covers the log below it, so that opening does not read that.
-    epochs: leader epochs and where they start.
+    """recovery_offset: the checkpoint covers the log below it, so opening does not read that part.
+    epochs: leader epochs and their start offsets.
     """
 
     recovery_offset: Offset
@@ -28,8 +26,8 @@ class Recovery(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CleanedPart(msgspec.Struct, frozen=True, array_like=True):
-    """What the last pass of log compaction left. end: no key occurs twice below it. size_bytes: the
-    bytes of the log below it.
+    """The result of the last log compaction pass. end: no key occurs twice below it. size_bytes:
+    the size of the log below it.
     """
 
     end: Offset = Offset(0)
@@ -41,7 +39,7 @@ decode_cleaned = msgspec.msgpack.Decoder(CleanedPart).decode
 
 
 def decode_map(batch: Buffer) -> tuple[Offset, dict[str, bytes]]:
-    """Return the first offset of a batch of a meta stream, and its entries. Raises BatchCorrupt."""
+    """Return the first offset of a meta stream batch, and its entries. Raises BatchCorrupt."""
     records = decode_records(batch)
     if not records:
         raise BatchCorrupt("a batch of a meta stream without entries")

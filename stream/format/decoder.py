@@ -1,11 +1,8 @@
-"""Decode objects of any age and origin: headers, indexes and blocks, each used only after its
-checksum and bounds are verified.
+"""Decode objects from untrusted bytes: headers, indexes and blocks are used only after their
+checksums and bounds are verified. docs/reference/formats.md describes the layout.
 
-Invariant: damaged, truncated or hostile bytes raise ObjectCorrupt, sound ones of a newer format
-FormatUnknown. Nothing is allocated by a length that was not checked against the available bytes.
-Checksums cover every byte of an object: header, index and footer have CRCs of their own, the
-entries hold those of the blocks, and blocks fill the space from the header to the index. Must not
-do I/O. Layout: `docs/reference/formats.md`.
+Damaged, truncated or malicious bytes raise ObjectCorrupt, intact objects of a newer format
+FormatUnknown. Declared lengths are compared with the available bytes before memory is allocated.
 """
 
 from bisect import bisect_right
@@ -32,7 +29,7 @@ from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 class ObjectHeader(NamedTuple):
     """The header of an object.
 
-    writer: the broker that wrote the object; for a fence, the broker that fenced. sequence: the WAL
+    writer: the broker that wrote the object; for a fence, the fencing broker. sequence: the WAL
     slot, -1 outside WALs. depth: the number of slots from the first one that was not durable when
     this one was written, to this one; 0 if unknown (not a WAL object).
     """
@@ -45,8 +42,8 @@ class ObjectHeader(NamedTuple):
 
     @property
     def durable_below(self) -> WalSequence:
-        """The slot below which all slots were durable when this object was written. If one of those
-        is missing now, the store has lost it.
+        """All slots below this one were durable when this object was written. If one of them is
+        missing now, the store has lost it.
         """
         if self.role == ObjectRole.FENCE:
             return self.sequence
@@ -61,7 +58,7 @@ class NeedMore(NamedTuple):
 
 class ObjectIndex:
     """The index of an object. Entries stay packed (68 bytes per block and one small record per
-    stream), so that caching indexes is cheap.
+    stream), so that indexes are cheap to cache.
     """
 
     __slots__ = ("_entries", "_spans", "footer", "header", "object_size_bytes", "ranges")
@@ -69,8 +66,8 @@ class ObjectIndex:
     def __init__(
         self, header: ObjectHeader, object_size_bytes: int, key: str, entries: bytes, footer: bytes
     ) -> None:
-        """entries: the packed index entries, whose CRC was checked. Raises ObjectCorrupt if they
-        contradict each other or the position of the index in the footer.
+        """entries: the packed index entries, with verified CRC. Raises ObjectCorrupt if they
+        contradict each other or the index position in the footer.
         """
         self.header = header
         self.object_size_bytes = object_size_bytes
@@ -88,7 +85,7 @@ class ObjectIndex:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate size of this index in memory, the weight of a cache entry."""
+        """The approximate size of this index in memory, used as its cache weight."""
         return len(self._entries) + 200 * len(self._spans) + 500
 
     def blocks(self) -> list[BlockEntry]:
@@ -110,7 +107,7 @@ class ObjectIndex:
         return found
 
     def holds(self, stream_id: StreamId, start_offset: int, end_offset: int) -> bool:
-        """Return whether the blocks of the stream, which have no holes, hold [start, end)."""
+        """Return whether the blocks of the stream, which are contiguous, cover [start, end)."""
         first, last = self._spans.get(stream_id, (0, 0))
         return (
             first < last
@@ -150,8 +147,8 @@ def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
 
 
 def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectIndex | NeedMore:
-    """Return the index from the last bytes of an object; `tail` may be all of it. The index of a
-    fence has no blocks. Raises ObjectCorrupt or FormatUnknown.
+    """Parse the index from the last bytes of an object; `tail` may be the whole object. The index
+    of a fence has no blocks. Raises ObjectCorrupt or FormatUnknown.
     """
     tail = memoryview(tail)
     if object_size_bytes == layout.HEADER_BYTES and len(tail) == object_size_bytes:
@@ -184,7 +181,7 @@ def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectInd
 
 
 def _known_part(entries: bytes, entry_bytes: int) -> bytes:
-    """Return the entries without fields that a later writer added at their end."""
+    """Return the entries without trailing fields added by a later version."""
     if entry_bytes == layout.ENTRY_BYTES:
         return entries
     starts = range(0, len(entries), entry_bytes)
@@ -192,7 +189,9 @@ def _known_part(entries: bytes, entry_bytes: int) -> bytes:
 
 
 def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, int, int]:
-    """Return (index position, index CRC, entry size), checked against the object and the limit."""
+    """Return (index position, index CRC, entry size), checked against the object size and the
+    limit.
+    """
     index_position, index_bytes, crc, version, entry_bytes, footer_crc, magic = (
         layout.FOOTER.unpack(footer)
     )
@@ -216,7 +215,7 @@ def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, i
         )
     if (index_bytes - layout.HEADER_BYTES) % entry_bytes:
         raise ObjectCorrupt(
-            key, footer_position, f"an index of {index_bytes} bytes does not hold whole entries"
+            key, footer_position, f"an index of {index_bytes} bytes does not contain whole entries"
         )
     if index_position < layout.HEADER_BYTES or index_position + index_bytes != footer_position:
         raise ObjectCorrupt(
@@ -231,10 +230,9 @@ def _check_entries(
     entries: bytes, spans: dict[StreamId, tuple[int, int]], blocks_end: int, key: str
 ) -> tuple[StreamRange, ...]:
     """Fill `spans` (stream to ordinals) and return the ranges. Blocks must be adjacent, and streams
-    sorted and without gaps.
+    sorted and contiguous.
 
-    This is one flat loop because a WAL object of 1,000 partitions has 1,000 entries, at 1.5 us
-    each.
+    A single flat loop, because a WAL object of 1,000 partitions has 1,000 entries, at 1.5 us each.
     """
     ranges: list[StreamRange] = []
     next_position = layout.HEADER_BYTES
@@ -321,7 +319,7 @@ def _entry_at(entries: bytes, ordinal: int) -> BlockEntry:
 
 
 def is_intact(entry: BlockEntry, data: Buffer) -> bool:
-    """Return whether `data` is the whole block that the entry describes."""
+    """Return whether `data` is the complete block described by the entry."""
     return len(data) == entry.size_bytes and bool(crc32c(data) == entry.crc)
 
 

@@ -1,9 +1,7 @@
-"""Format and parse the keys of everything in the bucket. No other module composes or parses a key.
+"""Format and parse the keys of all objects in the bucket. No other module builds or parses keys.
 
-Invariant: parse(format(x)) == x, and parse returns None for every key that format would not return
-(each name has one spelling). Data keys begin with the hex digits of the object id in reverse, so
-that consecutive ids spread over the key partitions of the store.
-Must not touch the store. Source: AutoMQ `ObjectUtils#genKey`, KRaft snapshot file names.
+parse(format(x)) == x, and parse returns None for any key that format would not produce, so every
+object has exactly one spelling.
 """
 
 import re
@@ -41,16 +39,14 @@ _BACKUP_NAME = re.compile(r"[0-9]{20}")
 
 @dataclass(frozen=True, slots=True)
 class WalSlot:
-    """One slot of one WAL, as a WAL key names it."""
+    """One slot of one WAL, as in a WAL key."""
 
     writer: BrokerIncarnation
     sequence: WalSequence
 
 
 def wal_prefix(writer: BrokerIncarnation) -> str:
-    """Return the prefix of all slots of one WAL. Sequences have 20 digits, so key order is slot
-    order.
-    """
+    """Return the prefix of all slots of one WAL. Sequences have 20 digits, so keys sort by slot."""
     return f"wal/{writer.node_id}/{writer.node_epoch}/"
 
 
@@ -69,8 +65,9 @@ def parse_wal_key(key: str) -> WalSlot | None:
 
 
 def data_key(object_id: ObjectId) -> str:
-    """Return the key of a stream-set or stream object, from the reversed lower 32 bits of its id:
-    id 0x1a2b is data/b2a10000/6699.
+    """Return the key of a stream-set or stream object. It begins with the reversed lower 32 bits of
+    the id, so that consecutive ids are spread over the key partitions of the store: id 0x1a2b is
+    data/b2a10000/6699.
     """
     return f"data/{f'{object_id & 0xFFFFFFFF:08x}'[::-1]}/{object_id}"
 
@@ -84,7 +81,7 @@ def parse_data_key(key: str) -> ObjectId | None:
 
 
 def meta_prefix(cluster_id: str) -> str:
-    """Return the prefix of everything that the controller publishes for one cluster.
+    """Return the prefix of everything the controller publishes for one cluster.
 
     Cluster ids are 1 to 64 of [A-Za-z0-9_-]; others raise ValueError.
     """
@@ -96,8 +93,8 @@ def snapshot_prefix(cluster_id: str) -> str:
 
 
 def snapshot_key(cluster_id: str, metadata_offset: int, controller_epoch: int) -> str:
-    """Return the key of the snapshot of the image as of `metadata_offset` (exclusive). Key order is
-    offset order.
+    """Return the key of the image snapshot at `metadata_offset` (exclusive). Keys sort
+    by offset.
     """
     return f"{snapshot_prefix(cluster_id)}{metadata_offset:020d}-{controller_epoch:020d}"
 
@@ -117,7 +114,7 @@ def backup_key(cluster_id: str, first_offset: int) -> str:
     """Return the key of committed metadata records from `first_offset`, or of the fence that ends a
     backup there.
 
-    Key order is offset order.
+    Keys sort by offset.
     """
     return f"{backup_prefix(cluster_id)}{first_offset:020d}"
 
@@ -130,7 +127,7 @@ def parse_backup_key(cluster_id: str, key: str) -> int | None:
 
 
 def parse_cluster_id(key: str) -> str | None:
-    """Return the cluster that a key below `META_ROOT` belongs to, or None."""
+    """Return the cluster of a key below `META_ROOT`, or None."""
     root, _, rest = key.partition("/")
     cluster_id, slash, _ = rest.partition("/")
     return (
@@ -148,8 +145,8 @@ def manifest_prefix(cluster_id: str) -> str:
 
 
 def manifest_key(cluster_id: str, version: int) -> str:
-    """Return the key of a version. Each of its 20 digits is subtracted from 9, so that a LIST of
-    one key returns the newest.
+    """Return the key of a version. Each of its 20 digits is subtracted from 9, so that the first
+    key of a LIST is the newest version.
     """
     return f"{manifest_prefix(cluster_id)}{_NINES - version:020d}"
 
@@ -167,12 +164,12 @@ def lease_prefix(cluster_id: str) -> str:
 
 
 def renewals_prefix(cluster_id: str, lease_id: UUID) -> str:
-    """Return the prefix of all renewals of one lease, which sort in their order."""
+    """Return the prefix of all renewals of one lease, which sort by serial."""
     return f"{lease_prefix(cluster_id)}{lease_id}-"
 
 
 def lease_key(cluster_id: str, lease_id: UUID, serial: int) -> str:
-    """Return the key of one renewal, which sorts after the earlier ones."""
+    """Return the key of one renewal, which sorts after earlier ones."""
     return f"{renewals_prefix(cluster_id, lease_id)}{serial:010d}"
 
 
@@ -184,16 +181,15 @@ def parse_lease_key(cluster_id: str, key: str) -> tuple[UUID, int] | None:
 
 
 def spark_query_prefix(cluster_id: str, query_id: str) -> str:
-    """Return the prefix of what a streaming query of Spark stores outside its checkpoint.
+    """Return the prefix of objects that a Spark streaming query stores outside its checkpoint.
 
-    query_id: checked by `lake.spark.options`.
+    query_id: validated by `lake.spark.options`.
     """
     return f"{SPARK_ROOT}{_checked(cluster_id)}/{query_id}/"
 
 
 def staged_prefix(write_id: str, batch_id: int | None = None) -> str:
-    """Return the prefix of rows that wait for their transaction, of all batches or of one; key
-    order is batch order.
+    """Return the prefix of staged rows, of all batches or of one; keys sort by batch.
 
     write_id: a UUID.
     """
@@ -211,7 +207,6 @@ def staged_key(write_id: str, batch_id: int, task: int, attempt: UUID, number: i
 def _checked(cluster_id: str) -> str:
     if _CLUSTER_ID.fullmatch(cluster_id) is None:
         raise ValueError(
-            f"cluster id {cluster_id!r} is not allowed in a key: use 1 to 64 of A-Z, a-z, 0-9, '_'"
-            " and '-'"
+            f"cluster id {cluster_id!r} is invalid: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'"
         )
     return cluster_id

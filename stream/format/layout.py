@@ -1,13 +1,9 @@
-"""Define the byte layout of Penstock objects: constants and structs. `docs/reference/formats.md`
-describes it in prose.
+"""Byte layout of Penstock objects. **Stored: a changed struct needs a new VERSION.** All numbers
+are big-endian.
 
-    header | blocks, without gaps | index = copy of the header + one entry per block | footer
+header | blocks, contiguous | index = copy of the header + one entry per block | footer
 
-A fence object is a header alone. All numbers are big-endian. **Stored: never change a struct
-without a new VERSION.** In every version, header and footer have these sizes, and magic, version
-and CRC these places, so that a reader can tell a newer object from a damaged one. Entries may grow
-at their end: the footer says how long they are.
-Must not contain logic: writer and reader share only this module.
+A fence object is only a header. docs/reference/formats.md describes every field.
 """
 
 from struct import Struct
@@ -16,6 +12,8 @@ from typing import NamedTuple
 from penstock.base.ids import Millis, Offset, StreamId
 from penstock.stream.ports import ObjectRole
 
+# Sizes of header and footer, and the positions of magic, version and CRC, are the same in every
+# version, so that readers can distinguish newer objects from damaged ones.
 MAGIC = b"PENSTOCK"
 END_MAGIC = b"KCOTSNEP"
 VERSION = 1
@@ -28,8 +26,8 @@ HEADER_CRC = Struct(">I")
 HEADER_CRC_AT = HEADER_BYTES - 4
 
 FEATURES_KNOWN = 0
-"""Bits of required features that this reader understands. A reader refuses an object with any
-other, and ignores optional features that it does not know.
+"""Required feature bits supported by this reader. It rejects objects with any other required
+feature, and ignores unknown optional ones.
 """
 
 # stream id, start offset, end offset, min and max timestamp ms, uncompressed bytes, position, size,
@@ -38,19 +36,18 @@ ENTRY = Struct(">qqqqqQQIII")
 ENTRY_BYTES = ENTRY.size
 OFFSET = Struct(">q")
 ENTRY_END_OFFSET_AT = 16
-"""Position of the end offset in an entry: a search reads nothing else of most entries."""
+"""Position of the end offset in an entry: a search reads only this field of most entries."""
 
 
 class BlockEntry(NamedTuple):
-    """Where a block of one stream lies: [position, position + size_bytes) of the object holds
-    [start_offset, end_offset).
+    """The location of a block of one stream: [position, position + size_bytes) of the object
+    contains [start_offset, end_offset).
 
-    min_timestamp_ms: no record is older; OLDEST_UNKNOWN if no such bound is known, -1 if no record
-    has a timestamp. max_timestamp_ms: -1 if no record has a timestamp, negative if the newest one
-    is not known (`protocol.batch.header.merged_newest`).
-    uncompressed_bytes: the size of the batches if their records were not compressed,
-    as the compressed bytes declare it, which producers wrote; 0 if one does not. It
-    helps to plan: never allocate by it.
+    min_timestamp_ms: a lower bound of the record timestamps; OLDEST_UNKNOWN if unknown, -1 if no
+    record has a timestamp. max_timestamp_ms: -1 if no record has a timestamp, negative if the
+    newest one is unknown (`protocol.batch.header.merged_newest`). uncompressed_bytes: the
+    uncompressed size of the batches as declared by producers, 0 if one does not declare it. Use it
+    for planning, never for allocation.
     """
 
     stream_id: StreamId
@@ -72,15 +69,13 @@ FOOTER_BYTES = FOOTER.size
 FOOTER_CRC_AT = 24
 
 BLOCK_BYTES_MAX = 1 << 20
-"""A block ends before the entry that would exceed this size. A larger entry is a block of its
-own.
-"""
+"""A block ends before the entry that would exceed this size. A larger entry gets its own block."""
 
 INDEX_BYTES_MAX = 32 << 20
-"""About 493,000 blocks. Readers refuse a larger index before they fetch or allocate anything."""
+"""About 493,000 blocks. Readers reject a larger index before they fetch or allocate anything."""
 
 TAIL_BYTES = 64 << 10
-"""How many bytes readers request first from the end of an object: one GET brings the footer and an
+"""Bytes that readers first request from the end of an object: one GET returns the footer and an
 index of up to 962 blocks.
 """
 

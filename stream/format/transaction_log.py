@@ -1,19 +1,8 @@
-"""Encode and decode the outcomes of a partition's transactions: the events of its txn stream, for
-its next leader and for readers of the store.
+"""Encode and decode transaction events of a partition's txn stream, which its next leader and
+readers of the store use. Kafka's `TransactionIndex` does not support readers without a broker.
 
-**Offsets of the txn stream are those of the data stream.** An event is a batch that covers the
-offsets from the event before it to the end of the data batch that caused it, with one record, at
-the last offset of that batch. It is appended in one group with that data batch, so no reader ever
-sees one without the other, and a search from a data offset needs no index. There is an event
-whenever the first unstable offset changes (a transaction began, or the earliest one ended), for
-each abort, and for a marker that comes while none is open: none for a partition without markers, at
-most two per transaction.
-
-Invariants: events never change. The last stable offset at any end of the log is the one in the last
-event below that end, or the end itself. All aborted transactions that overlap [start, end) are
-found from `start` up to the first event after which nothing that began below `end` is open, so the
-aborted batches of a range are a function of the range. Must not do I/O.
-Source: Kafka `TransactionIndex`, `AbortedTxn`, which do not support readers without a broker.
+**Offsets of the txn stream are those of the data stream**, so that a search from a data offset
+needs no index.
 """
 
 from collections.abc import Iterable
@@ -28,17 +17,17 @@ from penstock.protocol.batch.records import Record, decode_records, encode_batch
 
 NO_OFFSET: Final = Offset(-1)
 _DELTA_MAX: Final = 2**31 - 1
-"""The largest last offset delta of a batch. Batches without records cover a longer distance to the
-last event.
+"""The largest last offset delta of a batch. Longer distances to the last event are covered by empty
+batches.
 """
 
 
 class AbortedTransaction(NamedTuple):
     """An aborted transaction: readers with `isolation.level=read_committed` skip the transactional
-    batches of this producer with base offsets in [first_offset, last_offset].
+    batches of this producer with base offsets in [first_offset, last_offset], as with Kafka's
+    `AbortedTxn`.
 
-    last_offset: that of the abort marker. Source: Kafka `AbortedTxn`, FetchResponse
-    `AbortedTransaction`.
+    last_offset: that of the abort marker.
     """
 
     producer_id: int
@@ -56,10 +45,14 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionEvent(NamedTuple):
-    """A change of the first unstable offset, an abort, or both.
+    """A change of the first unstable offset, an abort, or both; at most two events per transaction.
+
+    The last stable offset at any end of the log is the one in the last event below that end, or the
+    end itself. All aborted transactions that overlap [start, end) are found from `start` up to the
+    first event after which no transaction that began below `end` is open.
 
     first_unstable_offset: of the earliest transaction that is open after the event, -1 if none is.
-    aborted: the transaction that the event aborts.
+    aborted: the transaction aborted by the event.
     """
 
     first_unstable_offset: Offset
@@ -67,14 +60,14 @@ class TransactionEvent(NamedTuple):
 
 
 class TransactionEventAt(NamedTuple):
-    """An event and its place. offset: the last one of the data batch that caused it."""
+    """An event and its position. offset: the last offset of the data batch that caused it."""
 
     offset: Offset
     event: TransactionEvent
 
     def decides(self, end_offset: int) -> bool:
-        """Return whether nothing that began below `end_offset` is open any more, so that later
-        aborts do not concern it.
+        """Return whether no transaction that began below `end_offset` is still open, so that later
+        aborts do not affect it.
         """
         unstable = self.event.first_unstable_offset
         return self.offset + 1 >= end_offset if unstable < 0 else unstable >= end_offset
@@ -92,7 +85,9 @@ def encode_event(
     now_ms: Millis,
 ) -> bytearray:
     """Return the batches [base_offset, end_offset) of the txn stream: from its end to the end of
-    the data batch that caused the event.
+    the data batch that caused the event. The event is the last record.
+
+    It is appended in one group with that data batch, so readers never see one without the other.
     """
     assert base_offset < end_offset, f"an event at [{base_offset}, {end_offset})"
     payload = bytearray()
@@ -131,8 +126,8 @@ def decode_events(batch: Buffer) -> list[TransactionEventAt]:
 
 
 class AbortedWithin:
-    """Collect the aborted transactions of [start, end) from events in order, the first of them at
-    `start` or below.
+    """Collects the aborted transactions of [start, end) from events in order, of which the first is
+    at `start` or below.
     """
 
     __slots__ = ("_end_offset", "_found", "_start_offset", "is_complete")
@@ -142,7 +137,7 @@ class AbortedWithin:
         self._end_offset = end_offset
         self._found: list[AbortedTransaction] = []
         self.is_complete = start_offset >= end_offset
-        """Whether no later event concerns this range."""
+        """Whether no later event affects this range."""
 
     def take(self, events: Iterable[TransactionEventAt]) -> None:
         for found in events:

@@ -1,1 +1,1 @@
-"""Read streams: recent data from memory, older data from objects."""
+"""Stream reads: recent data from memory, older data from objects."""

@@ -1,9 +1,5 @@
-"""Remember which objects reads found damaged or gone, for logs, metrics and the doctor.
-
-Invariant: bounded by `OBJECTS_MAX`. An object that an operator restored leaves the list with the
-next read of the same place, or when no read failed at it for `KEPT_S`. Times are the caller's
-monotonic seconds. Pure.
-Must not decide whether an object is damaged: `stream.read.stream_reader` does.
+"""Track damaged and missing objects found by reads, for logs, metrics and the doctor. Times are the
+caller's monotonic seconds. Pure.
 """
 
 from collections import Counter, OrderedDict
@@ -11,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 DamageKind = Literal["gone", "corrupt"]
-"""gone: the store does not have the object that the metadata refer to. corrupt: bytes do not match
-their checksum or layout.
+"""gone: an object in the metadata does not exist in the store. corrupt: bytes do not match their
+checksum or layout.
 """
 DAMAGE_KINDS: Final[tuple[DamageKind, ...]] = ("gone", "corrupt")
 
@@ -21,10 +17,10 @@ KEPT_S: Final = 3_600.0
 KNOWN_S: Final = 60.0
 """Damage found within this time needs no further attempt."""
 LOG_EVERY_S: Final = 60.0
-"""The shortest time between two log events of one object."""
+"""Minimum time between two log events for one object."""
 CERTAIN_S: Final = 10.0
-"""An object that is gone for this long is lost: metadata are behind by less, or the broker has lost
-its session.
+"""An object that is missing for this long is lost: otherwise the metadata would have caught up, or
+the session of the broker would have ended.
 """
 
 
@@ -32,8 +28,8 @@ its session.
 class Damage:
     """An object that could not be read.
 
-    count: reads that ended at it. stream_id, offset: where the last one ended. first_s: when the
-    current sequence of such reads began, each within `KNOWN_S` after the one before.
+    count: reads that failed at it. stream_id, offset: where the last one failed. first_s: start of
+    the current sequence of failed reads, each within `KNOWN_S` of the previous one.
     """
 
     key: str
@@ -48,24 +44,26 @@ class Damage:
 
     @property
     def is_certain(self) -> bool:
-        """Whether so much time has passed that the metadata cannot be merely behind."""
+        """Return whether enough time has passed to rule out outdated metadata."""
         return self.last_s - self.first_s >= CERTAIN_S
 
 
 class DamageLog:
-    """The damaged objects that the reads of one process found."""
+    """The damaged objects found by reads of one process, at most `OBJECTS_MAX`.
+
+    A restored object is removed by the next read of the same range, or after `KEPT_S` without a
+    failed read.
+    """
 
     def __init__(self) -> None:
         self._damages: OrderedDict[str, Damage] = OrderedDict()
         self.reads: Counter[DamageKind] = Counter()
-        """How many reads ended at a damaged object."""
+        """Number of reads that failed at a damaged object."""
 
     def record(
         self, key: str, kind: DamageKind, what: str, *, stream_id: int, offset: int, now_s: float
     ) -> tuple[Damage, bool]:
-        """Note that a read ended at `key`. Return what is known of the object, and whether to log
-        it now.
-        """
+        """Record that a read failed at `key`. Return the damage, and whether to log it now."""
         self._forget(now_s)
         self.reads[kind] += 1
         known = self._damages.get(key)
@@ -88,7 +86,7 @@ class DamageLog:
         return known, True
 
     def is_known(self, key: str, kind: DamageKind, now_s: float) -> bool:
-        """Whether a read ended at `key` for the same reason within the last `KNOWN_S`."""
+        """Return whether a read failed at `key` for the same reason within the last `KNOWN_S`."""
         known = self._damages.get(key)
         return known is not None and known.kind == kind and now_s - known.last_s < KNOWN_S
 
@@ -96,8 +94,8 @@ class DamageLog:
         return len(self._damages)
 
     def forget_range(self, stream_id: int, start: int, end: int) -> None:
-        """Note that [start, end) was read: forget objects at which the last read ended in that
-        range.
+        """Remove objects at which the last read failed in [start, end), because this range was
+        read.
         """
         for key in [
             item.key
@@ -107,7 +105,7 @@ class DamageLog:
             del self._damages[key]
 
     def listed(self, now_s: float) -> list[Damage]:
-        """Return what was found within `KEPT_S`, the latest first."""
+        """Return the damage found within `KEPT_S`, latest first."""
         self._forget(now_s)
         return list(reversed(self._damages.values()))
 

@@ -1,13 +1,9 @@
-"""Join requests for ranges of one object into one GET, if they arrive in the same iteration of the
-event loop and lie near each other.
+"""Merge range requests for nearby parts of one object into a single GET if they arrive in the same
+event loop iteration.
 
-Objects hold streams side by side, and partitions that open together, or that one request fetches,
-need neighboring blocks of the same objects at the same time: after a failover 17 partitions made
-150 GETs of 60 KB, and now make 9 of 1 MB. A GET costs 3 to 5 ms of CPU and 0.4 USD per million,
-regardless of its size.
-Invariant: each caller gets its own bytes or its own error: if a joined GET fails on a damaged
-object, each range is read again alone. Limits: get_bytes_max for each GET; no request waits longer
-than to the end of the iteration. Must not cache anything or interpret the bytes.
+Objects store streams side by side, so partitions that open together need neighboring blocks at the
+same time: after a failover, 17 partitions need 9 GETs of 1 MB instead of 150 GETs of 60 KB. A GET
+costs 3 to 5 ms of CPU and 0.4 USD per million, regardless of its size.
 """
 
 import asyncio
@@ -22,7 +18,7 @@ Get = Callable[[ObjectRange, int, int], Awaitable[Buffer]]
 """Read exactly these bytes: (object, first byte, length)."""
 
 Part = tuple[Buffer, int]
-"""Bytes of an object, and the position in them of the first requested byte."""
+"""Bytes of an object, and the position of the first requested byte in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +34,11 @@ class _PendingGet:
 
 
 class JoinedGets:
-    """Join GETs.
+    """Merges GETs. If a merged GET fails on a damaged object, each range is read again separately,
+    so callers only get their own errors.
 
     gap_bytes_max: how many unneeded bytes may be read to save a GET. get_bytes_max: the limit of a
-    joined GET.
+    merged GET.
     """
 
     def __init__(self, get: Get, *, gap_bytes_max: int, get_bytes_max: int) -> None:
@@ -52,8 +49,8 @@ class JoinedGets:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def get(self, source: ObjectRange, start: int, length: int) -> Part:
-        """Return bytes that include [start, start + length) of the object. Raises what `Get`
-        raises.
+        """Return bytes that include [start, start + length) of the object. Raises the errors of
+        `Get`.
         """
         loop = asyncio.get_running_loop()
         pending = _PendingGet(source, start, length, loop.create_future())

@@ -1,13 +1,5 @@
-"""Read committed parts of streams from objects: with caches for indexes and blocks, one GET for
-neighboring blocks, and read-ahead for sequential readers.
-
-Invariant: the result is whole batches, in offset order, of the stream and inside the committed
-ranges, from blocks whose checksums match. An error counts only where a read begins: before an
-object that is damaged, gone or unreachable, a read returns the intact batches, and the read that
-begins there raises. ObjectCorrupt means wrong bytes. `ObjectNotFound` reaches the caller, which
-plans again from the metadata. Memory in flight is at most gets_in_flight_max x get_bytes_max (plus
-one block each). The store handles deadlines and retries.
-Source: AutoMQ `StreamReader`, `ObjectReader`.
+"""Read committed ranges of streams from objects, with caches for indexes and blocks, merged GETs,
+and read-ahead for sequential readers.
 """
 
 import asyncio
@@ -39,7 +31,7 @@ from penstock.stream.read.read_ahead import ReadAhead, Reader
 from penstock.stream.read.timestamp_reader import TimestampReader
 
 Replan = Callable[[int, int], Sequence[ObjectRange]]
-"""Returns the ranges from an offset on, of about so many bytes."""
+"""Returns the ranges from an offset on, of about this many bytes."""
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")
@@ -49,21 +41,21 @@ _GAP_BYTES = 128 << 10
 
 LOADED_BYTES_MAX: Final = 4 << 20
 LOADED_RECORDS_MAX: Final = 2_000
-"""Limits of a read of what is in memory, which no other work interrupts: it ends behind the block
-in which it reaches one of them. Each record may be a batch, which costs 1 us.
+"""Limits of a read from memory, which does not yield to other tasks: it ends after the block in
+which it reaches one of them. Each record may be a batch, which costs 1 us.
 """
 
 _STEP_RECORDS_MAX: Final = 8_192
-"""A read pauses for a turn of the event loop behind the block in which it has walked so many."""
+"""A read yields to the event loop after the block in which it reaches this many records."""
 
 _AHEAD_PART: Final = 2
-"""All windows together have half of the block cache. The rest is for what was read, which other
-consumers may follow to.
+"""All windows together use up to half of the block cache. The rest is for blocks that were already
+read, which other consumers may need next.
 """
 
 _FULL_ENOUGH: Final = 7 / 8
-"""A read ends before a block of which it would return less than an eighth of what it may: the cache
-may not have the rest any more when the consumer comes back.
+"""A read ends before a block of which less than an eighth would fit into the response, because the
+rest of that block may be evicted before the consumer comes back.
 """
 
 _SHARED_PART = 8
@@ -78,37 +70,41 @@ class ObjectReaderConfig:
     """
 
     whole_bytes_max: int = 1 << 20
-    """Objects up to this size are read whole with their index: one GET serves all streams in it,
-    which many partitions that open after a failover need at once. A lone reader of a small stream
-    gets its first bytes about 10 ms later, and saves the second GET.
+    """Objects up to this size are read whole with their index: one GET serves all their streams,
+    which a failover needs when it opens many partitions. A single reader of a small stream gets its
+    first bytes about 10 ms later, but saves the second GET.
     """
 
     get_bytes_max: int = 4 << 20
-    """Neighboring blocks up to this size are one GET. A larger value makes fewer GETs (0.4 USD per
-    million) and takes longer until the first byte.
+    """Neighboring blocks up to this size are read with one GET. A larger value results in fewer
+    GETs (0.4 USD per million) and more time to the first byte.
     """
 
     gets_in_flight_max: int = 32
     read_bytes_max: int = 64 << 20
-    """One read returns at most this much, whatever the caller requests."""
+    """Maximum size of one read, whatever the caller requests."""
 
     read_ahead_bytes_min: int = 512 << 10
     read_ahead_bytes_max: int = 16 << 20
-    """The largest window of one reader: reading 100 MB/s with GETs of 100 ms needs 10 MB in
-    flight.
+    """The largest window of one reader: reading 100 MB/s with GETs of 100 ms needs 10 MB in flight.
     """
 
     readers_max: int = 1_024
-    """How many sequential readers are remembered."""
+    """Number of sequential readers that are tracked."""
 
     read_ahead_tasks_max: int = 64
-    """How many windows are read ahead at once, up to four of a reader; further readers are served
-    without.
-    """
+    """Concurrent read-ahead tasks, up to four per reader; further readers get no read-ahead."""
 
 
 class ObjectReader:
-    """Read the objects of all streams. There is one per process."""
+    """Reads the objects of all streams. There is one per process.
+
+    Reads return whole batches, in offset order and inside the committed ranges, from blocks with
+    matching checksums. Errors are only raised by a read that begins at the damaged, missing or
+    unreachable object; earlier reads return the intact batches before it. After ObjectNotFound, the
+    caller plans again from the metadata. Memory in flight is at most gets_in_flight_max x
+    get_bytes_max (plus one block each).
+    """
 
     def __init__(
         self, store: ObjectStore, block_cache: BlockCache, config: ObjectReaderConfig | None = None
@@ -141,13 +137,13 @@ class ObjectReader:
         end_offset: int = _INT64_MAX,
         replan: Replan | None = None,
     ) -> list[memoryview]:
-        """Read whole batches from the one that contains `start`, at most max_bytes. Each view holds
-        one or more batches.
+        """Read whole batches from the one that contains `start`, at most max_bytes. Each view
+        contains one or more batches.
 
-        ranges: of one stream, in order and without gaps; the first contains `start`. min_one:
-        return the first batch regardless of its size. end_offset: leave out batches that begin
-        there or later. replan: for reading ahead; without it, that ends with `ranges`. Returns []
-        only if max_bytes is too small or compaction left no batch.
+        ranges: of one stream, contiguous and in order; the first contains `start`. min_one: return
+        the first batch regardless of its size. end_offset: omit batches that begin there or later.
+        replan: for read-ahead, which otherwise ends with `ranges`. Returns [] only if max_bytes is
+        too small or compaction left no batch.
         """
         _check_ranges(ranges, start)
         max_bytes = min(max_bytes, self._config.read_bytes_max)
@@ -188,8 +184,8 @@ class ObjectReader:
         end_offset: int,
         replan: Replan | None = None,
     ) -> list[memoryview] | None:
-        """Read like `read`, but only blocks that are in memory, for a reader that continues. Return
-        None without any.
+        """Read like `read`, but only blocks in memory, for a sequential reader. Return None if
+        there are none.
 
         Raises ObjectCorrupt.
         """
@@ -201,8 +197,8 @@ class ObjectReader:
     def read_kept(
         self, ranges: Sequence[ObjectRange], start: int, max_bytes: int, end_offset: int
     ) -> tuple[list[memoryview], int]:
-        """Read like `read`, but only blocks that are in memory, and at most LOADED_BYTES_MAX.
-        Return the batches and their end; none if the first block is not there.
+        """Read like `read`, but only blocks in memory, and at most LOADED_BYTES_MAX. Return the
+        batches and their end; no batches if the first block is not in memory.
 
         Raises ObjectCorrupt.
         """
@@ -226,7 +222,7 @@ class ObjectReader:
     def _loaded(
         self, ranges: Sequence[ObjectRange], start: int, end_offset: int
     ) -> Iterator[tuple[Piece, Buffer]]:
-        """Yield the blocks from `start` without a gap, as far as they are in memory."""
+        """Yield contiguous blocks from `start`, as long as they are in memory."""
         at = start
         for source in ranges:
             index = self._indexes.kept(source.key)
@@ -246,14 +242,14 @@ class ObjectReader:
         search: TimestampReader,
         start_offset: int = 0,
     ) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record at start_offset or later that is not older
-        than timestamp_ms, or None.
+        """Return (offset, timestamp) of the first record at start_offset or later with at least
+        this timestamp, or None.
 
-        ranges: as for `read`, but ranges with an older max timestamp may be missing. Opens one
-        block after another until one has the record. The max timestamps in metadata, index and
+        ranges: as for `read`, but ranges with an older max timestamp may be omitted. Opens one
+        block after another until the record is found. The max timestamps in metadata, index and
         batch headers make a second block rare. Raises ObjectCorrupt, ObjectNotFound and errors of
-        the store for a block that may hold the record, because a later record would be a wrong
-        answer.
+        the store for any block that may contain the record, because a later record would be the
+        wrong result.
         """
         for source in ranges:
             wanted = source.range
@@ -282,10 +278,11 @@ class ObjectReader:
         start_offset: int,
         end_offset: int,
     ) -> int:
-        """Return the newest timestamp of the records of [start_offset, end_offset), -1 without any.
+        """Return the newest timestamp of the records of [start_offset, end_offset), -1 if there are
+        none.
 
-        Reads the blocks whose newest timestamp is not known, or that cross an end. Raises as
-        `offset_for_timestamp` does.
+        Reads only blocks whose newest timestamp is unknown or that cross an end. Raises the errors
+        of `offset_for_timestamp`.
         """
         newest_ms = -1
         for source in ranges:
@@ -341,11 +338,9 @@ class ObjectReader:
     async def _plan(
         self, ranges: Sequence[ObjectRange], start: int, end_offset: int, max_bytes: int
     ) -> list[Piece]:
-        """Plan blocks from `start` of about max_bytes, not counting one of which only a part is
-        needed.
+        """Plan about max_bytes of blocks from `start`, not counting partially needed blocks.
 
-        Stops before an object whose index cannot be read; raises its error if that is the first
-        one.
+        Stops before an object whose index cannot be read; raises its error if it is the first one.
         """
         wanted: list[ObjectRange] = []
         bytes_wanted = 0
@@ -354,7 +349,7 @@ class ObjectReader:
                 continue
             if source.range.start_offset >= end_offset or (wanted and bytes_wanted >= max_bytes):
                 break
-            # The first range may lie mostly before `start`, so only the later ones count.
+            # The first range may lie mostly before `start`, so only later ones count.
             bytes_wanted += source.range.size_bytes if wanted else 0
             wanted.append(source)
         pieces: list[Piece] = []
@@ -376,7 +371,7 @@ class ObjectReader:
         self, source: ObjectRange, start: int = 0, end_offset: int = _INT64_MAX
     ) -> list[Piece]:
         """Return the blocks of the range from `start`. Raises ObjectCorrupt if the object does not
-        hold all of the range that was committed for it.
+        contain the whole committed range.
         """
         return _pieces_of(await self.index(source), source, start, end_offset)
 
@@ -392,8 +387,8 @@ class ObjectReader:
         ]
 
     def _groups(self, pieces: Sequence[Piece], gap_bytes_max: int) -> list[list[Piece]]:
-        """Group neighboring blocks of one object that are at most gap_bytes_max apart. A group is
-        one GET, of at most get_bytes_max or one block.
+        """Group neighboring blocks of one object that are at most gap_bytes_max apart. Each group
+        is one GET, of at most get_bytes_max or one block.
         """
         groups: list[list[Piece]] = []
         key, start, end = "", 0, 0
@@ -409,9 +404,11 @@ class ObjectReader:
         return groups
 
     async def load_uncached(self, pieces: Sequence[Piece]) -> list[Buffer]:
-        """Read blocks of one object, in its order, one GET after another, without the cache: a
-        rewrite should not evict what readers need. The blocks of one GET share its memory unless
-        more than half of that would be unneeded: copying costs 0.3 ms per MB.
+        """Read blocks of one object in order, one GET after another, bypassing the cache: a rewrite
+        should not evict blocks that readers need.
+
+        The blocks of one GET share its memory unless more than half of it would be unneeded:
+        copying costs 0.3 ms per MB.
         """
         loaded: list[Buffer] = []
         for group in self._groups(pieces, _GAP_BYTES):
@@ -435,7 +432,7 @@ class ObjectReader:
     async def _get_blocks(
         self, pieces: Sequence[Piece]
     ) -> Sequence[LoadedValue[Buffer] | Exception]:
-        """Return each block, or ObjectCorrupt. Raises an error that concerns all of them."""
+        """Return each block, or ObjectCorrupt. Raises errors that affect all blocks."""
         data, positions = await self._get_group(pieces)
         wanted_bytes = sum(piece.block.size_bytes for piece in pieces)
         is_shared = wanted_bytes == len(data) and self._may_share(data)
@@ -452,12 +449,12 @@ class ObjectReader:
 
     def _may_share(self, data: Buffer) -> bool:
         """Return whether the cache may keep blocks that share these bytes, and evict them together.
-        Copying them takes 0.3 ms of CPU for each MB, but lets a small cache keep some of them.
+        Copying takes 0.3 ms of CPU per MB, but allows a small cache to keep some of them.
         """
         return len(data) <= self._blocks.bytes_max // _SHARED_PART
 
     async def _get_group(self, pieces: Sequence[Piece]) -> tuple[Buffer, list[int]]:
-        """Return bytes that hold these blocks of one object, and the position of each block."""
+        """Return bytes that contain these blocks of one object, and the position of each block."""
         source, start = pieces[0].source, pieces[0].block.position
         end = pieces[-1].block.position + pieces[-1].block.size_bytes
         data, shift = await self._joined.get(source, start, end - start)
@@ -475,16 +472,16 @@ class ObjectReader:
             tail = await self._get(source, position, size_bytes - position)
             index = parse_tail(tail, size_bytes, source.key)
         if isinstance(index, NeedMore):
-            # Objects are written once, so the footer cannot change between two reads.
+            # Objects are immutable, so the footer cannot change between two reads.
             raise ObjectCorrupt(source.key, position, "the footer changed between two reads")
         if position == 0:
             self._cache_blocks(source.key, index, tail)
         return [LoadedValue(index, index.size_bytes)]
 
     def _cache_blocks(self, key: str, index: ObjectIndex, data: Buffer) -> None:
-        """Cache the blocks of an object that was read whole, so that they need no second GET.
+        """Cache the blocks of an object that was read whole.
 
-        Skips a damaged block: only its readers fail.
+        Skips damaged blocks: only their own readers fail.
         """
         is_shared = self._may_share(data)
         blocks: dict[BlockKey, Buffer] = {}
@@ -500,12 +497,16 @@ class ObjectReader:
 
     async def _get(self, source: ObjectRange, start: int, length: int) -> Buffer:
         if length <= 0:
-            raise ObjectCorrupt(source.key, start, f"an object of {source.object_size_bytes} bytes")
+            raise ObjectCorrupt(
+                source.key,
+                start,
+                f"an object size of {source.object_size_bytes} bytes is impossible",
+            )
         try:
             async with self._gets:
                 data = await self._store.get_range(source.key, start, length)
         except ObjectNotFound:
-            # The error of the store may name the key with a prefix.
+            # The error of the store may contain the key with a prefix.
             raise ObjectNotFound(source.key) from None
         except RangeNotSatisfiable:
             raise ObjectCorrupt(
@@ -529,7 +530,7 @@ class ObjectReader:
         batches: list[memoryview],
         replan: Replan | None,
     ) -> list[memoryview]:
-        """Note a read, and read ahead for its reader if it is time."""
+        """Record a read, and start read-ahead for its reader if it is due."""
         reader = self._read_ahead.on_read(
             ranges[0].range.stream_id, start, next_offset, asyncio.get_running_loop().time()
         )
@@ -546,9 +547,9 @@ class ObjectReader:
         return batches
 
     async def _fetch_ahead(self, ranges: Sequence[ObjectRange], start: int, reader: Reader) -> None:
-        """Fill the cache ahead of a reader, and load the indexes of the objects that follow: their
-        blocks then take one round trip, not two. Errors are only logged: a reader that gets there
-        meets them again.
+        """Fill the cache ahead of a reader, and load the indexes of the following objects, whose
+        blocks then take one round trip instead of two. Errors are only logged: the reader runs into
+        them itself.
         """
         try:
             try:
@@ -574,7 +575,7 @@ class ObjectReader:
 def _following(
     ranges: Sequence[ObjectRange], pieces: Sequence[Piece], size_bytes: int
 ) -> list[ObjectRange]:
-    """Return the ranges behind the pieces, up to so many bytes."""
+    """Return the ranges after the pieces, up to this many bytes."""
     found: list[ObjectRange] = []
     for source in ranges:
         if not pieces or size_bytes <= 0:
@@ -589,7 +590,7 @@ def _pieces_of(index: ObjectIndex, source: ObjectRange, start: int, end_offset: 
     """See `ObjectReader.pieces`."""
     stream_id, wanted = source.stream_id_in_object, source.range
     if not index.holds(stream_id, wanted.start_offset, wanted.end_offset):
-        raise ObjectCorrupt(source.key, 0, f"does not hold {wanted}, which was committed for it")
+        raise ObjectCorrupt(source.key, 0, f"does not contain the committed range {wanted}")
     blocks = index.blocks_of(
         stream_id, max(start, wanted.start_offset), min(end_offset, wanted.end_offset)
     )
@@ -597,8 +598,8 @@ def _pieces_of(index: ObjectIndex, source: ObjectRange, start: int, end_offset: 
 
 
 async def _each(calls: Iterable[Awaitable[_T]]) -> list[_T | Exception]:
-    """Run all calls at once. Return the result or the error of each. A cancelled call cancels the
-    caller.
+    """Run all calls concurrently. Return the result or the error of each. A cancelled call cancels
+    the caller.
     """
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
@@ -608,7 +609,7 @@ async def _each(calls: Iterable[Awaitable[_T]]) -> list[_T | Exception]:
 
 
 def _part(data: Buffer, at: int, size_bytes: int, *, is_shared: bool) -> Buffer:
-    """Return a part of what was read. One that is not shared does not keep the rest in memory."""
+    """Return a part of the bytes read. If it is not shared, it does not keep the rest in memory."""
     if at == 0 and size_bytes == len(data):
         return data
     part = memoryview(data)[at : at + size_bytes]

@@ -1,13 +1,5 @@
-"""Decide how far to read ahead of each reader. A read that starts where an earlier read ended
-belongs to the same reader.
-
-Invariant: a first read never reads ahead. Each read that continues doubles the window up to the
-limit. A reader that jumps counts as a new one. Consumers of the same offsets are one reader: those
-behind the first find the blocks in the cache, and take over when it stops. The windows of all
-readers that are at work are at most `total_bytes_max`: the cache would evict what is read ahead for
-more before its readers get there. At most `readers_max` readers are remembered; the least recent
-one is forgotten. Must not do I/O.
-Source: AutoMQ `DefaultS3BlockCache` read-ahead agents.
+"""Decide how far to read ahead for each reader. A read that starts where an earlier read ended
+belongs to the same reader. Pure.
 """
 
 from collections import OrderedDict
@@ -17,13 +9,13 @@ from typing import Final
 from penstock.base.ids import StreamId
 
 AT_WORK_S: Final = 10.0
-"""A reader idle for this long counts as stopped: the others share its part."""
+"""A reader that is idle for this long counts as stopped, and its share goes to the others."""
 
 _BORDERS_BYTES: Final = 2 << 20
-"""A window has whole blocks, of up to 1 MiB: up to two more than it asks for."""
+"""A window consists of whole blocks of up to 1 MiB, so it may exceed its size by two blocks."""
 
 _COUNTED_EACH_S: Final = 0.1
-"""How often the readers at work are counted: 1,000 take 0.1 ms."""
+"""How often active readers are counted: 1,000 take 0.1 ms."""
 
 
 @dataclass(slots=True)
@@ -34,7 +26,7 @@ class Reader:
     """The offsets [ahead_from, ahead_until) were requested ahead of time."""
     read_at_s: float = 0.0
     continues: bool = False
-    """Whether a read has begun where another one ended."""
+    """Whether a read has begun where an earlier one ended."""
     is_busy: bool = False
     """Whether its next window is being planned."""
 
@@ -42,8 +34,8 @@ class Reader:
         return self.continues and now_s - self.read_at_s < AT_WORK_S
 
     def is_due(self, next_offset: int) -> bool:
-        """Return whether less than three quarters of its window are left behind `next_offset`: then
-        up to four steps are on their way.
+        """Return whether less than three quarters of the window remain after `next_offset`, so that
+        up to four steps are in flight.
         """
         return not self.is_busy and next_offset >= (3 * self.ahead_from + self.ahead_until) // 4
 
@@ -66,10 +58,10 @@ class ReadAhead:
     def on_read(
         self, stream_id: StreamId, start_offset: int, next_offset: int, now_s: float
     ) -> Reader | None:
-        """Note that a read returned [start, next). Return the reader to read ahead for now.
+        """Record a read of [start, next). Return the reader to read ahead for now.
 
-        Returns None for a new reader, for a reader that still has most of its window before it, and
-        while so many are at work that `bytes_min` is more than the share of each.
+        Returns None for a new reader, for one that has most of its window left, and while so many
+        are active that `bytes_min` exceeds the share of each.
         """
         self._count_at_work(now_s)
         reader = self._readers.pop((stream_id, start_offset), None)
@@ -87,14 +79,14 @@ class ReadAhead:
         return reader if is_due and not is_new else None
 
     def knows(self, stream_id: StreamId, start_offset: int, next_offset: int) -> bool:
-        """Return whether a reader continues at the start of a read, or another one has been where
-        it ends.
+        """Return whether the read continues an earlier one, or another reader has
+        reached its end.
         """
         return any((stream_id, at) in self._readers for at in (start_offset, next_offset))
 
     def _place(self, reader: Reader, stream_id: StreamId, next_offset: int) -> Reader:
-        """Remember that a reader continues at an offset. Return the one that is remembered: of two
-        that meet, the one that has read further ahead.
+        """Track a reader at an offset. If two readers meet there, return the one that has read
+        further ahead.
         """
         other = self._readers.pop((stream_id, next_offset), None)
         if other is not None and other.ahead_until >= reader.ahead_until:
@@ -110,6 +102,6 @@ class ReadAhead:
             self._at_work_count = sum(each.is_at_work(now_s) for each in self._readers.values())
 
     def _share_bytes(self) -> int:
-        """Return the largest window that each reader at work may have; 0: none."""
+        """Return the largest window of each active reader; 0: none."""
         share = self._total_bytes_max // max(1, self._at_work_count) - _BORDERS_BYTES
         return min(self._bytes_max, share) if share >= self._bytes_min else 0

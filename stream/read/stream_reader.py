@@ -1,12 +1,4 @@
-"""Read across memory and objects: the log cache first, committed objects for older data.
-
-Invariant: the result begins with the batch that holds the offset and has no gap. Data is in the
-cache until it is committed and in the metadata afterwards, so an offset that is in neither raises
-an error and is never skipped. If compaction removed an object during a read, the read is planned
-again. Damage counts only when further attempts, each with a new plan, find it in the same object
-again. Must not cache anything itself.
-Source: AutoMQ `S3Storage.read0`.
-"""
+"""Read streams across memory and objects: the log cache first, committed objects for older data."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,22 +21,30 @@ from penstock.stream.read.timestamp_reader import TimestampReader
 
 _REPLANS_MAX = 5
 _LOADED_OBJECTS_MAX: Final = 4
-"""Object ranges that a read of what is in memory looks up: most of its cost."""
+"""Object ranges that a read from memory looks up, which is most of its cost."""
 _AHEAD_OBJECTS_MAX: Final = (4, 16, 64)
-"""Object ranges that are looked up to read ahead, until they have enough bytes: an object of many
-partitions has little of each.
+"""Object ranges that are looked up for read-ahead, until they contain enough bytes: an object with
+many partitions contains little of each.
 """
 _FAILED_ATTEMPTS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
-"""How many consecutive failed attempts at one object prove damage. A new plan settles whether an
-object is gone. The store may answer wrongly several times in a row, and many clients do not survive
-the error for damage.
+"""Consecutive failed attempts at one object that prove damage. A new plan shows whether an object
+is gone. The store may return wrong data several times in a row, and many clients do not survive a
+corruption error.
 """
 
 _log = structlog.get_logger(__name__)
 
 
 class StreamReader:
-    """Read all streams of one process. damage: reads record there what they find."""
+    """Reads all streams of one process.
+
+    Results begin with the batch that contains the offset and have no gaps: data stays in the cache
+    until it is in the metadata, and an offset in neither raises an error. If compaction removes an
+    object during a read, the read is planned again. An object only counts as damaged after repeated
+    attempts, each with a new plan.
+
+    damage: reads record damage there.
+    """
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class StreamReader:
         self._damage = DamageLog() if damage is None else damage
 
     def close(self) -> None:
-        """End look-ups by time."""
+        """Stop timestamp lookups."""
         self._search.close()
 
     async def read(
@@ -102,7 +102,7 @@ class StreamReader:
     ) -> list[memoryview] | None:
         """See Storage.read_loaded."""
         if self._damage:
-            return None  # a read that succeeds forgets damage
+            return None  # a successful read clears damage
         ranges = self._metadata.objects(stream_id, offset, end_offset, _LOADED_OBJECTS_MAX)
         if not ranges or ranges[0].range.start_offset > offset:
             return None
@@ -111,7 +111,7 @@ class StreamReader:
                 ranges, offset, max_bytes, end_offset, partial(self._plan_ahead, stream_id)
             )
         except ObjectCorrupt:
-            return None  # `read` finds it again, and counts attempts
+            return None  # `read` finds it again and counts attempts
 
     async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
         """See Storage.committed_border."""
@@ -133,7 +133,7 @@ class StreamReader:
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See Storage.offset_for_timestamp. The timestamps in the metadata rule out older ranges
+        """See Storage.offset_for_timestamp. Timestamps in the metadata rule out older ranges
         without I/O.
         """
         offset, attempts = start_offset, _ReadAttempts(self._damage, stream_id)
@@ -166,8 +166,8 @@ class StreamReader:
     async def newest_timestamp(
         self, stream_id: StreamId, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See Storage.newest_timestamp. Reads only what is said of a range in the metadata, unless
-        its newest timestamp is not known, or it crosses an end.
+        """See Storage.newest_timestamp. Uses only the metadata of a range, unless its newest
+        timestamp is unknown or it crosses an end.
         """
         newest_ms, attempts = -1, _ReadAttempts(self._damage, stream_id)
         offset = start_offset
@@ -197,8 +197,8 @@ class StreamReader:
     async def _newest_in_cache(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset
     ) -> int:
-        """Return the newest timestamp of the entries that end by `end_offset`, -1 without any.
-        Others may not be durable yet.
+        """Return the newest timestamp of the entries that end by `end_offset`, -1 if there are
+        none. Later entries may not be durable yet.
         """
         newest_ms = -1
         for entry in self._cache.entries_after(stream_id, offset):
@@ -215,7 +215,7 @@ class StreamReader:
     async def _timestamp_in_cache(
         self, stream_id: StreamId, timestamp_ms: int, offset: Offset
     ) -> tuple[int, int] | None:
-        """Find the record in the cache. Entries and batches store their newest timestamp, so
+        """Find the record in the cache. Entries and batches contain their newest timestamp, so
         usually only one batch is decoded.
         """
         for entry in self._cache.entries_after(stream_id, offset):
@@ -257,7 +257,7 @@ def _batches_of(payload: Buffer) -> Iterator[memoryview]:
 
 
 class _ReadAttempts:
-    """Count the failed attempts of one read at objects."""
+    """Counts the failed attempts of one read, by object."""
 
     def __init__(self, damage: DamageLog, stream_id: StreamId) -> None:
         self._damage = damage

@@ -1,9 +1,7 @@
-"""Search batches for the first record at or after a timestamp, or the newest one; long batches in a
-thread.
+"""Search batches for the first record at or after a timestamp, or for the newest one.
 
-Invariant: the event loop decodes SHORT_RECORDS_MAX records and decompresses SHORT_BYTES_MAX of one
-batch, 1 ms. A producer may put 100,000 records or 64 MiB into a batch of some kilobytes: 0.2 s.
-Must not: read batches from anywhere.
+Batches beyond SHORT_RECORDS_MAX or SHORT_BYTES_MAX, which take 1 ms, are decoded in a thread:
+100,000 records or 64 MiB may compress to a few kilobytes and take 0.2 s.
 """
 
 import asyncio
@@ -29,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class TimestampReader:
-    """Reads timestamps for one process. decompressed_bytes_max: of one batch."""
+    """Reads record timestamps. decompressed_bytes_max: limit of one batch."""
 
     def __init__(self, decompressed_bytes_max: int) -> None:
         self._decompressed_bytes_max = decompressed_bytes_max
@@ -41,12 +39,12 @@ class TimestampReader:
     async def first_record(
         self, batch: Buffer, timestamp_ms: int, from_offset: int = 0
     ) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record at `from_offset` or later that is not
-        older than `timestamp_ms`, or None. Raises BatchCorrupt.
+        """Return (offset, timestamp) of the first record at `from_offset` or later with at least
+        `timestamp_ms`, or None. Raises BatchCorrupt.
 
-        A batch of more than RECORDS_SEARCHED_MAX records, or of more than `decompressed_bytes_max`
-        bytes, is not searched, nor is one whose records cannot be read: its first offset is the
-        answer, with its newest timestamp. So a reader from there on misses no record.
+        A batch is not searched if it has more than RECORDS_SEARCHED_MAX records or
+        `decompressed_bytes_max` bytes, or if its records are unreadable. The result is then its
+        first offset and newest timestamp, so a reader from there misses no record.
         """
         header = parse_header(batch)
         if header.newest_timestamp_ms < timestamp_ms:
@@ -60,10 +58,10 @@ class TimestampReader:
             return max(header.base_offset, from_offset), header.max_timestamp_ms
 
     async def newest(self, batch: Buffer, start_offset: int, end_offset: int) -> int:
-        """Return the newest timestamp of the records of [start_offset, end_offset), -1 without any.
-        Raises BatchCorrupt.
+        """Return the newest timestamp of the records of [start_offset, end_offset), -1 if there are
+        none. Raises BatchCorrupt.
 
-        For a batch that is not searched, or whose records cannot be read, that is its max
+        For a batch that is not searched, or whose records are unreadable, this is its max
         timestamp.
         """
         header = parse_header(batch)
@@ -87,7 +85,7 @@ class TimestampReader:
                     decompressed_bytes_max=min(SHORT_BYTES_MAX, self._decompressed_bytes_max)
                 )
         if header.record_count > RECORDS_SEARCHED_MAX:
-            raise BatchTooLarge(f"{header.record_count} records are too many to be searched")
+            raise BatchTooLarge(f"{header.record_count} records are too many to search")
         return await asyncio.get_running_loop().run_in_executor(
             self._thread,
             partial(search, decompressed_bytes_max=self._decompressed_bytes_max, in_thread=True),

@@ -1,1 +1,1 @@
-"""Recover the WAL of a dead broker, and tell a lost slot from a free one."""
+"""Recovery of a dead broker's WAL, and detection of lost slots."""

@@ -1,10 +1,8 @@
-"""Tell a free slot from a lost one: the slots after a hole show whether the hole was durable.
+"""Distinguish free slots from lost ones: the slots after a hole show whether the hole was durable.
 
-Invariant: a slot counts as lost only if an object proves it. The header of a data slot says how
-many slots before it were not durable when it was written; all below those were. A fence lies in the
-first free slot, so all slots below it existed. A slot that a LIST showed existed. A slot that a
-LIST does not show proves nothing. Cost: one LIST, and one GET if the LIST shows a slot after a
-hole. Recovery and the readers of the tail use this module. Source: docs/design/wal.md.
+A slot counts as lost only if an object proves it: the header of a data slot records which earlier
+slots were durable, a fence is in the first free slot, and a slot in a LIST existed. Absence from a
+LIST proves nothing. See docs/design/wal.md.
 """
 
 from bisect import bisect_left
@@ -17,14 +15,16 @@ from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.wal.slot_reader import read_slot
 
 PROOF_READS_MAX = 8
-"""How many slots after a hole are tried until one can be read; the last slot proves most."""
+"""Slots after a hole that are tried until one is readable, starting with the last slot, which
+proves most.
+"""
 
 LISTED_MAX = 100_000
-"""The limit of one LIST. Brokers have a few hundred slots that are not committed."""
+"""The limit of one LIST. Brokers have a few hundred uncommitted slots."""
 
 
 class SlotsBehind:
-    """The slots of one WAL, as one LIST showed them."""
+    """The slots of one WAL, as returned by one LIST."""
 
     def __init__(self, store: ObjectStore, writer: BrokerIncarnation, start: WalSequence) -> None:
         self._store = store
@@ -46,11 +46,11 @@ class SlotsBehind:
                 self._listed.append(slot.sequence)
 
     async def proof_of(self, hole: WalSequence) -> str:
-        """Return what proves that the slot was durable, or "" without a proof. Call `list` first.
+        """Return the proof that the slot was durable, or "" if there is none. Call `list` first.
         Raises ObjectStoreError.
 
         A live writer may have filled the slot meanwhile: it is lost only if it is still missing
-        when it is read again after this call.
+        when read again after this call.
         """
         at = bisect_left(self._listed, hole)
         if at < len(self._listed) and self._listed[at] == hole:

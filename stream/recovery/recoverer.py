@@ -1,16 +1,6 @@
 """Recover the WAL of a dead broker: find its last durable slot, fence the slot after it, and commit
-what is not committed yet.
-
-Invariants: every slot below the returned end was read before the fence was put, or read after the
-fence failed with 412 (Precondition Failed), so recovery leaves out nothing that was acknowledged.
-Nothing behind the fence can ever be acknowledged. A free slot is fenced only if nothing proves that
-it was durable: each slot says which slots were durable when it was written, and a LIST shows the
-slots behind a hole. A lost or damaged slot holds back the partitions whose records it may hold
-(`stream.recovery.salvage`), until the slot is restored or an operator accepts the loss.
-Recovery is safe to repeat and to race: an existing fence is the end, and both this module and the
-controller skip slots that are committed. The metadata must fence the broker first, so that the
-committed ends of its streams do not move. Must not delete anything.
-Source: AutoMQ `WALRecovery`; docs/design/wal.md.
+the uncommitted slots. The controller must fence the broker first, so that the committed ends of its
+streams no longer change. See docs/design/wal.md.
 """
 
 import asyncio
@@ -39,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What one recovery did.
+    """The result of one recovery.
 
     end: the fenced slot. committed_object_count: the WAL objects that this call committed in place.
     """
@@ -65,13 +55,18 @@ async def recover_wal(
 ) -> RecoveryReport:
     """Recover from slot `start` (the committed one in the metadata) and end the WAL.
 
-    keep: called with each slot that came whole, so that a new leader in this process does not read
-    it again. Cost: one GET of at most config.recovery_tail_bytes per slot,
-    config.recovery_read_ahead_count GETs at once, one LIST in parallel, and one PUT.
+    Recovery may be repeated and may run concurrently: an existing fence is the end, and both this
+    function and the controller skip committed slots. A lost or damaged slot holds back the
+    partitions that it may affect (`stream.recovery.salvage`), until the slot is restored or an
+    operator accepts the loss.
 
-    Raises NotContiguous and the errors of the store and the metadata. Raises WalDamaged after it
-    recovered all other partitions, if partitions have to wait for lost or damaged slots. After any
-    error, call it again with the slot that is committed by then.
+    keep: called with each slot that was read whole, so that a new leader in this process does not
+    read it again. Cost: one GET of at most config.recovery_tail_bytes per slot,
+    config.recovery_read_ahead_count of them concurrently, one LIST in parallel, and one PUT.
+
+    Raises NotContiguous and the errors of the store and the controller. Raises WalDamaged after all
+    other partitions are recovered, if some have to wait for lost or damaged slots. After any error,
+    call it again with the slot that is committed by then.
     """
     walker = WalWalker(
         store,
@@ -85,7 +80,7 @@ async def recover_wal(
     ends = metadata.streams_owned_by(failed)
     salvage = Salvage(ends, metadata.data_streams_of(ends))
     commits = _RecoveryCommits(metadata, failed, config)
-    # A commit may fail: end the reads before the next attempt begins.
+    # A commit may fail: stop the reads before the next attempt begins.
     async with aclosing(walker.slots()) as slots:
         async for key, found in slots:
             if isinstance(found, BadSlot):
@@ -99,8 +94,8 @@ async def recover_wal(
     held = [loss.stream_id for loss in losses]
     await commits.finish(walker.end, held)
     if held:
-        # Raise only after the last commit: if another recoverer has ended this WAL meanwhile, slots
-        # are missing because they were deleted, and the controller has refused the commit.
+        # Raise only after the last commit. If another recoverer has ended this WAL meanwhile, slots
+        # are missing because they were deleted, and the controller has rejected the commit.
         raise WalDamaged(
             tuple(dict.fromkeys(slot.key for loss in losses for slot in loss.slots)), len(held)
         )
@@ -123,7 +118,7 @@ async def recover_wal(
 
 
 class _RecoveryCommits:
-    """Commit WAL objects in place, in slot order, as few requests as their limits allow."""
+    """Commits WAL objects in place, in slot order, with as few requests as their limits allow."""
 
     def __init__(
         self, metadata: StreamMetadata, failed: BrokerIncarnation, config: StreamConfig
@@ -154,16 +149,18 @@ class _RecoveryCommits:
         self.committed_bytes += sum(part.size_bytes for part in item.ranges)
 
     async def finish(self, end: WalSequence, held: Sequence[StreamId]) -> None:
-        """Commit the rest and end the WAL at slot `end`; the streams `held` stay open."""
+        """Commit the rest and end the WAL at slot `end`; the streams in `held` stay open."""
         await self._metadata.commit_recovered(
             self._failed, self._pending, done=True, end=end, held=held
         )
 
 
 class WalWalker:
-    """Read the slots of one WAL in order from `start`, then fence the first free slot.
+    """Reads the slots of one WAL in order from `start`, then fences the first free slot.
 
-    It reads the tails of several slots ahead and writes to no slot but the first free one.
+    Every slot below the end was read before the fence was put, or after the fence failed with 412
+    (Precondition Failed), so no acknowledged slot is omitted, and nothing can be acknowledged after
+    the fence. Reads the tails of several slots ahead.
     """
 
     def __init__(
@@ -177,8 +174,8 @@ class WalWalker:
         config: StreamConfig,
         cache_slot: CacheSlot | None = None,
     ) -> None:
-        """recoverer: the writer of the fence. With None, the walk puts no fence, and the WAL may
-        grow after it.
+        """recoverer: the writer of the fence. If None, no fence is put, and the WAL may grow
+        afterwards.
         """
         self._store = store
         self._failed = failed
@@ -192,11 +189,11 @@ class WalWalker:
         self.fenced_by_us = False
 
     async def slots(self) -> AsyncGenerator[tuple[str, ObjectIndex | BadSlot]]:
-        """Yield (key, index) of every data slot in order, with a BadSlot instead of the index for a
+        """Yield (key, index) of every data slot in order, with a BadSlot instead of the index of a
         lost or damaged slot.
 
-        When the iteration ends by itself, slot `end` is a fence, unless `recoverer` is None. A
-        caller that may end it earlier closes the generator, which ends the reads ahead.
+        When the iteration completes, slot `end` is a fence, unless `recoverer` is None. A caller
+        that may stop early must close the generator, which stops read-ahead.
         """
         reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
         listing = asyncio.ensure_future(self._behind.list())
@@ -220,7 +217,7 @@ class WalWalker:
             await asyncio.gather(*reads, listing, return_exceptions=True)
 
     async def _close_hole(self) -> ObjectIndex | BadSlot | None:
-        """Decide what the missing slot at `end` is.
+        """Determine the state of the missing slot at `end`.
 
         Return None at the end of the WAL, a BadSlot for a lost slot, and otherwise the index of the
         slot, which was written after the first read.
@@ -237,7 +234,9 @@ class WalWalker:
         found = await self._index_or_bad(self._read(self.end))
         if found is None:
             raise ObjectCorrupt(
-                key, 0, "exists for a PUT but not for a GET: something deletes slots of this WAL"
+                key,
+                0,
+                "a PUT found the slot but a GET did not: another process deletes slots of this WAL",
             )
         return found
 
@@ -259,9 +258,9 @@ class WalWalker:
         )
 
     async def _fence(self, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:
-        """Fence the first free slot. Return False if it is not free: read it again.
+        """Fence the first free slot. Return False if it is not free and must be read again.
 
-        A retry inside the store may find the fence of its own first try.
+        A retry inside the store may find the fence of its own first attempt.
         """
         try:
             await self._store.put_if_absent(

@@ -1,12 +1,5 @@
-"""Decide which part of a WAL may be used although some of its slots are lost or damaged. Pure.
-
-Invariants: a range is returned only if it continues its stream without a gap. A partition is sound
-only if its data stream continues without a gap after the last bad slot: that proves that no bad
-slot held records of it. Every other partition is in doubt. Its streams end before the first bad
-slot that may concern them, as if the writer had died there. The event of a transaction lies in the
-slot of its data, so no event is used without its data, and a checkpoint is used only where its data
-is.
-Must not do I/O. Source: docs/design/wal.md.
+"""Decide which parts of a WAL are usable although slots are lost or damaged. Pure. See
+docs/design/wal.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,7 +13,7 @@ from penstock.stream.ports import StreamRange
 
 
 class BadSlot(NamedTuple):
-    """A slot that was durable and cannot be read, because it is gone or its bytes are wrong."""
+    """A durable slot that cannot be read, because it is missing or its bytes are wrong."""
 
     sequence: WalSequence
     key: str
@@ -31,8 +24,8 @@ class Loss(NamedTuple):
     """The effect of bad slots on one data stream.
 
     start_offset: the first offset that is not known to exist. end_offset: one after the last offset
-    that later slots hold; None if no later slot holds anything of the stream, so that the bad slots
-    held an unknown number of its records, perhaps none.
+    in later slots; None if no later slot contains data of the stream, so that the bad slots
+    contained an unknown number of its records, perhaps none.
     """
 
     stream_id: StreamId
@@ -49,17 +42,22 @@ class _Broken:
 
 @dataclass(slots=True)
 class Salvage:
-    """Select the usable ranges of a WAL. Pass every slot in order.
+    """Selects the usable ranges of a WAL. Pass every slot in order.
 
-    ends: of the streams that the writer still owns. data_of: the data stream of the same partition,
-    by stream.
+    A partition is unaffected only if its data stream continues without a gap after the last bad
+    slot, which proves that no bad slot contained its records. The streams of all other partitions
+    end before the first bad slot that may affect them, as if the writer had died there. Transaction
+    events and checkpoints are in the slot of their data, so none is used without it.
+
+    ends: of the streams that the writer still owns. data_of: maps each stream to the data stream of
+    its partition.
     """
 
     ends: dict[StreamId, Offset]
     data_of: Mapping[StreamId, StreamId]
     bad_slots: list[BadSlot] = field(default_factory=list[BadSlot])
     _proved: dict[StreamId, WalSequence] = field(default_factory=dict[StreamId, WalSequence])
-    """The last slot in which each data stream continued without a gap."""
+    """The last slot in which each data stream was contiguous."""
     _broken: dict[StreamId, _Broken] = field(default_factory=dict[StreamId, _Broken])
     _stopped: set[StreamId] = field(default_factory=set[StreamId])
 
@@ -84,8 +82,8 @@ class Salvage:
         return tuple(sorted(taken, key=_stream_id))
 
     def losses(self, accepted: Collection[WalSequence] = ()) -> Iterator[Loss]:
-        """Yield every data stream that a bad slot concerns or may concern. Accepted bad slots do
-        not count.
+        """Yield the loss of every data stream that a bad slot affects or may affect, ignoring
+        accepted slots.
         """
         for stream_id, end in sorted(self.ends.items() if self.bad_slots else ()):
             if not self._is_data(stream_id):

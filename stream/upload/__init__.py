@@ -1,1 +1,1 @@
-"""Upload the log cache as objects, commit them, and close streams without a rewrite."""
+"""Upload of the log cache as objects, commits, and closing streams in place."""

@@ -1,10 +1,5 @@
-"""Close streams without rewriting data: one transaction commits in place the WAL slots that hold
-what is not uploaded yet, and closes.
-
-Invariant: a stream leaves the cache and the slot table while the commit that closes it holds the
-lock of `CommitSequencer`, so that no upload in flight can commit it again and a later opening of
-the same stream starts clean (A -> B -> A). All of its data must be confirmed before.
-Source: AutoMQ `S3Stream#close`, `S3Storage#forceUpload`.
+"""Close streams without rewriting data: one transaction commits the WAL slots with data that is not
+uploaded in place, and closes the streams.
 """
 
 import asyncio
@@ -21,14 +16,14 @@ from penstock.stream.wal.slots import SlotTable
 
 
 class ClosingTimes(NamedTuple):
-    """The duration of the two parts of one closing, in seconds."""
+    """The durations of the two parts of one close, in seconds."""
 
     flush_s: float
     commit_s: float
 
 
 class Closer:
-    """Close streams. Many streams cost one RPC, unless they have very many ranges."""
+    """Closes streams. Many streams cost one RPC, unless they have very many ranges."""
 
     def __init__(
         self,
@@ -53,10 +48,11 @@ class Closer:
         self._forget = forget
 
     async def close(self, handles: Sequence[StreamHandle]) -> None:
-        """Commit in place and close. The caller must have refused appends and confirmed everything.
+        """Commit in place and close. The caller must have rejected appends and confirmed all data.
 
-        Forgets a stream that turns out to be fenced or deleted without closing it. Raises
-        WalFenced.
+        Streams leave the cache and the slot table while the lock of `CommitSequencer` is held, so
+        that no upload in flight commits them again, and a later opening starts clean (A -> B -> A).
+        Streams that are fenced or deleted are dropped without closing them. Raises WalFenced.
         """
         if (
             self._slots.range_count([handle.stream_id for handle in handles])
@@ -116,7 +112,7 @@ def _only(item: NewObject, stream_ids: set[StreamId]) -> NewObject | None:
 def _chunks_of(objects: Sequence[NewObject], config: StreamConfig) -> list[list[NewObject]]:
     """Split objects into chunks within the limits of one commit, at least one chunk, in slot order.
 
-    One object may exceed the limit of ranges alone.
+    A single object may exceed the range limit.
     """
     chunks: list[list[NewObject]] = [[]]
     range_count = 0

@@ -1,11 +1,4 @@
-"""Send commits to the controller one at a time, and repeat each until its outcome is known.
-
-Invariant: between the first try of a commit and its success, this process commits nothing else. A
-lost reply can therefore never let a later commit overtake an earlier one (the controller checks
-that every range begins at the end of its stream). A repeated commit may only lose ranges: those of
-streams that the controller says are not ours. Must not know what is committed.
-Source: AutoMQ `S3Storage` commit executor.
-"""
+"""Send commits to the controller one at a time, and retry each until its outcome is known."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +16,10 @@ _log = structlog.get_logger(__name__)
 
 
 class CommitSequencer:
-    """Send commits one after the other.
+    """Sends commits one after the other.
+
+    Between the first attempt of a commit and its success, this process commits nothing else, so a
+    lost response cannot cause a later commit to overtake an earlier one.
 
     Callers acquire `lock`, send one or more commits, and update their own state before they release
     it.
@@ -36,8 +32,8 @@ class CommitSequencer:
         rng: Random,
         on_stream_fenced: Callable[[StreamId], None],
     ) -> None:
-        """on_stream_fenced: called for a stream that another broker owns or that is deleted. The
-        next build must leave it out.
+        """on_stream_fenced: called for a stream that is deleted or owned by another broker. The
+        next build must omit it.
         """
         self._metadata = metadata
         self._config = config
@@ -46,12 +42,12 @@ class CommitSequencer:
         self.lock = asyncio.Lock()
 
     async def send(self, build: Callable[[], CommitObjects], *, until: float | None = None) -> bool:
-        """Commit what `build` returns. Repeat without a limit, with pauses of up to
+        """Send the commit returned by `build`. Retry without a limit, with pauses of up to
         retry_backoff_max_ms. The caller must hold `lock`.
 
-        until: a time of the loop's clock after which no try begins. Return False then, with an
-        unknown outcome, and as soon as a prepared object has expired; return True on success.
-        Raises WalFenced when this start of the broker may not commit any more.
+        until: event loop time after which no attempt begins. Return True on success, and False
+        after `until`, with an unknown outcome, or as soon as a prepared object has expired. Raises
+        WalFenced when this broker incarnation may not commit any more.
         """
         assert self.lock.locked(), "hold the lock to send commits"
         backoff = Backoff(

@@ -1,13 +1,5 @@
-"""Upload the log cache as objects, commit them in WAL order, then delete the WAL slots that they
+"""Upload the log cache as objects, commit them in WAL order, and delete the WAL slots that they
 replace.
-
-Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut. A
-block's slots are deleted only after its commit is in the backup of the controllers and in the
-manifest and a grace has passed, and never if they were committed in place. A stream that was closed
-meanwhile (it left `block.runs`) is left out of the commit: its bytes in the object are dead, and an
-object with nothing else expires.
-Every failure is retried: appends go on until the byte limits push back.
-Source: AutoMQ `DefaultUploadWriteAheadLogTask`.
 """
 
 import asyncio
@@ -49,8 +41,8 @@ T = TypeVar("T")
 
 _DELETE_TRIES_MAX = 5
 _UNDELETED_MAX = 10_000
-"""Slots whose deletion failed that are deleted with the next ones. What is left when the WAL ends,
-and what is more, is the janitor's.
+"""Slots whose deletion failed and is retried with the next ones. The janitor deletes any excess,
+and the rest when the WAL ends.
 """
 _ATTEMPT_S_MAX = 60.0
 UPLOAD_STEPS = ("prepare", "put", "commit")
@@ -70,8 +62,8 @@ class UploadedObject:
 
 
 def plan_objects(block: CacheSegment, config: StreamConfig) -> list[PlannedObject]:
-    """Plan the objects of a block: streams with much data get objects of their own, the others
-    share. Pure.
+    """Plan the objects of a block: streams with much data get their own objects, the others share.
+    Pure.
 
     An object exceeds the size limit by at most one entry.
     """
@@ -116,7 +108,7 @@ def _split(entries: list[AppendEntry], bytes_max: int) -> list[list[AppendEntry]
 
 @dataclass(slots=True)
 class UploadCounts:
-    """Counters of uploads. latencies: of whole steps, with all their tries."""
+    """Upload counters. latencies: of whole steps, including retries."""
 
     latencies: dict[str, LatencyHistogram] = field(
         default_factory=lambda: {step: LatencyHistogram() for step in UPLOAD_STEPS}
@@ -127,8 +119,14 @@ class UploadCounts:
 
 
 class Uploader:
-    """Upload blocks in the background: prepare, PUT in parallel, commit in order. Each block is one
-    task, a handful at most.
+    """Uploads blocks in the background, each in its own task: prepare, PUT in parallel, commit in
+    order.
+
+    Blocks are committed strictly in the order in which they were cut. WAL slots are deleted only
+    after their commit is in the controllers' backup and in the manifest and a grace period has
+    passed, and never if they were committed in place. A stream that was closed meanwhile is omitted
+    from the commit; an object without other streams expires. All failures are retried: appends
+    continue until the byte limits apply back-pressure.
     """
 
     def __init__(
@@ -145,7 +143,7 @@ class Uploader:
         on_failed: Callable[[StreamError], None],
     ) -> None:
         """on_committed: called while the commit lock is held; returns the keys of WAL slots to
-        delete after the grace.
+        delete after the grace period.
         """
         self._store = store
         self._metadata = metadata
@@ -166,20 +164,21 @@ class Uploader:
         self.counts = UploadCounts()
 
     def submit(self, block: CacheSegment) -> None:
-        """Begin the upload of a block. Call in the order in which blocks were cut."""
+        """Start the upload of a block. Call in the order in which blocks were cut."""
         self._last = self._loop.create_task(self._process(block, self._last))
         self._track(self._last)
 
     async def drained(self) -> None:
-        """Return when all blocks submitted so far are committed, or this broker start is fenced."""
+        """Return when all blocks submitted so far are committed, or this broker incarnation is
+        fenced.
+        """
         if self._last is not None:
             await asyncio.wait([self._last])
 
     async def stop(self) -> None:
         """Cancel uploads and deletions in flight.
 
-        The data is in the WAL, and recovery commits it. The janitor deletes the slots that are
-        left.
+        The data is in the WAL, and recovery commits it. The janitor deletes the remaining slots.
         """
         for task in self._tasks:
             task.cancel()
@@ -189,12 +188,12 @@ class Uploader:
     async def _process(self, block: CacheSegment, before: asyncio.Task[bool] | None) -> bool:
         """Upload and commit one block; return whether it is committed.
 
-        If the block before it was not committed, it must not be either: its `wal_committed` would
-        skip the slots of that block.
+        A block must not be committed unless the previous one was: its `wal_committed` would skip
+        the slots of that block.
         """
         try:
-            # Until the commit: prepared objects of blocks far ahead of it would expire, and all
-            # that had waited would be uploaded again, one after the other.
+            # Held until the commit: prepared objects of blocks far ahead would expire, and all of
+            # them would have to be uploaded again.
             async with self._uploads:
                 uploaded, prepared_at = await self._upload(block)
                 if before is not None and not await asyncio.shield(before):
@@ -220,9 +219,9 @@ class Uploader:
     ) -> None:
         """Commit the objects of a block. Upload them again under other ids if they have expired.
 
-        Prepared objects expire when the controller was away for long. If the first commit succeeded
-        and its reply was lost, the controller skips the ranges of the second and destroys its
-        objects; the janitor deletes objects that expired.
+        Prepared objects expire when the controller is unavailable for long. If the first commit
+        succeeded and its response was lost, the controller skips the ranges of the second and
+        destroys its objects; the janitor deletes expired objects.
         """
         reuse_s = self._config.prepared_reuse_ms / 1000
         began = self._loop.time()
@@ -272,10 +271,10 @@ class Uploader:
             )
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat an idempotent call until it succeeds. Only WalFenced ends it.
+        """Retry an idempotent call until it succeeds. Only WalFenced ends it.
 
-        A try that times out doubles the timeout of the next one, up to a limit: with a slow store
-        no try would ever finish, and controllers that are behind would keep working on requests
+        An attempt that times out doubles the timeout of the next one, up to a limit: otherwise no
+        attempt would ever finish on a slow store, and overloaded controllers would process requests
         whose callers have given up.
         """
         backoff = Backoff(
@@ -306,9 +305,9 @@ class Uploader:
             await asyncio.sleep(backoff.next_s())
 
     def _delete_after_grace(self, keys: list[str], position: int) -> None:
-        """Delete slots once they are useless to recoveries and readers.
+        """Delete slots once neither recovery nor readers need them.
 
-        position: of the metadata that make them useless.
+        position: the metadata position from which they are not needed.
         """
         self._track(self._loop.create_task(self._delete(keys, position)))
 
@@ -344,7 +343,7 @@ class Uploader:
 def _commit_of(block: CacheSegment, uploaded: list[UploadedObject]) -> CommitObjects:
     """Return the commit of the uploaded ranges whose streams are still in the block.
 
-    Without any of them, the commit only moves the committed slot of the WAL.
+    If there are none, the commit only advances the committed slot of the WAL.
     """
     objects: list[NewObject] = []
     for item in uploaded:

@@ -1,1 +1,3 @@
-"""Implement the write-ahead log on objects: when to PUT what, and which appends are durable."""
+"""The write-ahead log on object storage: when to PUT which groups, and which appends are
+durable.
+"""

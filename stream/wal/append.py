@@ -1,6 +1,4 @@
-"""Define what one call of `Storage.append` puts into the WAL: entries that share a slot, and a
-callback.
-"""
+"""The unit that `Storage.append` adds to the WAL: entries that share a slot, and a callback."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias

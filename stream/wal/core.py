@@ -1,11 +1,5 @@
-"""Decide the group commit of the WAL: which groups share a slot, when a slot is written, and which
-groups may be acknowledged.
-
-Invariants: slots are numbered without gaps in the order of their groups. A group lies in exactly
-one slot. Bulks are acknowledged in slot order, and only while every earlier slot is durable. After
-`fail` nothing is ever acknowledged. No I/O and no clock: `now` is in seconds of a monotonic clock.
-Must not know what a group is.
-Source: AutoMQ `DefaultWriter`, `BulkWriter`.
+"""Group commit of the WAL: which groups share a slot, when a slot is written, and which groups may
+be acknowledged. Pure: `now` is in seconds of a monotonic clock.
 """
 
 from collections import deque
@@ -24,11 +18,11 @@ _GAP_MAX_S = 0.02
 _PAUSE_GAPS = 4
 _AGAIN_S_MIN = 0.001
 _AGAIN_S_MAX = 0.005
-"""Limits of how long after an acknowledgment a bulk waits for the clients that were acknowledged:
-half as long as their PUT took. Timers of uvloop have steps of 1 ms.
+"""Limits of how long after an acknowledgment a bulk waits for further requests of the acknowledged
+clients: half as long as their PUT took. uvloop timers have a resolution of 1 ms.
 """
 _AGAIN_BYTES_MAX = 65_536
-"""Size of a bulk up to which the PUT costs more than the bytes, so that waiting saves PUTs."""
+"""Bulk size up to which the PUT costs more than the bytes, so that waiting saves PUTs."""
 _NOT_SEALED = WalSequence(-1)
 
 
@@ -51,8 +45,12 @@ class Bulk(Generic[G]):
 
 
 class WalCore(Generic[G]):
-    """Move bulks through their states: open, sealed (has a slot), in flight, durable, acknowledged;
-    or all failed at once.
+    """Moves bulks through their states: open, sealed (has a slot), in flight, durable,
+    acknowledged; or all failed.
+
+    Slots are numbered without gaps in the order of their groups, and each group is in exactly one
+    slot. Bulks are acknowledged in slot order, once every earlier slot is durable. After `fail`,
+    nothing is acknowledged.
     """
 
     def __init__(self, config: StreamConfig) -> None:
@@ -92,7 +90,7 @@ class WalCore(Generic[G]):
 
     @property
     def oldest_opened_at(self) -> float | None:
-        """When the oldest bulk that is not acknowledged got its first group; None if all are
+        """When the oldest unacknowledged bulk received its first group; None if all are
         acknowledged.
         """
         oldest = (
@@ -106,7 +104,7 @@ class WalCore(Generic[G]):
 
     @property
     def end(self) -> WalSequence:
-        """The slot of the next bulk that is sealed."""
+        """The slot that the next sealed bulk gets."""
         return self._next
 
     @property
@@ -139,16 +137,16 @@ class WalCore(Generic[G]):
             self._seal(bulk)
 
     def flush(self) -> WalSequence:
-        """Seal the open bulk. All groups appended so far are durable when `acknowledged_end` has
-        reached the returned slot.
+        """Seal the open bulk. All groups appended so far are durable when `acknowledged_end`
+        reaches the returned slot.
         """
         if self._open is not None:
             self._seal(self._open)
         return self._next
 
     def next_bulk(self, now: float) -> Bulk[G] | None:
-        """Return a bulk whose PUT must begin now, or None. Call until None after every event and at
-        `wake_at`.
+        """Return a bulk whose PUT must begin now, or None. Call until it returns None, after every
+        event and at `wake_at`.
         """
         if self._failed or self._in_flight_count >= self._in_flight_max:
             return None
@@ -164,16 +162,14 @@ class WalCore(Generic[G]):
         return bulk
 
     def wake_at(self, now: float) -> float | None:
-        """Return when `next_bulk` may return a bulk without a further event; None if only an event
-        can cause it.
-        """
+        """Return when `next_bulk` may return a bulk without a further event, or None."""
         if self._failed or self._open is None or self._in_flight_count >= self._in_flight_max:
             return None
         return self._due_at(self._open, now)
 
     def put_succeeded(self, sequence: WalSequence, now: float) -> list[Bulk[G]]:
-        """Note that the slot is durable. Return the bulks that may be acknowledged now, in slot
-        order.
+        """Mark the slot as durable. Return the bulks that may be acknowledged now, in
+        slot order.
         """
         if self._failed:
             return []
@@ -192,8 +188,8 @@ class WalCore(Generic[G]):
         return acknowledged
 
     def fail(self) -> list[Bulk[G]]:
-        """End the WAL, because a slot is fenced or could not be written. Return, in order, all
-        bulks that will never be acknowledged.
+        """End the WAL, because a slot is fenced or could not be written. Return all bulks that will
+        never be acknowledged, in order.
         """
         pending = [*self._started, *self._sealed]
         if self._open is not None:
@@ -232,10 +228,10 @@ class WalCore(Generic[G]):
         self._open = None
 
     def _expect_again(self, acknowledged: list[Bulk[G]], now: float) -> None:
-        """Expect that clients whose small appends are acknowledged append again at once.
+        """Expect further appends from clients whose small appends are acknowledged.
 
-        Without this, the first of 8 clients that wait for each answer gets a PUT of its own, and
-        the other 7 share the next one: two PUTs for 8 requests, and two waits for each client.
+        Otherwise, if 8 clients wait for each response, the first one gets its own PUT and the other
+        7 share the next one: two PUTs for 8 requests, and two waits per client.
         """
         waiting = 0 if self._open is None else len(self._open.groups)
         if sum(bulk.size_bytes for bulk in acknowledged) <= _AGAIN_BYTES_MAX:
@@ -246,10 +242,10 @@ class WalCore(Generic[G]):
             self._again_count = 0
 
     def _due_at(self, bulk: Bulk[G], now: float) -> float:
-        """Return when the open bulk is sealed by time.
+        """Return when the open bulk is due by time.
 
         An idle system writes at once, a busy one batches, and clients that wait for this bulk are
-        delayed only for those that the last one acknowledged.
+        only delayed for those acknowledged with the last one.
         """
         return max(self._last_put + self._interval_s, self._wanted_at(bulk, now))
 

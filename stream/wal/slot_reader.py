@@ -1,9 +1,4 @@
-"""Read the index of a WAL slot, usually with one GET of its tail.
-
-Invariant: the slot number and the writer in the header match the key. A free slot is None, never an
-error. Reading again tells damage in transit from a damaged object. Recovery and the readers of the
-tail use this module.
-"""
+"""Read the index of a WAL slot, usually with one GET of its tail."""
 
 from collections.abc import Callable
 
@@ -36,7 +31,9 @@ async def read_slot(
 ) -> ObjectIndex | None:
     """Return the index of the slot, or None if the slot is free.
 
-    cache_slot: called if one GET brought the whole slot. Raises ObjectCorrupt, ObjectStoreError.
+    Slots are read again if their bytes are damaged, to rule out damage in transit.
+
+    cache_slot: called if one GET returned the whole slot. Raises ObjectCorrupt, ObjectStoreError.
     """
     for _ in range(_READ_TRIES - 1):
         try:
@@ -63,9 +60,11 @@ async def _read_once(
     except ObjectNotFound:
         return None
     if isinstance(index, NeedMore):
-        raise ObjectCorrupt(key, index.position, "the index is longer than its footer says")
+        raise ObjectCorrupt(key, index.position, "the index is longer than declared in the footer")
     if index.header.sequence != sequence or (not index.is_fence and index.header.writer != writer):
-        raise ObjectCorrupt(key, 0, f"holds slot {index.header.sequence} of {index.header.writer}")
+        raise ObjectCorrupt(
+            key, 0, f"contains slot {index.header.sequence} of {index.header.writer}"
+        )
     if cache_slot is not None and not index.is_fence and len(tail.data) == tail.size_bytes:
         cache_slot(key, index, tail.data)
     return index

@@ -1,11 +1,5 @@
-"""Put one object into one WAL slot and find out for certain whether it is ours: with retries, a
-comparison after 412 (Precondition Failed), and a second PUT (hedge) beside a slow one.
-
-Invariants: every try sends the same bytes to the same key, so any number of tries, parallel or not,
-leaves one object there. Success means that the slot holds our object: the footers are equal, and
-they cover writer, slot and every block by CRC. WalFenced means that it holds a sound object that is
-not ours, which no retry can change. Must not know which slots exist.
-Source: AutoMQ's hedged WAL PUT; SlateDB's WAL fencing.
+"""Write one object to a WAL slot and determine whether it is ours: with retries, a comparison after
+412 (Precondition Failed), and a hedge for slow PUTs.
 """
 
 import asyncio
@@ -31,12 +25,12 @@ _FIRST_GUESS_S = 1.0
 _DURATION_WEIGHT = 0.1
 _SIZE_UNIT_BYTES = 1 << 20
 _HEDGES_SAVED_MAX = 3.0
-"""Limit of the second PUTs that a quiet time saves up."""
+"""Limit of the hedges that accumulate in a quiet period."""
 
 
 @dataclass(slots=True)
 class PutCounts:
-    """Counters of PUTs. latencies: of slots, from the first try until the outcome is certain."""
+    """PUT counters. latencies: of slots, from the first attempt until the outcome is certain."""
 
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     written_bytes: int = 0
@@ -45,17 +39,22 @@ class PutCounts:
 
 
 class SlotWriter:
-    """Write slots; measure how long PUTs take at present. There is one per WAL.
+    """Writes slots, and measures how long PUTs take. There is one per WAL.
+
+    Every attempt sends the same bytes to the same key, so retries and hedges leave exactly one
+    object. Success means that the footer of the stored object equals ours; it contains CRCs of the
+    header, and thus writer and slot, and of every block. WalFenced means that the slot contains an
+    intact object that is not ours, which no retry can change.
 
     Durations are measured per unit of size (one unit, and one for each MiB), because a bulk of 8
-    MiB takes longer than a small one. Second PUTs have a budget, a share of all PUTs: a store that
-    is slow because it is busy must not get twice the work.
+    MiB takes longer than a small one. Hedges are limited to a share of all PUTs: a store that is
+    slow because it is busy must not get twice the work.
     """
 
     def __init__(self, store: ObjectStore, config: StreamConfig, rng: Random) -> None:
         self._store = store
         self.config = config
-        """May be replaced; the next PUT uses it."""
+        """May be replaced; takes effect with the next PUT."""
         self._rng = rng
         self._clock = asyncio.get_running_loop().time
         self._unit_s = _FIRST_GUESS_S
@@ -64,8 +63,8 @@ class SlotWriter:
         self.counts = PutCounts()
 
     async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """Return when the slot holds our object. Raises WalFenced, or WalFailed when the deadline
-        ends without a certain outcome.
+        """Return when the slot contains our object. Raises WalFenced, or WalFailed if the outcome
+        is not certain by the deadline.
         """
         begun = self._clock()
         deadline = begun + self.config.wal_put_deadline_ms / 1000
@@ -99,13 +98,13 @@ class SlotWriter:
                 return
 
     async def stopped(self) -> None:
-        """Return when no try is in flight. Cancel the writes before."""
+        """Return when no attempt is in flight. Cancel the writes first."""
         while self._tries:
             await asyncio.wait(self._tries)
 
     async def _round(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """Make one try, and a second beside it if the first takes long. The first success or fence
-        decides, otherwise the last error.
+        """Make one attempt, and a hedge if it is slow. The first success or fence decides,
+        otherwise the last error.
         """
         if not self.config.wal_hedge_factor:
             return await self._try(key, sequence, built)
@@ -146,12 +145,12 @@ class SlotWriter:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tries.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieve the error of a try that lost, or asyncio logs it
+            task.exception()  # retrieve the error of the losing attempt; otherwise asyncio logs it
 
     async def _try(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """PUT once. If the slot is taken, compare the object in it.
+        """PUT once. If the slot is taken, compare the stored object.
 
-        Only a sound object decides, of whatever version: a damaged answer raises ObjectCorrupt, and
+        Only an intact object of any version is conclusive: damaged bytes raise ObjectCorrupt, and
         the caller tries again.
         """
         try:
@@ -162,12 +161,14 @@ class SlotWriter:
                 return
             if len(tail.data) != min(TAIL_BYTES, tail.size_bytes):
                 raise ObjectCorrupt(
-                    key, 0, f"the answer has {len(tail.data)} bytes of a tail of {tail.size_bytes}"
+                    key,
+                    0,
+                    f"the response contains {len(tail.data)} bytes of a tail of {tail.size_bytes}",
                 ) from None
             try:
                 found = parse_tail(tail.data, tail.size_bytes, key)
             except FormatUnknown as error:
-                # It is sound and not ours: most likely the fence of a newer broker.
+                # It is intact and not ours: most likely the fence of a newer broker.
                 raise WalFenced(sequence, f"an object with {error.what}") from None
             by = "an object that is not ours"
             if not isinstance(found, NeedMore):

@@ -1,9 +1,5 @@
-"""Track the durable WAL slots whose data is not uploaded completely: what can be committed in
-place, and what may be deleted.
-
-Invariants: slots are in order. A slot that the metadata have as an object is never returned for
-deletion, because the controller owns it. A slot is returned only when everything below
-`wal_committed` is committed. Must not do I/O.
+"""Track durable WAL slots whose data is not completely uploaded: which can be committed in place,
+and which may be deleted. Pure.
 """
 
 from collections import deque
@@ -23,12 +19,12 @@ class DurableSlot:
     key: str
     size_bytes: int
     ranges: dict[StreamId, StreamRange]
-    """Ranges that are not committed. Closing a stream removes its range."""
+    """Uncommitted ranges. Closing a stream removes its range."""
     in_place: bool = False
 
 
 class SlotRange(NamedTuple):
-    """A range that only a WAL slot has. object_size_bytes: of the whole slot."""
+    """A range that is only in a WAL slot. object_size_bytes: size of the whole slot."""
 
     sequence: WalSequence
     object_size_bytes: int
@@ -36,8 +32,8 @@ class SlotRange(NamedTuple):
 
 
 class SlotTable:
-    """The slots from the committed one to the acknowledged end: a few hundred at most, because the
-    age and the size of cache blocks are limited.
+    """The slots from the committed one to the acknowledged end, in order: a few hundred at most,
+    because the age and the size of cache blocks are limited.
     """
 
     def __init__(self) -> None:
@@ -58,7 +54,7 @@ class SlotTable:
         )
 
     def range_count(self, stream_ids: Sequence[StreamId]) -> int:
-        """Return how many ranges a commit in place of these streams adds to the metadata."""
+        """Return how many ranges a commit of these streams in place adds to the metadata."""
         wanted = frozenset(stream_ids)
         return sum(len(_common(wanted, slot)) for slot in self._slots)
 
@@ -89,19 +85,20 @@ class SlotTable:
         return list(islice(found, limit))
 
     def forget(self, stream_ids: Iterable[StreamId]) -> None:
-        """Remove the ranges of streams, because they are committed or belong to another owner."""
+        """Remove the ranges of streams that are committed or belong to another owner."""
         wanted = frozenset(stream_ids)
         for slot in self._slots:
             for stream_id in _common(wanted, slot):
                 del slot.ranges[stream_id]
 
     def commit(self, end: WalSequence, is_object: Callable[[str], bool]) -> list[str]:
-        """Note that everything below slot `end` is committed. Return the keys of slots that nothing
-        will ever refer to.
+        """Mark everything below slot `end` as committed. Return the keys of slots that will never
+        be referenced.
 
-        is_object: whether the metadata, with this commit, have the slot with this key as an object.
-        They do not have every slot that was taken in place: the controller skips ranges of streams
-        that were deleted, and ranges that were trimmed. It registers no slot below `end` again.
+        is_object: returns whether the metadata, including this commit, contain the slot with this
+        key as an object, which the controller owns. Not every slot that was taken in place is an
+        object: the controller skips deleted streams and trimmed ranges. It registers no slot below
+        `end` again.
         """
         keys: list[str] = []
         while self._slots and self._slots[0].sequence < end:
@@ -112,8 +109,8 @@ class SlotTable:
 
 
 def _common(wanted: frozenset[StreamId], slot: DurableSlot) -> AbstractSet[StreamId]:
-    """Return the wanted streams that have ranges in the slot. Goes through the smaller of both: one
-    of 10,000 partitions closes, or all, whose slots have few streams each.
+    """Return the wanted streams that have ranges in the slot. Iterates over the smaller set: either
+    one of 10,000 partitions closes, or all of them, while each slot contains few streams.
     """
     if len(wanted) < len(slot.ranges):
         return wanted & slot.ranges.keys()

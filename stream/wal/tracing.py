@@ -1,11 +1,9 @@
-"""Define the port through which the write path reports to a tracer: a request arrives, lies in a
-bulk, is durable, is answered.
+"""Port for traces of the write path: a request arrives, joins a bulk, becomes durable, and is
+answered.
 
-Invariants: whether a request is traced is decided once, when it arrives, before anything is built;
-a request that is not traced costs one comparison. The write path never waits for a trace, and no
-method may raise or block. `Storage.tracing` is None without a tracer.
-Source: OpenTelemetry's tracing API, of which nothing is imported: `deploy.node.traces` implements
-this port.
+Whether a request is traced is decided once, when it arrives; an untraced request costs one
+comparison. The write path never waits for a trace, and no method may raise or block.
+`deploy.node.traces` implements this port with OpenTelemetry.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,25 +14,25 @@ from penstock.stream.wal.append import WalAppend
 
 
 class RequestTrace(Protocol):
-    """The trace of one request of a writer."""
+    """The trace of one writer request."""
 
     def appended(self, done: Callable[[Exception | None], None]) -> None:
-        """Note that a group of the request was appended.
+        """Record that a group of the request was appended.
 
         done: the callback that was passed to `Storage.append`; it identifies the group.
         """
         ...
 
     def ended(self, errors: Sequence[str]) -> None:
-        """Note that the request was answered with these errors, if any. Its groups
-        may still be in flight if the writer does not wait for them.
+        """Record that the response was sent, with these errors, if any. Groups of the request may
+        still be in flight if the writer does not wait for them.
         """
         ...
 
 
 class BulkTrace(Protocol):
-    """The trace of the PUT of one bulk with a traced request in it. Exactly one method is
-    called.
+    """The trace of the PUT of a bulk that contains a traced request. Exactly one method
+    is called.
     """
 
     def written(self, key: str, size_bytes: int) -> None: ...
@@ -44,12 +42,12 @@ class BulkTrace(Protocol):
 
 class Tracing(Protocol):
     def begin(self, received_at: float, client: str) -> RequestTrace | None:
-        """Return the trace of a request, or None if it is not traced.
+        """Return the trace of a request, or None if it is not sampled.
 
-        received_at: a time of the loop's clock.
+        received_at: event loop time.
         """
         ...
 
     def put_began(self, sequence: WalSequence, groups: Sequence[WalAppend]) -> BulkTrace | None:
-        """Return the trace of a PUT, or None if the bulk has no traced request."""
+        """Return the trace of a PUT, or None if the bulk contains no traced request."""
         ...

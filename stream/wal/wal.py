@@ -1,11 +1,4 @@
-"""Drive the WAL with one task per slot and one timer.
-
-Invariants: a slot is never skipped, and its bytes are the same in every try. Groups are handed on
-strictly in slot order. After a fence, or a slot that could not be written, nothing is handed on and
-every waiting group fails, in order.
-Must not touch streams or caches: it calls `on_durable` and `on_failed`. Source: AutoMQ
-`DefaultWriter`; SlateDB's WAL fencing by put-if-absent.
-"""
+"""Runs the WAL with one task per slot and one timer."""
 
 import asyncio
 from collections.abc import Callable
@@ -45,8 +38,11 @@ class DurableBulk:
 
 
 class Wal:
-    """The write-ahead log. Use it from one event loop; `append` and the callbacks are
-    synchronous.
+    """The write-ahead log. Use it from one event loop; `append` and the callbacks are synchronous.
+
+    Slots are never skipped, and every attempt writes the same bytes. Groups are passed on strictly
+    in slot order. After a fence, or a slot that could not be written, all waiting groups fail, in
+    order.
     """
 
     def __init__(
@@ -62,7 +58,7 @@ class Wal:
         tracing: Tracing | None = None,
     ) -> None:
         """on_durable: called in slot order. on_failed: called once, with every group that was not
-        handed to on_durable.
+        passed to on_durable.
         """
         self._tracing = tracing
         self._identity = identity
@@ -78,7 +74,7 @@ class Wal:
         self._poll_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        """Kept here because uvloop returns a handle without its time if that time has passed."""
+        """Stored here because uvloop timer handles do not return their time once it has passed."""
         self._waiters: list[tuple[WalSequence, asyncio.Future[None]]] = []
         self._failure: StreamError | None = None
 
@@ -101,7 +97,7 @@ class Wal:
 
     @property
     def unacknowledged_s(self) -> float:
-        """Age in seconds of the oldest group that is not acknowledged; 0 if there is none."""
+        """Age in seconds of the oldest unacknowledged group; 0 if there is none."""
         opened_at = self._core.oldest_opened_at
         return 0.0 if opened_at is None else max(0.0, self._clock() - opened_at)
 
@@ -137,14 +133,14 @@ class Wal:
             raise self._failure
 
     async def stopped(self) -> None:
-        """Return when no PUT is in flight any more. Call `fail` before."""
+        """Return when no PUT is in flight. Call `fail` first."""
         while self._puts:
             await asyncio.wait(self._puts)
         await self._slots.stopped()
 
     def fail(self, failure: StreamError) -> None:
-        """End at once: groups that are not acknowledged fail, in order. Idempotent. To end without
-        loss, flush first.
+        """End immediately: unacknowledged groups fail, in order. Idempotent. To end without loss,
+        flush first.
         """
         if self._failure is not None:
             return
@@ -175,7 +171,7 @@ class Wal:
             self._timer, self._timer_at = self._loop.call_at(wake_at, self._on_timer), wake_at
 
     def _on_timer(self) -> None:
-        """Poll. If the deadline has moved since the timer was set, `_poll` sets another timer."""
+        """Poll. If the deadline has changed since the timer was set, `_poll` sets another timer."""
         self._timer = None
         self._poll()
 

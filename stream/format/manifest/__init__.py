@@ -1,3 +1,3 @@
-"""Define the public manifest as bytes and values. The controller writes it, `lake.manifest` reads
-it.
+"""Encoding and model of the public manifest, which the controller writes and
+`lake.manifest` reads.
 """

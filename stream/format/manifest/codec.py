@@ -1,14 +1,9 @@
-"""Encode and decode the manifest: one object per publication, with sections that are compressed and
-checked one by one, and root and footer at its end.
+"""Encode and decode the manifest. **Stored: changes need a new VERSION.**
 
-    header | sections (pages, shards) | root | footer
+header | sections (pages, shards) | root | footer
 
-Invariants: nothing is used before its CRC-32C is verified, and nothing is allocated by a length
-beyond `SECTION_BYTES_MAX`. Contradictory content raises ObjectCorrupt with the object's key and the
-position, a sound manifest of a newer format FormatUnknown. The footer has the same size, and its
-CRC, version and magic the same places, in every version. Columns are packed arrays, so that 100,000
-entries decode in about 30 ms.
-Must not do I/O. Layout: `docs/reference/formats.md` 7. **Stored: a change needs a new VERSION.**
+Sections are compressed and have their own CRC-32C. docs/reference/formats.md, section 7, describes
+the layout.
 """
 
 import sys
@@ -42,7 +37,7 @@ MAGIC = b"PNSTMNFT"
 END_MAGIC = b"TFMNTSNP"
 VERSION = 3
 FEATURES_KNOWN = 0
-"""Bits of required features that this reader understands, as in `stream.format.layout`."""
+"""Required feature bits supported by this reader, as in `stream.format.layout`."""
 
 HEADER = Struct(">8sH6x")
 # root: position, stored bytes, raw bytes, CRC of the stored bytes; controller epoch, manifest
@@ -50,10 +45,11 @@ HEADER = Struct(">8sH6x")
 FOOTER = Struct(">QIIIqqIIH2xI8s")
 FOOTER_CRC_AT = 48
 SECTION_BYTES_MAX = 64 << 20
-"""Limit of a section, raw and stored: about 400,000 topics, or 800,000 entries in one shard."""
+"""Limit of a section, both stored and raw: about 400,000 topics, or 800,000 entries in one shard.
+"""
 
 _SLACK_BYTES = 1_024
-"""How much zstd enlarges incompressible input at most."""
+"""Maximum growth of incompressible input with zstd."""
 
 _LEVEL = 3
 """Level 1 is not faster for a few KiB; level 9 saves 8 % and takes three times as long."""
@@ -111,8 +107,8 @@ class Draft:
         return ref
 
     def finish(self, root: ManifestRoot) -> list[bytes]:
-        """Return the whole object. The root is the last section, so that one read of the end
-        returns it.
+        """Return the complete object. The root is the last section, so it is part of the first read
+        of the tail.
         """
         assert root.version == self.version, f"root {root.version} in draft {self.version}"
         at = self.add(_encode(root))
@@ -197,7 +193,7 @@ def unpack_section(stored: bytes | memoryview, ref: SectionRef, key: str) -> mem
         raise ObjectCorrupt(key, ref.position, str(error)) from None
     if len(raw) != ref.raw_bytes:
         raise ObjectCorrupt(
-            key, ref.position, f"a section of {len(raw)} bytes, its reference says {ref.raw_bytes}"
+            key, ref.position, f"a section has {len(raw)} bytes instead of {ref.raw_bytes}"
         )
     return raw
 
@@ -222,7 +218,7 @@ def encode_entries(entries: Entries) -> bytes:
 
 
 def decode_entries(raw: memoryview, page: PageRef, key: str) -> Entries:
-    """Decode a page and check it against its reference. Raises ObjectCorrupt."""
+    """Decode a page and verify it against its reference. Raises ObjectCorrupt."""
     at = page.section.position
     try:
         entries = _entries(_page_decoder.decode(raw), key, at)
@@ -274,8 +270,8 @@ def encode_shard(shard: Shard) -> bytes:
 
 
 def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
-    """Decode a shard. Raises ObjectCorrupt unless the pages and entries of each stream follow one
-    another up to its committed end.
+    """Decode a shard. Raises ObjectCorrupt unless the pages and entries of each stream are
+    contiguous up to its committed end.
     """
     at = ref.position
     try:
@@ -299,7 +295,7 @@ def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
 
 
 def join_entries(parts: Sequence[Entries]) -> Entries:
-    """Concatenate entries. Only the spans survive: the caller stores where each part begins."""
+    """Concatenate entries. Part boundaries are not retained; the caller stores them."""
     spans = (high - low for part in parts for low, high in pairwise(part.bounds))
     joined = replace(Entries.empty(0), bounds=array("q", accumulate(spans, initial=0)))
     keys: list[str] = []
@@ -329,7 +325,7 @@ class _EntryColumns(NamedTuple):
         try:
             bounds = array("q", accumulate(self.spans[first:last], initial=start_offset))
         except OverflowError:
-            raise ObjectCorrupt(*self.at, "offsets beyond 64 bits") from None
+            raise ObjectCorrupt(*self.at, "offsets exceed 64 bits") from None
         return Entries(
             bounds,
             self.record_counts[first:last],
@@ -378,7 +374,7 @@ def _entry_columns(wire: _EntriesWire, key: str, at: int) -> _EntryColumns:
         or min(object_sizes) < 1
         or min(stored_ids) < OWN_STREAM
     ):
-        raise ObjectCorrupt(key, at, "an entry with a negative number, or without offsets")
+        raise ObjectCorrupt(key, at, "an entry has a negative number or an empty offset range")
     return _EntryColumns(
         spans, counts, sizes, timestamps, object_sizes, stored_ids, wire.roles, keys, (key, at)
     )
@@ -397,7 +393,7 @@ def _stream_row(stream: StreamEntry) -> tuple[int, ...]:
 
 
 class _StreamTaker:
-    """Give each stream in turn its part of the pages and entries of a shard."""
+    """Splits the pages and entries of a shard by stream, in order."""
 
     def __init__(self, pages: list[PageRef], columns: _EntryColumns) -> None:
         self._pages = pages
@@ -424,11 +420,13 @@ class _StreamTaker:
             self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise ObjectCorrupt(*self._columns.at, "a shard whose streams do not add up")
+        raise ObjectCorrupt(
+            *self._columns.at, "the streams of the shard do not add up to its columns"
+        )
 
 
 def _check_stream(stream: StreamEntry, key: str, at: int) -> None:
-    """Check that pages, then inline entries, cover the stream without a gap from the log start (or
+    """Verify that pages, then inline entries, cover the stream without a gap from the log start (or
     below) to the committed end.
     """
     spans = [(page.start_offset, page.end_offset) for page in stream.pages]

@@ -1,35 +1,36 @@
-"""Define leases: a long job asks the cluster to keep the objects that its manifest names.
+"""Read leases: a long job asks the cluster to keep the objects listed in its manifest.
 
-A lease is a small JSON object for each renewal. Its holder deletes the earlier renewals, and all of
-them at the end. While one exists and its time is not over, nothing is deleted that was destroyed at
-or after the metadata offset of the manifest.
-Invariants: clocks are never compared with each other. The holder counts `ttl_ms` from its request
-for the renewal, the active controller from when it first saw it, which is later, both by their
-monotonic clocks. Each renewal has a key of its own and is written before the last one is deleted,
-so that deleting an expired renewal never hits a live lease. Two bounds of seven days use wall
-clocks, where an error of an hour does no harm: from the PUT of the renewal and from the publication
-of the manifest, regardless of the lease. A damaged lease holds everything for that time. WAL slots
-do not obey leases: brokers delete them a minute after their data was committed, and a reader plans
-those offsets again (docs/design/manifest.md, docs/design/fencing.md).
-Source: Gray & Cheriton, "Leases" (SOSP 1989).
+docs/design/manifest.md and docs/design/fencing.md describe leases and clocks. WAL slots ignore
+leases: brokers delete them a minute after their data is committed, and readers plan those offsets
+again.
 """
 
 import msgspec
 
 LEASE_MS_MAX = 7 * 24 * 3_600_000
 LEASES_MAX = 1_000
-"""Limit for one cluster. Further leases, in key order, are neither created nor obeyed."""
+"""Limit for one cluster. Further leases, in key order, are neither created nor honored."""
 
 LEASE_BYTES_MAX = 4_096
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """One stored renewal."""
+    """One stored renewal, a small JSON object. While a lease is valid, objects that were destroyed
+    at or after its metadata offset are not deleted.
+
+    Each renewal has its own key and is written before the previous one is deleted, so deleting an
+    expired renewal never hits a live lease.
+
+    Clocks are never compared: the holder counts `ttl_ms` from its request, and the active
+    controller from when it first saw the renewal, which is later, both with monotonic clocks.
+    Independently of `ttl_ms`, a renewal expires seven days after its PUT and after the publication
+    of its manifest, by wall clocks. A damaged lease protects all objects for that time.
+    """
 
     owner: str
     ttl_ms: int
     manifest_version: int
     metadata_offset: int
-    """The metadata offset of the manifest: it names nothing that was destroyed below it."""
+    """The metadata offset of the manifest, which lists no object that was destroyed below it."""
     published_ms: int
     """When the manifest was published, in milliseconds since 1970."""

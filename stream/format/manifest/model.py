@@ -1,10 +1,5 @@
-"""Define the content of the manifest as values: root, topics, shards of partitions, and entries of
-objects in columns.
-
-Invariants: an `Entries` is contiguous, so its bounds describe every range. Columns are arrays of
-64-bit numbers, never an object per entry, because one partition may have 100,000 of them. A root
-and the sections that it refers to are from one moment; sections are never changed.
-Must not know bytes (`codec`) or the store. Source: Iceberg's manifest lists and manifests.
+"""The contents of the manifest: root, topics, shards of partitions, and columns of
+object entries.
 """
 
 from array import array
@@ -26,24 +21,24 @@ from penstock.protocol.batch.header import merged_newest
 from penstock.stream.ports import BrokerIncarnation
 
 PARTITIONS_PER_SHARD = 256
-"""Partitions in one shard, the unit that is rewritten when one of its partitions changes, and that
-a reader of a topic gets with one request.
+"""Partitions in one shard, which is rewritten when one of its partitions changes, and which a
+reader of a topic fetches with one request.
 """
 
 PAGE_ENTRIES_MAX = 1_024
-"""Entries of one partition in one page, 20 to 40 KiB: readers fetch it to find an offset, and
+"""Entries of one partition in one page, 20 to 40 KiB: readers fetch a page to find an offset, and
 compaction rewrites it.
 """
 
 INLINE_ENTRIES_MAX = 64
-"""Newest entries of a partition that its shard holds itself. Further entries become a page, so that
-each small change writes fewer bytes.
+"""Newest entries of a partition that are stored in its shard. Further entries become a page, so
+that each small change writes fewer bytes.
 """
 
 
 class SectionRef(NamedTuple):
-    """Where a compressed section lies: in the object of manifest version `version`. crc: CRC-32C of
-    the stored bytes.
+    """The location of a compressed section in the object of manifest version `version`. crc:
+    CRC-32C of the stored bytes.
     """
 
     version: int
@@ -54,7 +49,7 @@ class SectionRef(NamedTuple):
 
 
 class LiveWal(msgspec.Struct, frozen=True, array_like=True):
-    """A WAL that has not ended. Slots from `first_slot` may hold uncommitted data."""
+    """A WAL that has not ended. Slots from `first_slot` on may contain uncommitted data."""
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -66,26 +61,24 @@ class LiveWal(msgspec.Struct, frozen=True, array_like=True):
 
 
 SNAPSHOT_SEPARATOR: Final = "@"
-"""Between the name of a topic and that of its snapshot, as in `orders@nightly`. Kafka does not
-allow it in names of topics.
-"""
+"""Separates topic and snapshot, as in `orders@nightly`. Kafka does not allow it in topic names."""
 
 
 def in_snapshot(topic: str, snapshot: str) -> str:
-    """Return the name of a topic in a snapshot; the topic's own name if the snapshot's is empty."""
+    """Return the name of a topic in a snapshot, or its plain name if `snapshot` is empty."""
     return f"{topic}{SNAPSHOT_SEPARATOR}{snapshot}" if snapshot else topic
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the names of topic and snapshot; that of the snapshot is empty if there is none."""
+    """Return the topic and snapshot names; the latter is empty if there is none."""
     topic, _, snapshot = name.partition(SNAPSHOT_SEPARATOR)
     return topic, snapshot
 
 
 class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
-    """shards: partitions 0-255, 256-511 and so on. configs: those that were set, as Kafka names
-    them; the others have the root's defaults. is_internal: only coordinators write to it. A topic
-    of a snapshot has the name `TOPIC@SNAPSHOT` and no leaders.
+    """shards: partitions 0-255, 256-511 and so on. configs: explicitly set configs, by Kafka's
+    names; the others have the root's defaults. is_internal: only coordinators write to it. A topic
+    of a snapshot is named `TOPIC@SNAPSHOT` and has no leaders.
     """
 
     name: str
@@ -97,12 +90,13 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
-    """The root of a manifest.
+    """The root of a manifest. The root and its sections are captured at the same moment, and
+    sections never change.
 
     metadata_offset: the manifest includes everything below it in the metadata log. published_ms:
-    when it was captured, by the clock of the controller. wal_grace_ms: the slots of `wals` exist at
-    least this long after this root was the newest. config_defaults: every config that a topic can
-    have, with its default.
+    capture time, by the clock of the controller. wal_grace_ms: the slots of `wals` are kept at
+    least this long after a newer root is published. config_defaults: every topic config with its
+    default.
     """
 
     cluster_id: str
@@ -117,23 +111,22 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def moment(self) -> tuple[int, int]:
-        """Grows with each publication."""
+        """Increases with each publication."""
         return self.controller_epoch, self.version
 
     def configs_of(self, topic: TopicEntry) -> dict[str, str]:
-        """Return all configs of a topic of this root, with the defaults of those that are not
-        set.
-        """
+        """Return all configs of a topic of this root, including defaults."""
         return {**self.config_defaults, **topic.configs}
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Ranges of one stream in objects, in offset order and without gaps: entry i is [bounds[i],
-    bounds[i + 1]) in the object `keys[i]`.
+    """Contiguous ranges of one stream in objects, in offset order: entry i is [bounds[i], bounds[i
+    + 1]) in the object `keys[i]`. Columns are arrays of 64-bit numbers, because one partition may
+    have 100,000 entries.
 
-    stored_stream_ids: the stream under which the object holds the range, `OWN_STREAM` if that is
-    this one. It is another one in a fork.
+    stored_stream_ids: the stream id under which the object contains the range, or `OWN_STREAM`. It
+    differs in a fork.
     """
 
     bounds: "array[int]"
@@ -147,7 +140,7 @@ class Entries:
 
     @staticmethod
     def empty(offset: int) -> "Entries":
-        """Return no entries, at `offset`."""
+        """Return an empty column set at `offset`."""
         nothing = [array("q") for _ in range(5)]
         counts, sizes, timestamps, object_sizes, stored = nothing
         return Entries(
@@ -167,13 +160,13 @@ class Entries:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Return the newest timestamp, negative if that of an entry is not known."""
+        """Return the newest timestamp, or a negative number if that of an entry is unknown."""
         return merged_newest(zip(self.max_timestamps_ms, self.record_counts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A page of entries with a summary, so that readers can skip pages."""
+    """A page of entries with a summary that lets readers skip pages."""
 
     start_offset: int
     end_offset: int
@@ -186,7 +179,7 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """One stream. Its entries in pages and then in `inline` end at committed_end. Ignore offsets
+    """One stream. Its entries, in pages and then in `inline`, end at committed_end. Ignore offsets
     below log_start.
     """
 
@@ -201,9 +194,9 @@ class StreamEntry:
 class PartitionEntry:
     """One partition.
 
-    leader: -1 if there is none. txn: events of transactions, at the offsets of `data`
-    (`stream.format.transaction_log`). The high watermark is not included: it is the end of what the
-    tails of the WALs hold beyond the committed end.
+    leader: -1 if there is none. txn: transaction events, at the offsets of `data`
+    (`stream.format.transaction_log`). The high watermark is not included: it is the end of the
+    records in the WAL tails after the committed end.
     """
 
     partition: int
@@ -224,7 +217,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class CommittedLog:
-    """The objects that hold the committed part of one partition. The first entry may begin below
+    """The objects that contain the committed part of one partition. The first entry may begin below
     `log_start`.
     """
 
