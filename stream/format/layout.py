@@ -1,9 +1,8 @@
-"""Byte layout of Penstock objects. **Stored: a changed struct needs a new VERSION.** All numbers
-are big-endian.
+"""Byte layout of Penstock objects. **Stored: a changed struct needs a new VERSION.**
 
 header | blocks, contiguous | index = copy of the header + one entry per block | footer
 
-A fence object is only a header. docs/reference/formats.md describes every field.
+A fence is only a header. Numbers are big-endian. See docs/reference/formats.md.
 """
 
 from struct import Struct

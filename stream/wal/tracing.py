@@ -1,9 +1,7 @@
-"""Port for traces of the write path: a request arrives, joins a bulk, becomes durable, and is
-answered.
+"""Port for traces of the write path, implemented by `deploy.node.traces` with OpenTelemetry.
 
 Whether a request is traced is decided once, when it arrives; an untraced request costs one
 comparison. The write path never waits for a trace, and no method may raise or block.
-`deploy.node.traces` implements this port with OpenTelemetry.
 """
 
 from collections.abc import Callable, Sequence

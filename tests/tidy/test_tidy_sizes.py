@@ -10,6 +10,9 @@ FILE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 80
 LONG_FUNCTIONS: dict[str, str] = {}
 """Longer functions that should stay in one piece, as path:name, with the reason."""
+MODULE_DOCSTRING_LINES_MAX = 5
+SHORT_DOCSTRINGS = ("stream",)
+"""Folders whose module docstrings are short. `__init__` may describe the design of its package."""
 VAGUE_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 
@@ -41,6 +44,21 @@ def test_functions_fit_on_a_screen() -> None:
         if name not in long
     ]
     assert not offenders, listed(offenders)
+
+
+def test_module_docstrings_are_short() -> None:
+    lengths = [
+        (path, len((ast.get_docstring(tree(path)) or "").splitlines()))
+        for path in sources()
+        if path.name != "__init__.py" and path.relative_to(ROOT).parts[0] in SHORT_DOCSTRINGS
+    ]
+    long = [
+        f"{shown(path)}: {length} lines, more than {MODULE_DOCSTRING_LINES_MAX}"
+        for path, length in lengths
+        if length > MODULE_DOCSTRING_LINES_MAX
+    ]
+    assert lengths
+    assert not long, listed(long)
 
 
 def test_module_names_are_specific_and_public() -> None:

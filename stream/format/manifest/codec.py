@@ -1,9 +1,8 @@
 """Encode and decode the manifest. **Stored: changes need a new VERSION.**
 
-header | sections (pages, shards) | root | footer
+header | sections (pages, shards), compressed, each with a CRC-32C | root | footer
 
-Sections are compressed and have their own CRC-32C. docs/reference/formats.md, section 7, describes
-the layout.
+See docs/reference/formats.md, section 7.
 """
 
 import sys
