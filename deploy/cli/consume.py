@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.deploy.records.reading import Begin, Limits
     from penstock.deploy.records.writer import RecordWriter
 
+_OUTPUTS = ("text", "json")
 _ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
@@ -133,6 +134,12 @@ class _Form:
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each record as one JSON object per line.")
     ] = False
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="|".join(_OUTPUTS), help="json: the same as --json."
+        ),
+    ] = _OUTPUTS[0]
     template: Annotated[
         str,
         typer.Option(
@@ -159,14 +166,17 @@ class _Form:
         """Return what prints records. key: the only one to print. Raises UsageError."""
         from penstock.deploy.records.writer import RecordWriter
 
-        if self.as_json and self.template:
+        if self.output not in _OUTPUTS:
+            raise UsageError(f"--output {self.output!r}: one of {', '.join(_OUTPUTS)}")
+        as_json = self.as_json or self.output == "json"
+        if as_json and self.template:
             raise UsageError("--json and --template exclude each other")
         keys, values = records.codecs(topic)
         return RecordWriter(
             keys,
             values,
             template=self.template,
-            as_json=self.as_json,
+            as_json=as_json,
             raw=self.raw,
             key=None if key is None else keys.encode(key),
         )
@@ -223,4 +233,6 @@ def consume(
 
     source = Source(topic, where.partitions or (), where.group, where.begin(), where.isolation)
     printed = read_records(bootstrap, source, limits, writer)
-    remark(counted(printed, "record"))
+    remark(counted(printed.records, "record"))
+    if printed.is_interrupted:
+        raise KeyboardInterrupt

@@ -127,19 +127,19 @@ def _checked(command: Any, ctx: Any, arguments: list[str]) -> list[str]:  # noqa
         for item in arguments:
             if (option := item.partition("=")[0]) in _BOOTSTRAP:
                 ctx.fail(f"{option}: this command asks the controllers: --controller HOST:PORT")
-    return _with_output(arguments) if "output" in known else arguments
+    if "output" not in known:
+        return arguments
+    own = {flag for option in command.params for flag in option.opts}
+    forms = {short: form for short, form in OUTPUT_FORMS.items() if short not in own}
+    return list(_replaced(iter(arguments), forms))
 
 
-def _with_output(arguments: list[str]) -> list[str]:
-    return list(_replaced(iter(arguments)))
-
-
-def _replaced(items: Iterator[str]) -> Iterator[str]:
+def _replaced(items: Iterator[str], forms: Mapping[str, str]) -> Iterator[str]:
     for item in items:
         if item == "--":
             yield item
             break
-        yield OUTPUT_FORMS.get(item, item)
+        yield forms.get(item, item)
     yield from items
 
 

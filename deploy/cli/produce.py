@@ -1,7 +1,7 @@
 """Run `penstock produce`: send lines as records."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, repeat
 from pathlib import Path
@@ -12,14 +12,17 @@ import typer
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
 from penstock.deploy.cli.record_options import RecordOptions
-from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Progress, counted, remark
+from penstock.deploy.errors import UsageError, near_hint
+from penstock.deploy.output import Progress, counted, print_json_line, remark, say
 
 if TYPE_CHECKING:
+    from confluent_kafka import Message
+
     from penstock.deploy.records.lines import LineReader
     from penstock.deploy.records.sending import SendOptions
 
 _ACKS = ("all", "1", "0")
+_OUTPUTS = ("text", "json")
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -96,8 +99,21 @@ class _Delivery:
         str, typer.Option(help="Send all records in one transaction of this id.")
     ] = ""
     rate: Annotated[
-        float, typer.Option(min=0.0, help="Records in a second; 0: as fast as possible.")
+        float, typer.Option(min=0.0, help="Records per second; 0: as fast as possible.")
     ] = 0.0
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Print the partition and offset of each record."),
+    ] = False
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="|".join(_OUTPUTS),
+            help="json: print topic, partition, offset and timestamp of each record as JSON.",
+        ),
+    ] = _OUTPUTS[0]
 
 
 @with_option_groups
@@ -110,7 +126,8 @@ def produce(
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Send each line of standard input, or of a file, as a record. Returns when every record is
-    acknowledged (acks=all, idempotent).
+    acknowledged (acks=all, idempotent). On a terminal, each line is sent when it is entered, and
+    Ctrl-D ends the input.
 
     For example: echo 'ada,3 books' | penstock produce orders --key-separator ,
 
@@ -118,16 +135,41 @@ def produce(
 
     penstock consume orders --from-beginning --until-end --json | penstock produce copy --json
     """
-    reader, sending = _reader(topic, what, records), _sending(topic, delivery)
+    is_interactive = what.value is None and what.file is None and sys.stdin.isatty()
+    reader = _reader(topic, what, records)
+    sending = _sending(topic, delivery, is_interactive=is_interactive)
     from penstock.deploy.records.sending import send
 
-    lines: Iterable[bytes] = _lines(what.file)
+    lines: Iterable[bytes] = _prompted() if is_interactive else _lines(what.file)
     if what.value is not None:
         lines = repeat(what.value.encode("utf-8", "surrogateescape"), what.count or 1)
     wanted = islice(reader.records(lines), what.count)
     with Progress(f"producing to {topic}", what.count, "records") as progress:
-        sent = send(bootstrap, wanted, sending, progress)
-    remark(f"{counted(sent, 'record')} acknowledged")
+        sent = send(bootstrap, wanted, sending, progress, _printer(delivery))
+    remark(f"{counted(sent.records, 'record')} acknowledged")
+    if sent.records and topic not in sent.topics:
+        hint = near_hint(topic, sent.topics, "auto.create.topics.enable=false prevents this")
+        remark(f"topic {topic!r} did not exist and was created; {hint}")
+    if sent.is_interrupted:
+        raise KeyboardInterrupt
+
+
+def _printer(delivery: _Delivery) -> "Callable[[Message[bytes, bytes]], None] | None":
+    """Return what prints the position of an acknowledged record, or None."""
+    if delivery.output == "json":
+        return lambda message: print_json_line(
+            {
+                "topic": message.topic(),
+                "partition": message.partition(),
+                "offset": message.offset(),
+                "timestamp_ms": message.timestamp()[1],
+            }
+        )
+    if delivery.verbose:
+        return lambda message: say(
+            f"{message.topic()} partition {message.partition()} offset {message.offset()}"
+        )
+    return None
 
 
 def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":
@@ -150,10 +192,12 @@ def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":
     )
 
 
-def _sending(topic: str, delivery: _Delivery) -> "SendOptions":
+def _sending(topic: str, delivery: _Delivery, *, is_interactive: bool) -> "SendOptions":
     """Raises UsageError."""
     from penstock.deploy.records.sending import SendOptions
 
+    if delivery.output not in _OUTPUTS:
+        raise UsageError(f"--output {delivery.output!r}: one of {', '.join(_OUTPUTS)}")
     if delivery.acks not in _ACKS:
         raise UsageError(f"--acks {delivery.acks!r}: one of {', '.join(_ACKS)}")
     if delivery.compression not in _COMPRESSIONS:
@@ -163,8 +207,26 @@ def _sending(topic: str, delivery: _Delivery) -> "SendOptions":
     if delivery.transactional_id and delivery.acks != "all":
         raise UsageError("--transactional-id needs --acks all")
     return SendOptions(
-        topic, delivery.acks, delivery.compression, delivery.transactional_id, delivery.rate
+        topic,
+        delivery.acks,
+        delivery.compression,
+        delivery.transactional_id,
+        delivery.rate,
+        is_interactive=is_interactive and not delivery.transactional_id,
     )
+
+
+def _prompted() -> Iterator[bytes]:
+    """Yield the lines that are entered at a prompt on stderr."""
+    remark("one record per line; Ctrl-D ends the input")
+    while True:
+        sys.stderr.write("> ")
+        sys.stderr.flush()
+        line = sys.stdin.buffer.readline()
+        if not line:
+            sys.stderr.write("\n")
+            return
+        yield line.rstrip(b"\r\n")
 
 
 def _lines(file: Path | None) -> Iterator[bytes]:

@@ -65,6 +65,7 @@ def create(
         ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Create a topic.
 
@@ -73,8 +74,14 @@ def create(
     configs = dict(map(parse_topic_config, config or []))
     from penstock.deploy.clients.kafka import Kafka
 
-    Kafka(bootstrap).create_topic(name, partitions, replication_factor, configs)
-    say(f"created {name}")
+    kafka = Kafka(bootstrap)
+    kafka.create_topic(name, partitions, replication_factor, configs)
+    if output is Format.TABLE:
+        say(f"created {name}")
+        return
+    from penstock.deploy.output import print_document
+
+    print_document(output, {"name": name, "partitions": partitions, "config": configs})
 
 
 app.command("apply")(apply)

@@ -85,6 +85,15 @@ def _content(file: str) -> bytes:
         raise UsageError(f"{file}: {error.strerror}") from None
 
 
+def _refuse_configs(given: list[str] | None) -> None:
+    """Name the command for configs, which `kafka-topics.sh --alter` had once. Raises UsageError."""
+    if given:
+        raise UsageError(
+            f"`penstock configs alter --topic TOPIC --set {given[0]}` changes configs; `topics"
+            " alter` only adds partitions"
+        )
+
+
 def alter(
     name: TopicName,
     *,
@@ -92,6 +101,10 @@ def alter(
         int,
         typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow."),
     ],
+    _config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "--set", hidden=True, is_eager=True, callback=_refuse_configs),
+    ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Give a topic more partitions.

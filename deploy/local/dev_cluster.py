@@ -46,7 +46,7 @@ from penstock.deploy.node import lifeline
 from penstock.deploy.node.config.definition import ROLES
 from penstock.deploy.node.config.load import given_beside_flags
 from penstock.deploy.node.config.sources import check_assignment
-from penstock.deploy.output import Progress
+from penstock.deploy.output import Progress, counted
 from penstock.objectstore.url import redact_url
 
 _FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
@@ -93,8 +93,10 @@ def run_dev(
             started_at=started_at,
             ports=ports,
         )
+        _say(f"starting {_described(options)}; {_data(options.store)}")
         try:
             _run(dev, is_in_process=options.store == "memory")
+            _say(f"stopped; {_data(options.store, has_ended=True)}")
         finally:  # only the directory is left to remove
             for number in (signal.SIGINT, *_ENDING):
                 signal.signal(number, signal.SIG_IGN)
@@ -109,6 +111,22 @@ def _run(dev: "_Dev", *, is_in_process: bool) -> None:
 
     pause_collector()
     uvloop.run(dev.run())
+
+
+def _described(options: ClusterOptions) -> str:
+    nodes = [counted(options.controllers, "controller"), counted(options.brokers, "broker")]
+    if options.store == "moto":
+        nodes.append("an S3 server (moto)")
+    return f"{', '.join(nodes[:-1])} and {nodes[-1]}"
+
+
+def _data(store: str, *, has_ended: bool = False) -> str:
+    """Describe where the data of a store are."""
+    if store not in {"moto", "memory"}:
+        return f"data {'stay' if has_ended else 'are'} in {redact_url(store)}"
+    if has_ended:
+        return "its data were in memory and are gone"
+    return "data are in memory and end with it; --store file:DIR keeps them"
 
 
 def _interrupt(_number: int, _frame: object) -> None:
@@ -186,6 +204,8 @@ class _Dev:
         def interrupted() -> None:
             for call in hurry if stop.is_set() else ():
                 call()
+            if not stop.is_set():
+                _say("stopping; Ctrl-C again stops at once")
             stop.set()
 
         for number in (signal.SIGINT, *_ENDING):

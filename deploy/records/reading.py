@@ -1,10 +1,11 @@
 """Read records from brokers for `penstock consume`."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from confluent_kafka import KafkaError
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.2
 _STALLED_S: Final = 1.0
 """Without a record below the end of a partition, for so long, its next batch is looked at."""
+_SILENT_S: Final = 2.0
+"""On a terminal, after so long without a first record, a remark says what the command waits for."""
 _COMMITTED_S: Final = 10.0
 _HEADERS_OF: Final[Callable[["Message[bytes, bytes]"], list[tuple[str, bytes | None]] | None]] = (
     methodcaller("headers")
@@ -85,8 +88,15 @@ def parse_begin(text: str, time_ms: int | None = None) -> Begin:
     return Begin(before_end=-number) if text.startswith("-") else Begin(offset=number)
 
 
-def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordWriter) -> int:
-    """Write records until a limit is reached; return how many. Raises KafkaFailed, BadRecord."""
+class Printed(NamedTuple):
+    """is_interrupted: whether Ctrl-C ended the reading."""
+
+    records: int = 0
+    is_interrupted: bool = False
+
+
+def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordWriter) -> Printed:
+    """Write records until a limit is reached. Raises KafkaFailed, BadRecord."""
     kafka = Kafka(bootstrap)
     there = [part.partition for part in kafka.topic(source.topic).partitions]
     if unknown := sorted(set(source.partitions) - set(there)):
@@ -115,7 +125,7 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
         else:
             consumer.subscribe([source.topic])
         if limits.until_end and not ends:
-            return 0
+            return Printed()
         with Brokers(bootstrap) as brokers:
             reading = _Reading(consumer, brokers, source.topic, limits, writer, ends)
             reading.begin = starts, is_earliest
@@ -163,20 +173,34 @@ class _Reading:
         self._stalled: dict[tuple[int, int], float] = {}
         """Since when partitions stand at an offset below their end."""
 
-    def run(self) -> int:
+    def run(self) -> Printed:
+        is_interrupted = False
+        try:
+            self._read()
+        except KeyboardInterrupt:
+            is_interrupted = True
+        self._remark()
+        return Printed(self._printed, is_interrupted)
+
+    def _read(self) -> None:
         began_at = heard_at = time.monotonic()
+        is_silent = sys.stderr.isatty() and not self._limits.until_end
         while not self._is_over():
             message = self._consumer.poll(_POLL_S)
             if message is None:
                 if self._pass_stalled():
                     heard_at = time.monotonic()
                     continue
+                if is_silent and time.monotonic() - began_at >= _SILENT_S:
+                    is_silent = False
+                    remark(self._waiting())
                 timeout_s = self._limits.timeout_s
                 if timeout_s is not None and time.monotonic() - heard_at >= timeout_s:
                     break
                 continue
             error = message.error()
             if error is None:
+                is_silent = False
                 self._take(message)
                 if self._limits.rate:
                     due_at = began_at + self._printed / self._limits.rate
@@ -187,8 +211,12 @@ class _Reading:
             elif not error.retriable():
                 self._pass_error(message, error)
                 heard_at = time.monotonic()
-        self._remark()
-        return self._printed
+
+    def _waiting(self) -> str:
+        """Describe why a terminal shows nothing."""
+        starts, is_earliest = self.begin
+        older = "" if is_earliest or not starts else "; --from-beginning prints older ones"
+        return f"waiting for records of {self._topic}{older}; Ctrl-C ends"
 
     def _remark(self) -> None:
         if self._misplaced:

@@ -5,41 +5,60 @@ committed; after a failure the transaction is aborted. A transaction has all rec
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import DeployError, KafkaFailed
 from penstock.deploy.records.lines import NewRecord
+from penstock.deploy.records.refusals import refusal
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Producer
+    from confluent_kafka import KafkaError, Message, Producer
 
     from penstock.deploy.output import Progress
 
 _FLUSH_S: Final = 60.0
+OnAcknowledged: TypeAlias = "Callable[[Message[bytes, bytes]], None]"
 
 
 @dataclass(frozen=True, slots=True)
 class SendOptions:
-    """rate: records in a second, 0 for no limit. transactional_id: empty for no transaction."""
+    """rate: records per second, 0 for no limit. transactional_id: empty for no transaction.
+    is_interactive: wait for the acknowledgement of each record before reading the next.
+    """
 
     topic: str
     acks: str = "all"
     compression: str = "lz4"
     transactional_id: str = ""
     rate: float = 0.0
+    is_interactive: bool = False
+
+
+class Sent(NamedTuple):
+    """is_interrupted: whether Ctrl-C ended the input. topics: those before the first record."""
+
+    records: int
+    is_interrupted: bool
+    topics: Sequence[str]
 
 
 def send(
-    bootstrap: str, records: Iterable[NewRecord], sending: SendOptions, progress: "Progress"
-) -> int:
-    """Send records; return how many. Raises KafkaFailed, BadRecord."""
+    bootstrap: str,
+    records: Iterable[NewRecord],
+    sending: SendOptions,
+    progress: "Progress",
+    on_acknowledged: "OnAcknowledged | None" = None,
+) -> Sent:
+    """Send records, and call `on_acknowledged` for each when it is acknowledged. Raises
+    KafkaFailed, BadRecord, UsageError.
+    """
     from confluent_kafka import KafkaException
 
     kafka = Kafka(bootstrap)
-    kafka.topics()
+    topics = [view.name for view in kafka.topics()]
     is_transaction = bool(sending.transactional_id)
     options: dict[str, str | float | bool] = {
         "acks": sending.acks,
@@ -55,8 +74,9 @@ def send(
             producer.init_transactions(_FLUSH_S)
             producer.begin_transaction()
         try:
-            sent = _Run(kafka, producer, sending, progress).send(records)
-        except DeployError:
+            run = _Run(kafka, producer, sending, progress, on_acknowledged)
+            count = run.send(records)
+        except (DeployError, KeyboardInterrupt):
             if is_transaction:
                 producer.abort_transaction(_FLUSH_S)
             raise
@@ -69,40 +89,57 @@ def send(
     finally:
         producer.purge()  # after a failure
         producer.close()
-    return sent
+    return Sent(count, run.is_interrupted, topics)
 
 
 class _Run:
     """Sends the records of one command."""
 
     def __init__(
-        self, kafka: Kafka, producer: "Producer", sending: SendOptions, progress: "Progress"
+        self,
+        kafka: Kafka,
+        producer: "Producer",
+        sending: SendOptions,
+        progress: "Progress",
+        on_acknowledged: "OnAcknowledged | None",
     ) -> None:
         self._kafka, self._producer = kafka, producer
         self._sending, self._progress = sending, progress
-        self._refused: list[KafkaError] = []
+        self._on_acknowledged = on_acknowledged
+        self._refused: list[tuple[KafkaError, Message[bytes, bytes]]] = []
+        self._sent = 0
+        self.is_interrupted = False
 
     def send(self, records: Iterable[NewRecord]) -> int:
-        topic = self._sending.topic
-        began, sent = time.monotonic(), 0
+        try:
+            self._send_all(records)
+        except KeyboardInterrupt:
+            if self._sending.transactional_id:
+                raise
+            self.is_interrupted = True
+        left = self._producer.flush(0 if self._refused else _FLUSH_S)
+        if self._refused:
+            raise refusal(self._kafka, self._sending.topic, *self._refused[0])
+        if left:
+            raise KafkaFailed(
+                f"{left:,} of {self._sent:,} records were not acknowledged within {_FLUSH_S:.0f} s;"
+                " they may or may not be stored"
+            )
+        return self._sent
+
+    def _send_all(self, records: Iterable[NewRecord]) -> None:
+        began = time.monotonic()
         for record in records:
             self._produce(record)
-            sent += 1
+            self._sent += 1
             if self._sending.rate:
                 self._producer.poll(0)
-                time.sleep(max(0.0, began + sent / self._sending.rate - time.monotonic()))
+                time.sleep(max(0.0, began + self._sent / self._sending.rate - time.monotonic()))
+            if self._sending.is_interactive:
+                self._producer.flush(_FLUSH_S)
             self._producer.poll(0)
             if self._refused:
                 break
-        left = self._producer.flush(0 if self._refused else _FLUSH_S)
-        if self._refused:
-            raise self._kafka.failure(self._refused[0], f"topic {topic!r} refused a record")
-        if left:
-            raise KafkaFailed(
-                f"{left:,} of {sent:,} records were not acknowledged within {_FLUSH_S:.0f} s; they"
-                " may or may not be stored"
-            )
-        return sent
 
     def _produce(self, record: NewRecord) -> None:
         from confluent_kafka import KafkaException
@@ -126,8 +163,10 @@ class _Run:
                     error.args[0], f"topic {self._sending.topic!r} did not take the record"
                 ) from None
 
-    def _delivered(self, error: "KafkaError | None", _message: Any) -> None:  # noqa: ANN401 - the client's message, which is not looked at
+    def _delivered(self, error: "KafkaError | None", message: "Message[bytes, bytes]") -> None:
         if error is not None:
-            self._refused.append(error)
-        else:
-            self._progress.advance()
+            self._refused.append((error, message))
+            return
+        self._progress.advance()
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(message)

@@ -3,6 +3,11 @@
 import asyncio
 import gc
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -30,6 +35,11 @@ async def cli(tmp_path: Path) -> AsyncIterator[Cli]:
             await asyncio.to_thread(create_topic, cluster.bootstrap, topic, partitions)
         yield Cli(cluster, tmp_path)
     gc.collect()
+
+
+@pytest.fixture
+def bootstrap(cli: Cli) -> str:
+    return cli.bootstrap
 
 
 @pytest.fixture
@@ -90,6 +100,111 @@ async def test_records_go_in_and_come_out(cli: Cli) -> None:
     for wrong in (("--offset", "x"), ("--group", "g", "-p", "0"), ("-p", "9"), ("-f", "%z")):
         with pytest.raises(UsageError):
             await cli.run("consume", "orders", *wrong)
+
+
+async def test_produce_prints_where_records_are(cli: Cli) -> None:
+    send = ("produce", "orders", "-p", "1")
+    assert await cli.run(*send, "-v", given=b"a\nb\n") == (
+        "orders partition 1 offset 0\norders partition 1 offset 1\n"
+    )
+    (line,) = (await cli.run(*send, "--output", "json", "--value", "c")).splitlines()
+    printed = json.loads(line)
+    assert printed.pop("timestamp_ms") > 0
+    assert printed == {"topic": "orders", "partition": 1, "offset": 2}
+    read = ("consume", "orders", *ALL, "-p", "1")
+    assert await cli.run(*read, "--output", "json") == await cli.run(*read, "--json")
+    for command in ((*send, "--value", "d"), read):
+        with pytest.raises(UsageError, match="--output 'yaml': one of text, json"):
+            await cli.run(*command, "--output", "yaml")
+    created = await cli.run("topics", "create", "new", "-p", "2", "-c", "retention.ms=9", "--json")
+    assert json.loads(created) == {
+        "name": "new",
+        "partitions": 2,
+        "config": {"retention.ms": "9"},
+    }
+
+
+REFUSED = (
+    ({"cleanup.policy": "compact"}, (), "it has no key, and cleanup.policy=compact requires one"),
+    (
+        {"message.timestamp.before.max.ms": "1000"},
+        ("--timestamp", "2020-01-01"),
+        "its timestamp lies outside message.timestamp.before.max.ms (1000)",
+    ),
+    ({"max.message.bytes": "10"}, (), "its batch is larger than max.message.bytes (10)"),
+    (
+        {"penstock.value.schema": '{"type": "object"}'},
+        (),
+        "it does not match the value's schema in penstock.value.schema",
+    ),
+)
+
+
+@pytest.mark.parametrize(("configs", "options", "reason"), REFUSED)
+async def test_a_refused_record_names_the_config(
+    cli: Cli, configs: dict[str, str], options: tuple[str, ...], reason: str
+) -> None:
+    given = [item for pair in configs.items() for item in ("--config", "=".join(pair))]
+    await cli.run("topics", "create", "strict", *given)
+    with pytest.raises(DeployError) as refused:
+        await cli.run("produce", "strict", "--value", "x", *options)
+    assert f"topic 'strict' refused a record: {reason}" in str(refused.value)
+    assert "`penstock configs describe --topic strict`" in str(refused.value)
+
+
+async def test_a_partition_that_does_not_exist(cli: Cli) -> None:
+    for given in (("-p", "9", "--value", "x"), ("--json",)):
+        with pytest.raises(UsageError, match="partition 9 of 'orders' does not exist: its part"):
+            await cli.run("produce", "orders", *given, given=b'{"value": "x", "partition": 9}')
+    with pytest.raises(UsageError, match="--topic TOPIC --set a=1"):
+        await cli.run("topics", "alter", "orders", "--config", "a=1")
+
+
+def _on_a_terminal(bootstrap: str, *command: str, steps: tuple[tuple[str, bytes], ...]) -> str:
+    """Run `penstock` on a terminal, and type each text after the output that it follows. Return the
+    output.
+    """
+    main, child = pty.openpty()
+    arguments = [sys.executable, "-m", "penstock", *command, "--bootstrap", bootstrap]
+    with subprocess.Popen(
+        arguments, stdin=child, stdout=child, stderr=child, start_new_session=True
+    ) as process:
+        os.close(child)
+        shown = ""
+        try:
+            for expected, typed in (*steps, ("", b"")):
+                at = len(shown) if not expected else 0
+                while expected not in shown[at:] or not expected:
+                    try:
+                        shown += os.read(main, 4_096).decode()
+                    except OSError:  # the process has ended
+                        return shown
+                if typed == b"\x03":
+                    process.send_signal(signal.SIGINT)
+                else:
+                    os.write(main, typed)
+        finally:
+            process.kill()
+            os.close(main)
+    return shown
+
+
+async def test_a_terminal_shows_what_happens(cli: Cli, bootstrap: str) -> None:
+    shown = await asyncio.to_thread(
+        _on_a_terminal,
+        bootstrap,
+        *("produce", "orderz", "-v"),
+        steps=(("Ctrl-D ends the input", b"one\n"), ("orderz partition 0 offset 0", b"\x04")),
+    )
+    assert "1 record acknowledged" in shown
+    assert "topic 'orderz' did not exist and was created; did you mean orders?" in shown
+    shown = await asyncio.to_thread(
+        _on_a_terminal,
+        bootstrap,
+        *("consume", "orders"),
+        steps=(("waiting for records of orders; --from-beginning prints older ones", b"\x03"),),
+    )
+    assert "0 records" in shown
 
 
 async def test_records_are_sent_at_a_rate(cli: Cli) -> None:

@@ -17,7 +17,7 @@ class Cli:
     """Run commands in a thread, because the event loop serves the cluster."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
-        self._bootstrap = cluster.bootstrap
+        self.bootstrap = cluster.bootstrap
         assert cluster.controller is not None
         self._controller = cluster.controller.address
         self._directory = directory
@@ -30,7 +30,7 @@ class Cli:
     async def run(self, *arguments: str, code: int = 0, given: bytes = b"") -> str:
         """Return stdout. given: what the command reads from stdin."""
         environment = {
-            "PENSTOCK_BOOTSTRAP": self._bootstrap,
+            "PENSTOCK_BOOTSTRAP": self.bootstrap,
             "PENSTOCK_CONTROLLER": self._controller,
             "XDG_CONFIG_HOME": str(self._directory / "config"),
             "COLUMNS": "160",
@@ -47,5 +47,5 @@ class Cli:
             error.__context__ = None
             del result
             raise error
-        assert result.exit_code == code, result.output
+        assert result.exit_code == code, (result.output, result.exception)
         return result.stdout

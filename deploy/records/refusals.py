@@ -1,0 +1,77 @@
+"""Explain why a topic refused a record. librdkafka drops the broker's message, so the reason comes
+from the error code, the record and the topic's configs.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaError
+
+from penstock.controller.metadata.topic_configs import KEY_SCHEMA, VALUE_SCHEMA, SchemaConfigs
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.errors import DeployError, UsageError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+_SIZES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._BAD_MSG})
+_EXPLAINED: Final = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, *_SIZES})
+
+
+def refusal(
+    kafka: Kafka, topic: str, error: KafkaError, message: "Message[bytes, bytes]"
+) -> DeployError:
+    """Return the error for a record that was not acknowledged. One more request reads the topic's
+    configs or partitions, if they can be the reason.
+    """
+    failure = kafka.failure(error, f"topic {topic!r} refused a record")
+    try:
+        if error.code() == KafkaError._UNKNOWN_PARTITION:
+            count = len(kafka.topic(topic).partitions)
+            return UsageError(
+                f"partition {message.partition()} of {topic!r} does not exist: {_numbers(count)};"
+                f" `penstock topics alter {topic} --partitions N` adds partitions"
+            )
+        if error.code() not in _EXPLAINED:
+            return failure
+        configs = kafka.topic_config(topic)
+    except DeployError:  # the user may not describe the topic
+        return failure
+    reason = _reason(error.code(), message, configs)
+    return type(failure)(
+        f"topic {topic!r} refused a record: {reason} ({error.name()}); `penstock configs describe"
+        f" --topic {topic}` shows its configs"
+    )
+
+
+def _numbers(count: int) -> str:
+    return "its only partition is 0" if count == 1 else f"its partitions are 0 to {count - 1}"
+
+
+def _reason(code: int, message: "Message[bytes, bytes]", configs: Mapping[str, str]) -> str:
+    if code == KafkaError.INVALID_TIMESTAMP:
+        before = configs.get("message.timestamp.before.max.ms", "unlimited")
+        after = configs.get("message.timestamp.after.max.ms", "unlimited")
+        return (
+            "its timestamp lies outside message.timestamp.before.max.ms"
+            f" ({before}) and message.timestamp.after.max.ms ({after})"
+        )
+    if code in _SIZES:
+        limit = configs.get("max.message.bytes", "")
+        return f"its batch is larger than max.message.bytes ({limit})"
+    if message.key() is None and "compact" in configs.get("cleanup.policy", ""):
+        return "it has no key, and cleanup.policy=compact requires one; --key sets it"
+    broken = [
+        name
+        for part, schema in (("key", KEY_SCHEMA), ("value", VALUE_SCHEMA))
+        if (name := _schema_in_use(schema, configs, part))
+    ]
+    if broken:
+        return f"it does not match {' or '.join(broken)}"
+    return "it is not a valid record"
+
+
+def _schema_in_use(schema: SchemaConfigs, configs: Mapping[str, str], part: str) -> str:
+    if configs.get(schema.is_registered) == "true":
+        return f"a schema registered for the {part} ({schema.is_registered}=true)"
+    return f"the {part}'s schema in {schema.schema}" if configs.get(schema.schema) else ""
