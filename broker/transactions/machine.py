@@ -135,6 +135,10 @@ class Transaction:
         if expected is not None and not self._may_continue(expected):
             return ErrorCode.PRODUCER_FENCED
         if self.current.state is TransactionState.ONGOING:
+            if expected is not None and not self._is_current(expected):
+                # A late copy: the producer has begun a transaction with the epoch that it was given
+                # since. Kafka aborts that transaction.
+                return ErrorCode.PRODUCER_FENCED
             return self._persist(self._fenced(now_ms), ErrorCode.CONCURRENT_TRANSACTIONS)
         if self.current.state not in SETTLED:
             return ErrorCode.CONCURRENT_TRANSACTIONS

@@ -102,6 +102,16 @@ def test_an_answer_that_was_lost_is_given_again() -> None:
     assert transaction.init_producer(TIMEOUT_MS, first, None, 0) is ErrorCode.PRODUCER_FENCED
 
 
+@pytest.mark.parametrize("epoch", [0, EPOCH_LAST_GIVEN])
+def test_a_late_init_does_not_abort_the_transaction_of_the_next_epoch(epoch: int) -> None:
+    current = TransactionMetadata("tid", 7, epoch, TIMEOUT_MS, TransactionState.EMPTY)
+    transaction, first = Transaction(current, LIMITS), ProducerIdentity(7, epoch)
+    second = initialized(transaction, 8, first)
+    persisted(transaction, transaction.add_partitions(second, frozenset({("t", 0)}), 1))
+    assert transaction.init_producer(TIMEOUT_MS, first, 9, 2) is ErrorCode.PRODUCER_FENCED
+    persisted(transaction, transaction.end(second, committed=True, now_ms=3))
+
+
 @pytest.mark.parametrize("knows_its_epoch", [False, True])
 def test_used_up_epochs_bring_another_producer_id(knows_its_epoch: bool) -> None:
     current = TransactionMetadata(
