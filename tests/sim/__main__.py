@@ -66,8 +66,10 @@ def run(seeds: Sequence[int], scenario: str | None, tail: int, grep: str, *, job
         f" {failed} failed"
     )
     if reorderings:
-        by_api = ", ".join(f"{name} {number}" for name, number in sorted(reorderings.items()))
-        print(f"requests that arrived behind later ones of their sender: {by_api}")
+        print("requests that arrived behind later ones of their sender:")
+        width = max(map(len, reorderings))
+        for name, number in sorted(reorderings.items()):
+            print(f"    {name:{width}} {number:7}")
     return failed
 
 

@@ -8,19 +8,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from random import Random
 from typing import Any, Final, TypeAlias
 from uuid import UUID
-
-import msgspec
 
 from penstock.base.ids import NodeId
 from penstock.broker.partition.partition import Partition
 from penstock.controller.api.messages import NewTopic
-from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from penstock.controller.metadata.topics import TopicState
 from penstock.protocol import apis
@@ -30,12 +24,10 @@ from penstock.protocol.gen import create_topics, delete_topics, find_coordinator
 from penstock.protocol.gen import fetch as wire_fetch
 from penstock.protocol.gen import produce as wire_produce
 from penstock.stream.cleaning.cleaner import CleanerConfig
-from penstock.stream.compaction.plan import CompactionConfig
-from penstock.stream.config import StreamConfig
 from tests.sim.checkers import Part
 from tests.sim.committed import answered_batches
 from tests.sim.connections import Connection, Unanswered
-from tests.sim.limits import LATE_PUT_GRACE_MS, Limits, draw
+from tests.sim.limits import quick_limits
 from tests.sim.nodes import FETCH_VERSION, PRODUCE_VERSION, RACK, SimBroker
 from tests.sim.world import World
 
@@ -90,7 +82,7 @@ def violation_now(script: ScriptFunction) -> str | None:
         await script(Script(world))
         world.checker.check_metadata()
 
-    world = World(0, "directed", limits=_limits(**_CLUSTERS.get(script, {})), live=live)
+    world = World(0, "directed", limits=quick_limits(**_CLUSTERS.get(script, {})), live=live)
     world.calm = True
     world.checker.is_inherited = lambda part, end: _is_inherited(world, part, end)
     # One range is exchanged at a time, so that a fork may lie between two that were cleaned.
@@ -103,38 +95,6 @@ def _is_inherited(world: World, part: Part, end: int) -> bool:
     topic = world.metadata.image.topics.by_name(part[0])
     point = None if topic is None else topic.partitions[part[1]].fork
     return point is not None and end <= point.end_offset
-
-
-def _limits(brokers: int = 2, controllers: int = 1, **settings: int) -> Limits:
-    """Return the limits of the product, with a quick store and network that never fail."""
-    return replace(
-        draw(Random(0)),
-        stream=StreamConfig(),
-        controller=msgspec.structs.replace(
-            ControllerConfig(
-                data_dir=Path("/nowhere"),
-                cluster_id="sim",
-                late_put_grace_ms=LATE_PUT_GRACE_MS,
-                delete_grace_ms=0,
-                backup_interval_ms=50,
-            ),
-            **settings,
-        ),
-        compaction=CompactionConfig(),
-        compacting=False,
-        checkpoint_bytes=64 << 20,
-        metadata_timeout_s=30.0,
-        retrying_store=False,
-        brokers=brokers,
-        controllers=controllers,
-        skew_ms=0,
-        store_p50_ms=2,
-        store_p99_ms=3,
-        store_faults=0.0,
-        network_ms=1,
-        network_lossy=0.0,
-        disk_sync_ms=1,
-    )
 
 
 class Held:

@@ -54,6 +54,13 @@ class Producer:
         given = await self._repeat(apis.INIT_PRODUCER_ID, _INIT_VERSION, request)
         self._take(given)
 
+    async def renew(self, timeout_ms: int = 60_000) -> None:
+        """Take the next epoch of the same producer (KIP-360)."""
+        request = init_producer_id.InitProducerIdRequest(
+            self.name, timeout_ms, self.producer_id, self.epoch
+        )
+        self._take(await self._repeat(apis.INIT_PRODUCER_ID, _INIT_VERSION, request))
+
     def _take(self, given: Any) -> None:
         self.producer_id, self.epoch = given.producer_id, given.producer_epoch
         self._sequences.clear()

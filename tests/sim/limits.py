@@ -100,6 +100,40 @@ def draw(rng: Random) -> Limits:
     )
 
 
+def quick_limits(brokers: int = 2, controllers: int = 1, **settings: int) -> Limits:
+    """Return the limits of the product, with a quick store and network that never fail. settings:
+    of the controllers.
+    """
+    return replace(
+        draw(Random(0)),
+        stream=StreamConfig(),
+        controller=msgspec.structs.replace(
+            ControllerConfig(
+                data_dir=Path("/nowhere"),
+                cluster_id="sim",
+                late_put_grace_ms=LATE_PUT_GRACE_MS,
+                delete_grace_ms=0,
+                backup_interval_ms=50,
+            ),
+            **settings,
+        ),
+        compaction=CompactionConfig(),
+        compacting=False,
+        checkpoint_bytes=64 << 20,
+        metadata_timeout_s=30.0,
+        retrying_store=False,
+        brokers=brokers,
+        controllers=controllers,
+        skew_ms=0,
+        store_p50_ms=2,
+        store_p99_ms=3,
+        store_faults=0.0,
+        network_ms=1,
+        network_lossy=0.0,
+        disk_sync_ms=1,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Coordination:
     """Limits of coordinators. session_ms: of members of groups. compaction: None for the product's

@@ -13,9 +13,10 @@ from tests.sim.acls import RULED, ruled_limits
 from tests.sim.clock_steps import stepping
 from tests.sim.late import late_limits
 from tests.sim.leaks import LEAKING
-from tests.sim.limits import Limits
+from tests.sim.limits import Limits, quick_limits
 from tests.sim.loads import loading_limits
 from tests.sim.offsets import ASKING
+from tests.sim.overtaken import OVERTAKEN
 from tests.sim.rollback import CONTROLLERS
 from tests.sim.scenarios import (
     BALANCED,
@@ -33,6 +34,8 @@ from tests.sim.topic_life import LIVING
 
 def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
     """Return the limits for one run of `scenario`."""
+    if scenario == OVERTAKEN:
+        return quick_limits()
     if scenario in BALANCED:
         config = msgspec.structs.replace(
             drawn.controller,

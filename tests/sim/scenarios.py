@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tests.sim.consumer_groups import SUBSCRIBING
 from tests.sim.groups import LATE_MEMBERS
 from tests.sim.leaks import LEAKING
+from tests.sim.overtaken import OVERTAKEN
 from tests.sim.share_consumers import WORKING
 from tests.sim.share_members import JOINING
 from tests.sim.share_states import SHARING
@@ -329,6 +330,7 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "cut": 1,
         "nothing": 6,
     },
+    OVERTAKEN: {"nothing": 1},
     "loads": {
         "move_groups": 3,
         "move_groups_at_end": 3,

@@ -44,6 +44,7 @@ from tests.sim.lost_slots import LostSlots
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network
 from tests.sim.nodes import SimBroker
+from tests.sim.overtaken import OVERTAKEN, Overtaken, RepeatingConnection
 from tests.sim.rollback import Rollbacks
 from tests.sim.run import Run
 from tests.sim.scenario_limits import scenario_limits, with_log_life
@@ -99,12 +100,17 @@ class World:
         live: Callable[["World"], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """limits: instead of drawn ones. live: what happens, instead of a `Run`."""
+        if scenario == OVERTAKEN:
+            # It imports this module.
+            from tests.sim.overtaken_run import exchange_requests
+
+            live = live or exchange_requests
         self.seed = seed
         self.scenario = scenario
         self.rng = Random(f"{seed}/{scenario}")
         self._live = live
         self.limits = limits or scenario_limits(scenario, draw(self.rng), self.rng)
-        has_log_life = scenarios.has_log_life(seed)
+        has_log_life = scenarios.has_log_life(seed) and live is None
         if has_log_life:
             self.limits = with_log_life(scenario, self.limits, Random(f"{seed}/log life"))
         self.coordination = draw_coordination(
@@ -179,6 +185,7 @@ class World:
         """Called once, when markers of transactions arrive at this broker."""
         self.connection_ids = count(1)
         self.reorderings = Reorderings()
+        self.overtaken = Overtaken()
         self.brokers: dict[int, SimBroker] = {}
         self.zombies: list[SimBroker] = []
         self.chaos_s = (
@@ -257,6 +264,8 @@ class World:
 
     def connect(self, broker: SimBroker) -> Connection:
         """Return a connection of the process that calls this."""
+        if self.scenario == OVERTAKEN:
+            return RepeatingConnection(self, broker)
         return (LateConnection if self.scenario in scenarios.LATE else Connection)(self, broker)
 
     # --- who leads --------------------------------------------------------------------------------
@@ -486,7 +495,7 @@ class World:
             self._hash.hexdigest(),
             self.checker.acked_count,
             self.checker.read_count,
-            self.reorderings.counts,
+            self.reorderings.counts + self.overtaken.counts,
             tuple(self._tail) if violation else (),
         )
 

@@ -1,7 +1,7 @@
 """Scripts about requests that arrive late: their sender uses a newer connection by then."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
@@ -72,9 +72,14 @@ def topic_id_of(script: Script, name: str = "t") -> UUID:
 
 
 def consumer_heartbeat(
-    member_id: str, epoch: int, topic_id: UUID, owned: frozenset[int] | None = None
+    member_id: str,
+    epoch: int,
+    topic_id: UUID,
+    owned: frozenset[int] | None = None,
+    *,
+    group: str = "g",
 ) -> Request:
-    request = consumer.ConsumerGroupHeartbeatRequest("g", member_id, epoch)
+    request = consumer.ConsumerGroupHeartbeatRequest(group, member_id, epoch)
     request.topic_partitions = None
     if epoch == 0:
         request.rebalance_timeout_ms, request.subscribed_topic_names = _REBALANCE_MS, ["t"]
@@ -84,7 +89,7 @@ def consumer_heartbeat(
     return apis.CONSUMER_GROUP_HEARTBEAT, 1, request
 
 
-def _given(response: Any) -> frozenset[int]:
+def given(response: Any) -> frozenset[int]:
     found = response.assignment
     topics = [] if found is None else found.topic_partitions
     return frozenset(index for topic in topics for index in topic.partitions)
@@ -97,23 +102,25 @@ async def repeat_the_first_heartbeat_of_a_consumer(script: Script) -> None:
     old, new, other = await connections(script, 3)
     first = consumer_heartbeat("m1", 0, topic_id)
     joined = await ask(new, first)
-    assert _given(joined) == _BOTH
+    assert given(joined) == _BOTH
     follower = await ask(other, consumer_heartbeat("m2", 0, topic_id))
     epoch = joined.member_epoch
     told = await ask(new, consumer_heartbeat("m1", epoch, topic_id))
-    kept = _given(told)
+    kept = given(told)
     assert len(kept) == 1
     await deliver_late(old, first)
     follower = await ask(other, consumer_heartbeat("m2", follower.member_epoch, topic_id))
-    assert not _given(follower), "m2 is given a partition that m1 owns"
+    assert not given(follower), "m2 is given a partition that m1 owns"
     await ask(new, consumer_heartbeat("m1", epoch, topic_id, kept))
     follower = await ask(other, consumer_heartbeat("m2", follower.member_epoch, topic_id))
-    assert _given(follower) == _BOTH - kept
+    assert given(follower) == _BOTH - kept
 
 
-def streams_heartbeat(member_id: str, epoch: int, owned: frozenset[int] | None = None) -> Request:
+def streams_heartbeat(
+    member_id: str, epoch: int, owned: frozenset[int] | None = None, *, group: str = "g"
+) -> Request:
     request = streams.StreamsGroupHeartbeatRequest(
-        "g",
+        group,
         member_id,
         epoch,
         active_tasks=None,
@@ -133,7 +140,7 @@ def streams_heartbeat(member_id: str, epoch: int, owned: frozenset[int] | None =
     return apis.STREAMS_GROUP_HEARTBEAT, 0, request
 
 
-def _tasks(response: Any) -> frozenset[int]:
+def tasks(response: Any) -> frozenset[int]:
     return frozenset(index for item in response.active_tasks or () for index in item.partitions)
 
 
@@ -143,24 +150,24 @@ async def repeat_the_first_heartbeat_of_a_streams_member(script: Script) -> None
     old, new, other = await connections(script, 3)
     first = streams_heartbeat("m1", 0)
     told = await ask(new, first)
-    while _tasks(told) != _BOTH:  # the first assignment waits for more members
+    while tasks(told) != _BOTH:  # the first assignment waits for more members
         await asyncio.sleep(_PAUSE_S)
         told = await ask(new, streams_heartbeat("m1", told.member_epoch))
     await ask(new, streams_heartbeat("m1", told.member_epoch, _BOTH))
     follower = await ask(other, streams_heartbeat("m2", 0))
     told = await ask(new, streams_heartbeat("m1", told.member_epoch))
-    kept = _tasks(told)
+    kept = tasks(told)
     assert len(kept) == 1
     await deliver_late(old, first)
     follower = await ask(other, streams_heartbeat("m2", follower.member_epoch))
-    assert not _tasks(follower), "m2 is given a task that m1 runs"
+    assert not tasks(follower), "m2 is given a task that m1 runs"
     await ask(new, streams_heartbeat("m1", told.member_epoch, kept))
     follower = await ask(other, streams_heartbeat("m2", follower.member_epoch))
-    assert _tasks(follower) == _BOTH - kept
+    assert tasks(follower) == _BOTH - kept
 
 
-def share_heartbeat(epoch: int, *topics: str) -> Request:
-    request = share.ShareGroupHeartbeatRequest("g", "m1", epoch)
+def share_heartbeat(epoch: int, *topics: str, group: str = "g") -> Request:
+    request = share.ShareGroupHeartbeatRequest(group, "m1", epoch)
     request.subscribed_topic_names = list(topics) or None
     return apis.SHARE_GROUP_HEARTBEAT, 1, request
 
@@ -187,23 +194,25 @@ async def repeat_the_first_heartbeat_of_a_share_member(script: Script) -> None:
 # --- classic groups -------------------------------------------------------------------------------
 
 
-def join(member_id: str, metadata: bytes = b"") -> Request:
+def join(member_id: str, metadata: bytes = b"", *, group: str = "g") -> Request:
     protocol = join_group.JoinGroupRequestProtocol("range", metadata or subscription("t"))
     request = join_group.JoinGroupRequest(
-        "g", 60_000, _REBALANCE_MS, member_id, None, CONSUMER_PROTOCOL, [protocol]
+        group, 60_000, _REBALANCE_MS, member_id, None, CONSUMER_PROTOCOL, [protocol]
     )
     return apis.JOIN_GROUP, 3, request
 
 
-def sync(joined: Any, **assigned: frozenset[int]) -> Request:
+def sync(
+    joined: Any, assigned: Mapping[str, frozenset[int]] | None = None, *, group: str = "g"
+) -> Request:
     assignments = [
         sync_group.SyncGroupRequestAssignment(
             member_id, encode_assignment({"t": indexes}, subscription("t"))
         )
-        for member_id, indexes in assigned.items()
+        for member_id, indexes in (assigned or {}).items()
     ]
     request = sync_group.SyncGroupRequest(
-        "g", joined.generation_id, joined.member_id, assignments=assignments
+        group, joined.generation_id, joined.member_id, assignments=assignments
     )
     return apis.SYNC_GROUP, 3, request
 
@@ -254,7 +263,7 @@ async def repeat_a_sync(script: Script) -> None:
     await asyncio.sleep(_PAUSE_S)
     repeated = asyncio.ensure_future(deliver_late(old, request))
     await asyncio.sleep(_PAUSE_S)
-    await ask(leads_on, sync(leader, **{member.member_id: _BOTH for member in leader.members}))
+    await ask(leads_on, sync(leader, {member.member_id: _BOTH for member in leader.members}))
     code = ErrorCode((await syncing).error_code)
     await repeated
     assert code is ErrorCode.NONE, f"the SyncGroup that its client waits for gets {code.name}"
@@ -267,21 +276,21 @@ async def upgrade_between_rebalances(script: Script) -> None:
     await script.create("t", (1, 1))
     classic, modern = await connections(script, 2)
     joined = await ask(classic, join(""))
-    await ask(classic, sync(joined, **{joined.member_id: _BOTH}))
+    await ask(classic, sync(joined, {joined.member_id: _BOTH}))
     for topic in ("u", "v"):
         metadata = subscription("t", topic, owned={"t": _BOTH})
         await ask(classic, join(joined.member_id, metadata))
     told = await ask(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
-    assert not _given(told), "m2 is given what a classic member owns"
+    assert not given(told), "m2 is given what a classic member owns"
 
 
 # --- commits --------------------------------------------------------------------------------------
 
 
-def commit(script: Script, member_id: str, epoch: int, offset: int) -> Request:
+def commit(script: Script, member_id: str, epoch: int, offset: int, *, group: str = "g") -> Request:
     item = offset_commit.OffsetCommitRequestPartition(PART[1], offset)
     topic = offset_commit.OffsetCommitRequestTopic(topic_id=topic_id_of(script), partitions=[item])
-    request = offset_commit.OffsetCommitRequest("g", epoch, member_id, topics=[topic])
+    request = offset_commit.OffsetCommitRequest(group, epoch, member_id, topics=[topic])
     return apis.OFFSET_COMMIT, 10, request
 
 
@@ -308,7 +317,7 @@ async def commit_late_in_a_classic_group(script: Script) -> None:
     await script.create("t")
     (member,) = await connections(script, 1)
     joined = await ask(member, join(""))
-    await ask(member, sync(joined, **{joined.member_id: frozenset({0})}))
+    await ask(member, sync(joined, {joined.member_id: frozenset({0})}))
     await _commit_late(script, joined.member_id, joined.generation_id)
 
 
@@ -321,13 +330,13 @@ async def _share(script: Script) -> None:
     await script.create("t")
     await script.until_led((SHARE_STATES_TOPIC, 0), 2)
     await script.write(PART, (b"k", b"0"), (b"k", b"1"))
-    assert await _state_code(script, initialize(script, 1)) is ErrorCode.NONE
+    assert await state_code(script, initialize(script, 1)) is ErrorCode.NONE
 
 
-def share_fetch(script: Script, member_id: str, epoch: int = 0) -> Request:
+def share_fetch(script: Script, member_id: str, epoch: int = 0, *, group: str = "g") -> Request:
     topic = fetching.FetchTopic(topic_id_of(script), [fetching.FetchPartition(PART[1], [])])
     request = fetching.ShareFetchRequest(
-        "g",
+        group,
         member_id,
         epoch,
         max_wait_ms=100,
@@ -340,18 +349,18 @@ def share_fetch(script: Script, member_id: str, epoch: int = 0) -> Request:
     return apis.SHARE_FETCH, 2, request
 
 
-def share_acknowledge(script: Script, epoch: int, *offsets: int) -> Request:
+def share_acknowledge(script: Script, epoch: int, *offsets: int, group: str = "g") -> Request:
     batches = [acknowledging.AcknowledgementBatch(at, at, [_ACCEPT]) for at in offsets]
     topic = acknowledging.AcknowledgeTopic(
         topic_id_of(script), [acknowledging.AcknowledgePartition(PART[1], batches)]
     )
     request = acknowledging.ShareAcknowledgeRequest(
-        "g", "m1", epoch, topics=[topic] if offsets else []
+        group, "m1", epoch, topics=[topic] if offsets else []
     )
     return apis.SHARE_ACKNOWLEDGE, 2, request
 
 
-def _acquired(response: Any) -> list[tuple[int, int]]:
+def acquired(response: Any) -> list[tuple[int, int]]:
     """Return offset and delivery count of each record."""
     assert not response.error_code, ErrorCode(response.error_code)
     return [
@@ -363,13 +372,20 @@ def _acquired(response: Any) -> list[tuple[int, int]]:
     ]
 
 
-async def _acquire(
-    script: Script, connection: Connection, member_id: str, wait_s: float = 20.0
+async def acquire(
+    script: Script,
+    connection: Connection,
+    member_id: str,
+    wait_s: float = 20.0,
+    *,
+    group: str = "g",
 ) -> list[tuple[int, int]]:
     """Begin a session, and fetch until there is something, at most for a while."""
     end_s, epoch = script.world.loop.time() + wait_s, 0
     while script.world.loop.time() < end_s:
-        found = _acquired(await connection.ask(*share_fetch(script, member_id, epoch), _TIMEOUT_S))
+        found = acquired(
+            await connection.ask(*share_fetch(script, member_id, epoch, group=group), _TIMEOUT_S)
+        )
         if found:
             return found
         epoch += 1
@@ -378,7 +394,7 @@ async def _acquire(
 
 async def _check_held(script: Script) -> None:
     (other,) = [script.world.connect(script.broker(1))]
-    found = await _acquire(script, other, "m2", wait_s=0.5)
+    found = await acquire(script, other, "m2", wait_s=0.5)
     assert not found, f"m2 is given {found}, which m1 has"
 
 
@@ -386,7 +402,7 @@ async def fetch_late_in_a_share_session(script: Script) -> None:
     """Deliver the first ShareFetch of a member again, then the end of its connection."""
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
-    assert await _acquire(script, new, "m1")
+    assert await acquire(script, new, "m1")
     await deliver_late(old, share_fetch(script, "m1"))
     old.close()
     await _check_held(script)
@@ -396,7 +412,7 @@ async def end_a_share_session_late(script: Script) -> None:
     """Deliver the ShareAcknowledge that ends a session after the next session has begun."""
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
-    assert await _acquire(script, old, "m1")
+    assert await acquire(script, old, "m1")
     await new.ask(*share_fetch(script, "m1"), _TIMEOUT_S)
     await deliver_late(old, share_acknowledge(script, _FINAL_EPOCH))
     await _check_held(script)
@@ -406,9 +422,9 @@ async def acknowledge_late_in_a_share_session(script: Script) -> None:
     """The same on a connection that no session had, after an acknowledgement of the new session."""
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
-    found = await _acquire(script, new, "m1")
+    found = await acquire(script, new, "m1")
     session = await new.ask(*share_fetch(script, "m1"), _TIMEOUT_S)
-    assert not _acquired(session)
+    assert not acquired(session)
     answer = await new.ask(*share_acknowledge(script, 1, found[0][0]), _TIMEOUT_S)
     assert not answer.error_code
     await deliver_late(old, share_acknowledge(script, _FINAL_EPOCH))
@@ -418,27 +434,29 @@ async def acknowledge_late_in_a_share_session(script: Script) -> None:
 # --- states of share partitions -------------------------------------------------------------------
 
 
-def initialize(script: Script, epoch: int) -> Request:
+def initialize(script: Script, epoch: int, *, group: str = "g") -> Request:
     data = initializing.InitializeStateData(
         topic_id_of(script), [initializing.PartitionData(PART[1], epoch, 0)]
     )
-    request = initializing.InitializeShareGroupStateRequest("g", [data])
+    request = initializing.InitializeShareGroupStateRequest(group, [data])
     return apis.INITIALIZE_SHARE_GROUP_STATE, 0, request
 
 
-def delete(script: Script, epoch: int) -> Request:
+def delete(script: Script, epoch: int, *, group: str = "g") -> Request:
     data = deleting.DeleteStateData(topic_id_of(script), [deleting.PartitionData(PART[1], epoch)])
-    return apis.DELETE_SHARE_GROUP_STATE, 0, deleting.DeleteShareGroupStateRequest("g", [data])
+    return apis.DELETE_SHARE_GROUP_STATE, 0, deleting.DeleteShareGroupStateRequest(group, [data])
 
 
-def write(script: Script, state: int, count: int) -> Request:
-    batch = writing.StateBatch(1, 1, state, count)
-    item = writing.PartitionData(PART[1], 1, -1, 0, 0, [batch])
+def write(
+    script: Script, state: int, count: int, *, offset: int = 1, epoch: int = 1, group: str = "g"
+) -> Request:
+    batch = writing.StateBatch(offset, offset, state, count)
+    item = writing.PartitionData(PART[1], epoch, -1, 0, 0, [batch])
     data = writing.WriteStateData(topic_id_of(script), [item])
-    return apis.WRITE_SHARE_GROUP_STATE, 1, writing.WriteShareGroupStateRequest("g", [data])
+    return apis.WRITE_SHARE_GROUP_STATE, 1, writing.WriteShareGroupStateRequest(group, [data])
 
 
-async def _state(script: Script, request: Request) -> Any:
+async def state_of(script: Script, request: Request) -> Any:
     """Send a request to the share coordinator until it has loaded."""
     while True:
         response = await script.ask(script.broker(2), *request)
@@ -449,23 +467,23 @@ async def _state(script: Script, request: Request) -> Any:
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _state_code(script: Script, request: Request) -> ErrorCode:
-    return ErrorCode((await _state(script, request)).error_code)
+async def state_code(script: Script, request: Request) -> ErrorCode:
+    return ErrorCode((await state_of(script, request)).error_code)
 
 
-async def _read_state(script: Script) -> Any:
+async def read_state(script: Script, *, group: str = "g") -> Any:
     data = reading.ReadStateData(topic_id_of(script), [reading.PartitionData(PART[1], 0)])
-    request = reading.ReadShareGroupStateRequest("g", [data])
-    return await _state(script, (apis.READ_SHARE_GROUP_STATE, 0, request))
+    request = reading.ReadShareGroupStateRequest(group, [data])
+    return await state_of(script, (apis.READ_SHARE_GROUP_STATE, 0, request))
 
 
 async def delete_a_state_late(script: Script) -> None:
     """Deliver the deletion of a state again after the next group has begun it."""
     await _share(script)
-    await _state_code(script, delete(script, 1))
-    assert await _state_code(script, initialize(script, 2)) is ErrorCode.NONE
-    await _state_code(script, delete(script, 1))
-    code = ErrorCode((await _read_state(script)).error_code)
+    await state_code(script, delete(script, 1))
+    assert await state_code(script, initialize(script, 2)) is ErrorCode.NONE
+    await state_code(script, delete(script, 1))
+    code = ErrorCode((await read_state(script)).error_code)
     assert code is ErrorCode.NONE, f"the state of the next group is read with {code.name}"
 
 
@@ -474,13 +492,13 @@ async def initialize_a_state_late(script: Script) -> None:
     has loaded meanwhile.
     """
     await _share(script)
-    await _state_code(script, delete(script, 1))
+    await state_code(script, delete(script, 1))
     for restarts in (False, True):
         if restarts:
             await script.restart(2)
             await script.until_led((SHARE_STATES_TOPIC, 0), 2)
-        await _state_code(script, initialize(script, 1))
-        code = ErrorCode((await _read_state(script)).error_code)
+        await state_code(script, initialize(script, 1))
+        code = ErrorCode((await read_state(script)).error_code)
         assert code is ErrorCode.INVALID_REQUEST, "the deleted group has a state"
 
 
@@ -488,8 +506,8 @@ async def release_late(script: Script) -> None:
     """Deliver the write of a released record after its acknowledgement, with a higher count."""
     await _share(script)
     for state, count in ((ACKNOWLEDGED, 1), (AVAILABLE, 2)):
-        assert await _state_code(script, write(script, state, count)) is ErrorCode.NONE
-    found = [batch.delivery_state for batch in (await _read_state(script)).state_batches]
+        assert await state_code(script, write(script, state, count)) is ErrorCode.NONE
+    found = [batch.delivery_state for batch in (await read_state(script)).state_batches]
     assert found == [ACKNOWLEDGED], "an acknowledged record is available again"
 
 
@@ -499,12 +517,12 @@ async def count_deliveries_without_a_coordinator(script: Script) -> None:
     """
     await _share(script)
     member, other = [script.world.connect(script.broker(1)) for _ in range(2)]
-    found = await _acquire(script, member, "m1")
+    found = await acquire(script, member, "m1")
     assert [count for _, count in found] == [1, 1]
     with script.apart(1, 2):
         await asyncio.sleep(_UNREACHABLE_S)
         member.close()
         await asyncio.sleep(_PAUSE_S)
     await asyncio.sleep(_UNREACHABLE_S)
-    found = await _acquire(script, other, "m2")
+    found = await acquire(script, other, "m2")
     assert [count for _, count in found] == [2, 2], f"the deliveries count as {found}"
