@@ -1,11 +1,7 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: answer from the image, and change ACLs at the controller.
+"""DescribeAcls, CreateAcls and DeleteAcls: read from the image, and change ACLs at the controller.
 
-Without an authorizer every request is refused with SECURITY_DISABLED, as in Kafka. With one they
-need Describe or Alter on the cluster. After an answer this broker decides by the new ACLs (read
-your writes); other brokers follow as fast as they follow the metadata, and a broker without a
-session stops to serve within its lease (`controller.api.lease`).
-Limits: an answer of the controller takes at most _TIMEOUT_S.
-Source: Kafka `AclApis`, `AclControlManager`; KIP-140, KIP-290.
+After a response, this broker authorizes by the new ACLs (read your writes). Without an authorizer,
+every request fails with SECURITY_DISABLED, as in Kafka.
 """
 
 from collections.abc import Sequence
@@ -62,7 +58,7 @@ def handle_describe_acls(node: Node, ctx: RequestContext) -> Response:
         request.permission_type,
     )
     if problem := wanted.problem():
-        raise CannotAnswer(f"a DescribeAcls request is not valid: {problem}")
+        raise CannotAnswer(f"invalid DescribeAcls request: {problem}")
     patterns: dict[tuple[int, str, int], list[describe_acls.AclDescription]] = {}
     for acl in node.image.acls.matching(wanted):
         pattern = acl.resource_type, acl.resource_name, acl.pattern_type

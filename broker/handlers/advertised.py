@@ -1,13 +1,5 @@
-"""Decide which brokers clients may use, and at which address each client reaches them.
-
-Invariant: a client can use every address that it gets, without configuration in the common cases. A
-broker with an advertised host is returned as configured. Without one, a broker on this machine is
-returned with the address at which the client reached this broker; a broker on another machine, with
-the address from which it reaches the controller. Ports are always the registered ones. A client of
-one listener gets the other brokers' listeners of the same name, or their first. All brokers return
-the same map of ids, because it comes from the image alone; librdkafka takes a difference for a
-change of leaders.
-Source: Kafka's `advertised.listeners`; KIP-103.
+"""Select the brokers and addresses that are returned to clients, as `advertised.listeners` does in
+Kafka (KIP-103).
 """
 
 from dataclasses import dataclass
@@ -32,7 +24,11 @@ def registered_nodes(node: Node) -> list[NodeState]:
 
 
 def live_nodes(node: Node) -> list[NodeState]:
-    """Return the registered brokers that are not fenced, by id."""
+    """Return the registered brokers that are not fenced, by id.
+
+    All brokers return the same ids, because they come from the image alone; librdkafka treats a
+    difference as a change of leaders.
+    """
     return [state for state in registered_nodes(node) if not state.fenced]
 
 
@@ -55,13 +51,13 @@ def live_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
 
 
 def known_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
-    """Return live brokers and those that left recently (`broker.handlers.recent_brokers`)."""
+    """Return live brokers and recently departed ones (`broker.handlers.recent_brokers`)."""
     states = sorted([*live_nodes(node), *node.departed()], key=lambda state: state.node_id)
     return [address_of(node, state, connection) for state in states]
 
 
 def controller_id(node: Node) -> int:
     """Return the broker for admin requests: the lowest live id, because any broker forwards them.
-    -1: no broker is live.
+    -1 if no broker is live.
     """
     return min((state.node_id for state in node.image.nodes if not state.fenced), default=-1)

@@ -1,15 +1,8 @@
-"""IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers, groups and
-subscriptions to metrics of clients at the controller. Levels of loggers are a matter of this
-broker.
+"""IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers, groups and client
+metrics subscriptions at the controller, and log levels in this broker.
 
-AlterConfigs is the older API: the request names all configs of a resource, and those that it does
-not name get their defaults, except the sources of forks and mirrors. The controller decides which
-ones these are, because the metadata of a broker may lag.
-Invariant: either all changes of one resource are made or none; resources are independent. Appending
-to a list and removing from it are computed from this broker's image: two concurrent clients may
-undo each other's change, as in Kafka.
-Limits: the controller limits the changes of a request; an answer of it takes at most _TIMEOUT_S.
-Source: KIP-133, KIP-339; Kafka `ConfigurationControlManager`.
+All changes of one resource are made, or none. Appending to a list and removing from it use this
+broker's image, so concurrent clients may undo each other's changes, as in Kafka (KIP-339).
 """
 
 from collections import Counter
@@ -66,7 +59,7 @@ _REPEATED: Final = (
     "Each resource must appear at most once.",
 )
 _ALTERED: Final = RESOURCE_NOUNS.keys()
-"""What the controller alters."""
+"""Resource types that the controller alters."""
 _NOUNS: Final = RESOURCE_NOUNS | {BROKER_LOGGER_RESOURCE: "loggers of broker"}
 _NO_DEFAULTS: Final = {
     TOPIC_RESOURCE: "there are no configs for all topics: name one",
@@ -76,7 +69,7 @@ _NO_DEFAULTS: Final = {
 
 
 class _Refused(Exception):
-    """Raised for a resource that is not changed, with the answer."""
+    """Raised for a resource that is not changed, with its error."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -166,7 +159,7 @@ def _alter_loggers(
 
 
 def _value(node: Node, resource: _Resource, config: wire.AlterableConfig) -> str | None:
-    """Return the value to set, None for the default. Raises _Refused."""
+    """Return the value to set, or None for the default. Raises _Refused."""
     if config.config_operation == _DELETE:
         return None
     if config.value is None:
@@ -191,7 +184,7 @@ def _value(node: Node, resource: _Resource, config: wire.AlterableConfig) -> str
 
 
 def _list_default(node: Node, resource_type: int, name: str) -> str | None:
-    """Return the default of a list; None if the config is none."""
+    """Return the default of a list; None if the config is not a list."""
     if resource_type == BROKER_RESOURCE:
         return list_default(node, name)
     known = TOPIC_CONFIGS.get(name) if resource_type == TOPIC_RESOURCE else None
@@ -199,7 +192,7 @@ def _list_default(node: Node, resource_type: int, name: str) -> str | None:
 
 
 def _check_resource(node: Node, resource: _Resource) -> None:
-    """Raises _Refused if the controller is not asked about this resource."""
+    """Raises _Refused if the request for this resource is not forwarded to the controller."""
     resource_type, name = resource
     if resource_type == BROKER_LOGGER_RESOURCE:
         problem = "AlterConfigs cannot change levels of loggers: use IncrementalAlterConfigs"
@@ -222,7 +215,7 @@ async def _checked(
     present: Mapping[str, str],
     values: Sequence[tuple[str, str | None]],
 ) -> Sequence[tuple[str, str | None]]:
-    """Check what depends on the settings of this broker. Return the values to store. Raises
+    """Check values that depend on the settings of this broker. Return the values to store. Raises
     _Refused.
     """
     resource_type, name = resource
@@ -248,8 +241,8 @@ async def _checked(
 async def _check_schemas(
     node: Node, present: Mapping[str, str], values: Mapping[str, str | None]
 ) -> None:
-    """Raises _Refused if the schemas that a topic has after the change cannot be used. A change of
-    other configs is not refused for that.
+    """Raises _Refused if the resulting schema configs of a topic are unusable. Changes of other
+    configs are not rejected for that.
     """
     if not any(map(is_schema_config, values)):
         return
@@ -274,7 +267,10 @@ def _outcome(result: ItemResult) -> _Outcome:
 
 
 async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
-    """AlterConfigs (33)."""
+    """AlterConfigs (33). The request replaces all configs of a resource, except the sources of
+    forks and mirrors. The controller determines which configs to reset, because the metadata of a
+    broker may lag.
+    """
     request = decoded(ctx, replacing.decode_request)
     named = Counter((item.resource_type, item.resource_name) for item in request.resources)
     outcomes: list[_Outcome | None] = []
@@ -309,7 +305,7 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
 async def _replacement(
     node: Node, item: replacing.AlterConfigsResource, *, is_repeated: bool
 ) -> Sequence[tuple[str, str | None]]:
-    """Return the values that the resource has in the end. Raises _Refused."""
+    """Return the resulting values of the resource. Raises _Refused."""
     invalid = ErrorCode.INVALID_REQUEST
     if is_repeated:
         raise _Refused(*_REPEATED)
@@ -328,7 +324,7 @@ async def _replace(
     *,
     validate_only: bool,
 ) -> dict[_Resource, _Outcome]:
-    """Replace the configs of resources. Returns the outcomes by resource."""
+    """Replace the configs of resources. Returns the outcome of each resource."""
     topics = [name for kind, name in wanted if kind == TOPIC_RESOURCE]
     others = [resource for resource in wanted if resource[0] != TOPIC_RESOURCE]
     changes = await listed(

@@ -1,8 +1,7 @@
-"""AlterReplicaLogDirs: there is one log dir, the object store, so nothing can move.
+"""AlterReplicaLogDirs: the object store is the only log dir. Moving a partition there succeeds
+without effect; other directories do not exist.
 
-A partition that should move there is there already, which is no error. Any other directory does not
-exist. The last directory that names a partition counts, as in Kafka.
-Source: KIP-113; Kafka `ReplicaManager.alterReplicaLogDirs`.
+If a partition is listed several times, its last directory counts, as in Kafka.
 """
 
 from penstock.base.acls import Operation

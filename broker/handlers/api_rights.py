@@ -1,9 +1,8 @@
-"""Declare for each API which rights its handler may ask for, and how it refuses a client that has
-none of them.
+"""Declare the rights of each API: which rights its handler may check, and how it rejects a client
+that lacks them.
 
-Invariants: an API without a declaration is not served (`broker.handlers.table`), and a handler that
-asks for a right that is not declared fails (`broker.handlers.authorizer`).
-tests/integration/test_api_rights.py sends every API in every version without any right.
+`broker.handlers.table` serves no API without a declaration, and `broker.handlers.authorizer` fails
+for undeclared rights.
 """
 
 from collections.abc import Mapping
@@ -28,8 +27,8 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ApiRights:
-    """The rights of one API. hides: answers leave out what the client may not see, instead of an
-    error. unchecked: why some requests need no right; empty if all do.
+    """The rights of one API. hides: responses omit what the client may not see, instead of
+    returning an error. unchecked: why some requests need no right; empty if all do.
     """
 
     rights: frozenset[Right]
@@ -165,4 +164,4 @@ API_RIGHTS: Final[Mapping[int, ApiRights]] = {
     apis.ALTER_SHARE_GROUP_OFFSETS.key: _needs(*_on(Operation.READ, _G, _T)),
     apis.DELETE_SHARE_GROUP_OFFSETS.key: _needs((Operation.DELETE, _G), (Operation.READ, _T)),
 }
-"""By key of the API."""
+"""By API key."""

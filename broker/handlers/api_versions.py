@@ -1,13 +1,5 @@
-"""ApiVersions: return the supported APIs. Served before any other request, in any version, and it
-never closes the connection.
-
-Invariant: the answer to an unknown version is error 35 in the encoding of v0, with the whole list,
-and the request body is not read. The response header is always v0, because the client does not know
-the version of the answer yet. The finalized features are those of this broker's metadata, and their
-epoch is its end: clients that ask several brokers believe the newest. Version 3 does not name
-supported features whose range begins at 0, because old clients fail on them (KAFKA-17011).
-
-Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsRequest.isValid.
+"""ApiVersions: return the supported APIs (KIP-35, KIP-511, KIP-584). It is served before
+authentication and in any version, and never closes the connection.
 """
 
 import re
@@ -25,13 +17,18 @@ from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_CHARS_MAX: Final = 256
-"""Each connection keeps its software; the rest is cut."""
+"""Each connection stores its client software; longer names are truncated."""
 _FIRST_WITH_SOFTWARE: Final = 3
 _FIRST_WITH_RANGES_FROM_ZERO: Final = 4
 
 
 def make_handler(served_keys: Iterable[int]) -> Handler:
-    """Return a handler that announces the served APIs, in the order of `protocol.apis.APIS`."""
+    """Return a handler that lists the served APIs, in the order of `protocol.apis.APIS`.
+
+    The response to an unknown version is error 35 in the encoding of version 0, with the whole
+    list; the request body is not read. Version 3 omits supported features whose range begins at 0,
+    because old clients fail on them (KAFKA-17011).
+    """
     served = set(served_keys) | {apis.API_VERSIONS.key}
     announced = [
         api_versions.ApiVersion(api.key, api.announced_min, api.max)
@@ -84,7 +81,7 @@ def make_handler(served_keys: Iterable[int]) -> Handler:
 
 @lru_cache(maxsize=256)
 def _software(name: str, version: str) -> SoftwareInfo:
-    """Return the same value for all connections of the same software."""
+    """Return the same object for all connections of the same software, to save memory."""
     return SoftwareInfo(name, version)
 
 

@@ -1,8 +1,7 @@
-"""Log what clients may not do, as events `authorization_denied` of the audit log.
+"""Log denied requests as `authorization_denied` events of the audit log.
 
-Limits: a denial of the same principal, host, operation and resource type is logged once in
-REPEAT_S; in all, LogLimit applies. Counters count every denial.
-Must not: decide anything.
+A denial of the same principal, host, operation and resource type is logged once per REPEAT_S;
+LogLimit limits the total. Counters include every denial.
 """
 
 from collections import Counter
@@ -22,7 +21,7 @@ log = structlog.get_logger(AUDIT)
 
 REPEAT_S: Final = 10.0
 _KINDS_MAX: Final = 10_000
-"""Kinds of denials whose time is remembered; then all are forgotten."""
+"""Kinds of denials that are tracked; all are dropped when there are more."""
 
 
 class AuditLog:

@@ -1,14 +1,7 @@
-"""Let only clients in that have authenticated: the dispatcher before the dispatcher.
+"""Dispatcher that admits only authenticated clients to the next dispatcher, as Kafka's
+SaslServerAuthenticator does.
 
-On listeners with SASL a connection may ask for ApiVersions, then it authenticates, and only then
-its requests reach the handlers. On other listeners everything reaches them, and SaslHandshake and
-SaslAuthenticate are errors there, as in Kafka.
-Invariants: any other request closes the connection. Whatever fails in an exchange, bugs included,
-refuses the client. The answer to a failure waits for
-`connection.failed.authentication.delay.ms`, then the connection closes. Log lines show neither
-tokens nor passwords.
-
-Source: Kafka's SaslServerAuthenticator; KIP-43, KIP-152, KIP-368.
+On listeners without SASL all requests pass, and SaslHandshake and SaslAuthenticate are errors.
 """
 
 import asyncio
@@ -52,7 +45,7 @@ _ILLEGAL_STATE: Final = "SaslAuthenticate request received after successful auth
 
 
 def handle_sasl_handshake(node: Node, ctx: RequestContext) -> Response:
-    """Answer a handshake where none is expected."""
+    """Respond to an unexpected handshake."""
     _decoded(ctx, sasl_handshake.decode_request)
     return encode_response(
         ctx, sasl_handshake.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
@@ -60,7 +53,7 @@ def handle_sasl_handshake(node: Node, ctx: RequestContext) -> Response:
 
 
 def handle_sasl_authenticate(node: Node, ctx: RequestContext) -> Response:
-    """Answer a token where none is expected."""
+    """Respond to an unexpected token."""
     _decoded(ctx, sasl_authenticate.decode_request)
     return encode_response(
         ctx,
@@ -71,8 +64,8 @@ def handle_sasl_authenticate(node: Node, ctx: RequestContext) -> Response:
 
 
 def _decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> _Message:
-    """Return the request. Those with many tagged fields are refused: a stranger may not cost much.
-    Raises WireError.
+    """Return the request. Rejects requests with many tagged fields, to limit the cost of
+    unauthenticated clients. Raises WireError.
     """
     return framing.decode_body(
         decode, ctx.frame, ctx.body_offset, ctx.api_version, ELEMENTS_AT_ONCE_MAX
@@ -80,7 +73,13 @@ def _decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> 
 
 
 class AuthenticatingDispatcher:
-    """Implements `broker.network.dispatcher.Dispatcher` before another dispatcher."""
+    """Implements `broker.network.dispatcher.Dispatcher` in front of another dispatcher.
+
+    Before authentication, a connection may only send ApiVersions and authentication requests; any
+    other request closes it. Every failure of an exchange, including bugs, rejects the client. The
+    error response is delayed by `connection.failed.authentication.delay.ms`, then the connection
+    closes. Tokens and passwords are never logged.
+    """
 
     def __init__(self, access: ClientAccess, inner: Dispatcher) -> None:
         self._access = access
@@ -121,7 +120,7 @@ class AuthenticatingDispatcher:
         frame: bytearray,
         respond: Respond,
     ) -> Coroutine[Any, Any, Response] | None:
-        """Handle a request of a client that has not authenticated, or authenticates again."""
+        """Handle a request of a client that is not authenticated or authenticates again."""
         if sasl.phase is SaslPhase.TOKENS and key == apis.SASL_AUTHENTICATE.key:
             return self._token(sasl, self._context(connection, frame))
         if sasl.phase is SaslPhase.HANDSHAKE:
@@ -129,7 +128,7 @@ class AuthenticatingDispatcher:
                 return self._handshake(sasl, self._context(connection, frame), respond)
             if key == apis.API_VERSIONS.key:
                 return self._inner.start(connection, frame, respond)
-        raise CannotAnswer(f"an unexpected request (API key {key}) during SASL authentication")
+        raise CannotAnswer(f"unexpected request (API key {key}) during SASL authentication")
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -160,7 +159,7 @@ class AuthenticatingDispatcher:
         return self._refuse(ctx.connection, encode_response(ctx, response))
 
     async def _token(self, sasl: SaslState, ctx: RequestContext) -> Response:
-        """Answer a SaslAuthenticate request."""
+        """Handle a SaslAuthenticate request."""
         request = _decoded(ctx, sasl_authenticate.decode_request)
         try:
             data, lifetime_ms = await self._receive(ctx.connection, sasl, bytes(request.auth_bytes))
@@ -178,7 +177,7 @@ class AuthenticatingDispatcher:
     async def _bare_token(
         self, connection: ConnectionInfo, sasl: SaslState, token: bytes
     ) -> Response:
-        """Answer a token without a request around it, as clients send after a handshake v0."""
+        """Handle a token without a request header, as clients send after a handshake v0."""
         try:
             data, _ = await self._receive(connection, sasl, token)
         except AuthenticationFailed as error:
@@ -188,7 +187,7 @@ class AuthenticatingDispatcher:
         return len(data).to_bytes(_SIZE_BYTES, "big") + data
 
     async def _refuse(self, connection: ConnectionInfo, response: Response) -> Response:
-        """Return the answer to a failure when its delay is over. The connection closes then."""
+        """Return the error response after the delay. The connection closes then."""
         await asyncio.sleep(self._access.config.failed_authentication_delay_ms / 1_000)
         self._loop.call_soon(connection.close_quietly)
         return response
@@ -198,7 +197,7 @@ class AuthenticatingDispatcher:
     async def _receive(
         self, connection: ConnectionInfo, sasl: SaslState, token: bytes
     ) -> tuple[bytes, int]:
-        """Take a token. Returns the answer, and how long the session lasts. Raises
+        """Process a token. Returns the response and the session lifetime. Raises
         AuthenticationFailed.
         """
         try:
@@ -230,7 +229,7 @@ class AuthenticatingDispatcher:
     async def _checked(
         self, connection: ConnectionInfo, sasl: SaslState, step: Step
     ) -> Challenge | Done:
-        """Do what takes time. Raises AuthenticationFailed."""
+        """Run the slow part of authentication. Raises AuthenticationFailed."""
         if isinstance(step, CheckPassword):
             await self._access.users.check_password(step.user, step.password)
             return Done(step.user)
@@ -244,7 +243,7 @@ class AuthenticatingDispatcher:
         except AuthenticationFailed as error:
             self._log_failure(connection, str(error), sasl.mechanism)
             scopes = error.required if isinstance(error, ScopeMissing) else ()
-            return exchange.refuse(scopes)  # the client answers, and then it fails
+            return exchange.refuse(scopes)  # the client responds, and then authentication fails
         exchange.check_user(token.user)
         return Done(token.user, expires_ms=token.expires_ms)
 

@@ -1,7 +1,5 @@
-"""Ask the authorizer, if there is one, what a request may do.
-
-Without an authorizer everything is allowed, at the cost of one attribute check.
-Source: Kafka `AuthHelper`.
+"""Authorization checks of request handlers. Without an authorizer, everything is allowed, at the
+cost of one attribute check.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,12 +19,12 @@ from penstock.controller.metadata.topic_sources import of_log
 from penstock.protocol import apis
 
 NOT_REQUESTED: Final = -(2**31)
-"""Stands for authorized operations that the client did not ask for."""
+"""The value of authorized operations that the client did not request."""
 
 _NONE: Final[AbstractSet[str]] = frozenset()
 _FEW_TOPICS: Final = 10
-"""Topics that need no turns: those would take longer than the look-ups, where a request names many
-groups with few topics each.
+"""Number of topics that are checked without yielding: yielding would take longer than the lookups
+if a request contains many groups with few topics each.
 """
 
 
@@ -105,7 +103,7 @@ def denied_topics(
     *,
     logs: bool = True,
 ) -> AbstractSet[str]:
-    """Return the topics with which the client may not do this."""
+    """Return the topics for which the client lacks this right."""
     if node.authorizer is None:
         return _NONE
     return {name for name in set(names) if not allows_topic(node, ctx, operation, name, logs=logs)}
@@ -119,7 +117,7 @@ async def find_denied_topics(
     *,
     logs: bool = True,
 ) -> AbstractSet[str]:
-    """Do the same with turns for the event loop in between: a look-up takes up to 40 us."""
+    """Do the same, yielding to the event loop: a lookup takes up to 40 us."""
     if node.authorizer is None:
         return _NONE
     once = dict.fromkeys(names)
@@ -133,7 +131,7 @@ async def find_denied_topics(
 
 
 def operations(node: Node, ctx: RequestContext, resource_type: ResourceType, name: str) -> int:
-    """Return what the client may do with the resource, as a bit field."""
+    """Return the operations that the client may perform on the resource, as a bit field."""
     authorizer = node.authorizer
     if authorizer is None:
         return ALL_OPERATIONS[resource_type]
@@ -143,8 +141,8 @@ def operations(node: Node, ctx: RequestContext, resource_type: ResourceType, nam
 
 
 def cluster_operations(node: Node, ctx: RequestContext) -> int:
-    """Return what the client may do with the cluster, as a bit field; 0 if it may not describe
-    it.
+    """Return the operations that the client may perform on the cluster, as a bit field; 0 if it may
+    not describe it.
     """
     if not allows_cluster(node, ctx, Operation.DESCRIBE):
         return 0
@@ -168,7 +166,7 @@ async def undescribed_topics(
 
 
 def requester_of(node: Node, ctx: RequestContext) -> Requester:
-    """Return the client as the controller authorizes it once more."""
+    """Return the client identity that the controller authorizes again."""
     connection = ctx.connection
     return Requester(
         principal=str(connection.principal),
@@ -178,7 +176,7 @@ def requester_of(node: Node, ctx: RequestContext) -> Requester:
 
 
 def note_change(node: Node, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
-    """Log what the client has changed, where clients are known: it has authenticated, or there is
+    """Log a change made by the client, if clients are identified: it is authenticated, or there is
     an authorizer.
     """
     is_known = node.authorizer is not None or ctx.connection.principal != ANONYMOUS

@@ -1,10 +1,4 @@
-"""Decide what the requests of clients may do, and report what they may not.
-
-The authorizer of a broker follows the ACLs of its metadata image: a change counts from the moment
-at which this broker's image has it.
-Must not: decide what an API needs (`broker.handlers.api_rights` declares it).
-Source: Kafka `AuthHelper`, `StandardAuthorizer`.
-"""
+"""Authorize requests by the ACLs in this broker's metadata image, and report denials."""
 
 from penstock.base.acls import Operation, ResourceType
 from penstock.broker.handlers.api_rights import API_RIGHTS
@@ -21,13 +15,13 @@ def _check_declared(ctx: RequestContext, operation: int, resource_type: int) -> 
     """Raise UndeclaredRight if the API of the request does not declare this right."""
     if (operation, resource_type) not in API_RIGHTS[ctx.api_key].rights:
         raise UndeclaredRight(
-            f"{apis.APIS[ctx.api_key].name} asks for {Operation(operation).name} on"
+            f"{apis.APIS[ctx.api_key].name} checks {Operation(operation).name} on"
             f" {ResourceType(resource_type).name}: add it to broker/handlers/api_rights.py"
         )
 
 
 class UndeclaredRight(Exception):
-    """Raised if a handler asks for a right that its API does not declare."""
+    """Raised if a handler checks a right that its API does not declare."""
 
 
 class Authorizer:
@@ -39,7 +33,7 @@ class Authorizer:
         self.audit = audit
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take the ACLs that have changed."""
+        """Apply changed ACLs."""
         if delta.everything:
             self.index.replace(image.acls)
             return
@@ -58,8 +52,8 @@ class Authorizer:
         *,
         logs: bool = True,
     ) -> bool:
-        """Return whether the client may do this. logs: whether a denial is reported; not if it only
-        shortens an answer.
+        """Return whether the client has this right. logs: whether a denial is logged; not if it
+        only shortens a response.
         """
         _check_declared(ctx, operation, resource_type)
         connection = ctx.connection
@@ -71,7 +65,7 @@ class Authorizer:
         return allowed
 
     def allows_any(self, ctx: RequestContext, operation: int, resource_type: int) -> bool:
-        """Return whether the client may do this with at least one resource of the type."""
+        """Return whether the client has this right on at least one resource of the type."""
         _check_declared(ctx, operation, resource_type)
         connection = ctx.connection
         return self.index.allows_any(
@@ -79,7 +73,7 @@ class Authorizer:
         )
 
     def operations(self, ctx: RequestContext, resource_type: int, name: str) -> int:
-        """Return the operations that the client may do, as a bit field."""
+        """Return the operations that the client may perform, as a bit field."""
         connection = ctx.connection
         return self.index.operations(
             connection.principal, connection.peer_host, resource_type, name

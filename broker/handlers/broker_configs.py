@@ -1,8 +1,7 @@
-"""The configs of brokers, as DescribeConfigs and the two APIs that alter them see them.
+"""Broker configs for DescribeConfigs and the two APIs that alter them.
 
-As in Kafka, a broker describes and changes only itself and the configs of all brokers (the empty
-name), so that it can check values against its own settings.
-Source: Kafka `ConfigHelper`, `DynamicBrokerConfig`, `ConfigAdminManager`.
+As in Kafka, a broker only describes and changes itself and the cluster-wide default (the empty
+name), so that it can validate values against its own settings.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,13 +42,13 @@ _TYPES: Final = {
     Kind.SECRET: ConfigType.PASSWORD,
 }
 _NULLABLE: Final = frozenset({Kind.TEXT, Kind.PATH})
-"""Settings that are null in Kafka while they have no value. One is not."""
+"""Settings that are null in Kafka if they have no value."""
 _AUTHORIZER: Final = "authorizer.class.name"
 ALL_BROKERS: Final = ""
 
 
 class BrokerConfigRefused(Exception):
-    """Raised if configs of a broker cannot be changed, with the reason. Kafka answers
+    """Raised if broker configs cannot be changed, with the reason. Kafka returns
     INVALID_REQUEST.
     """
 
@@ -58,7 +57,7 @@ class BrokerConfigRefused(Exception):
 
 
 def described_name_problem(node: Node, name: str) -> str:
-    """Return why this broker cannot describe that one; empty if it can."""
+    """Return why this broker cannot describe another one; empty if it can."""
     if name in {ALL_BROKERS, str(node.node_id)}:
         return ""
     if not _is_integer(name):
@@ -69,7 +68,7 @@ def described_name_problem(node: Node, name: str) -> str:
 
 
 def broker_entries(node: Node) -> list[ConfigEntry]:
-    """Return all settings of this broker, and those without effect that are set."""
+    """Return all settings of this broker, and those that are set but have no effect."""
     own, common = broker_layers(node)
     return [
         *(_entry(node, field, own, common) for field in all_settings().values()),
@@ -79,7 +78,7 @@ def broker_entries(node: Node) -> list[ConfigEntry]:
 
 
 def common_entries(node: Node) -> list[ConfigEntry]:
-    """Return the configs that are set for all brokers."""
+    """Return the cluster-wide broker configs."""
     common = node.image.configs.broker(ALL_BROKERS)
     return [
         _unused_entry(name, {}, common)
@@ -91,7 +90,7 @@ def common_entries(node: Node) -> list[ConfigEntry]:
 
 
 def broker_layers(node: Node) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the configs of this broker, and those of all brokers."""
+    """Return the configs of this broker, and the cluster-wide ones."""
     configs = node.image.configs
     return configs.broker(str(node.node_id)), configs.broker(ALL_BROKERS)
 
@@ -126,7 +125,7 @@ def _entry(
 
 
 def _shown(field: Field, value: object) -> str | None:
-    """Return a value as Kafka shows it: null for a text that is not set, and listeners with their
+    """Return a value as Kafka displays it: null for an unset string, and listeners with their
     names.
     """
     setting = field.setting
@@ -142,7 +141,7 @@ def _shown(field: Field, value: object) -> str | None:
 
 
 def _of_listeners(node: Node, own: Mapping[str, str], common: Mapping[str, str]) -> list[str]:
-    """Return the names of the settings of single listeners that are set."""
+    """Return the names of the listener-specific settings that are set."""
     names = {*node.static_settings.listener_values, *own, *common}
     return sorted(name for name in names if listener_field(name) is not None)
 
@@ -180,7 +179,9 @@ def _unused_entry(name: str, own: Mapping[str, str], common: Mapping[str, str]) 
 
 
 def check_altered_name(node: Node, name: str) -> None:
-    """Check that this broker changes the configs of that one. Raises BrokerConfigRefused."""
+    """Verify that this broker may change the configs of the given one. Raises
+    BrokerConfigRefused.
+    """
     if name in {ALL_BROKERS, str(node.node_id)}:
         return
     if not _is_integer(name):
@@ -197,7 +198,7 @@ def checked_values(
 ) -> list[tuple[str, str | None]]:
     """Return the values to store for one broker or for all. Raises BrokerConfigRefused.
 
-    present: the configs that stay if `values` do not name them.
+    present: the configs that are kept if `values` does not contain them.
     """
     fixed = [name for name, value in values if value is not None and not is_dynamic(name)]
     if fixed:
@@ -218,7 +219,7 @@ def checked_values(
 
 
 def _hint(unknown: str) -> str:
-    """Return what to do instead of setting a config that brokers do not have."""
+    """Return what to do instead of setting an unknown broker config."""
     of_topics = [name for name, synonym in BROKER_SYNONYMS.items() if synonym == unknown]
     if of_topics:
         return f"there are no defaults for all topics: set {of_topics[0]} of each topic"
@@ -232,8 +233,8 @@ def _checked_value(name: str, value: str) -> str:
 
 
 def list_default(node: Node, name: str) -> str | None:
-    """Return the value to which items of a list can be appended where the config is not set; None
-    if it is no list that can change.
+    """Return the value to which list items can be appended if the config is not set; None if it is
+    not a dynamic list.
     """
     field = all_settings().get(name)
     if field is None or not field.setting.is_dynamic or field.setting.kind is not Kind.LIST:

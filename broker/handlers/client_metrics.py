@@ -1,13 +1,7 @@
-"""GetTelemetrySubscriptions and PushTelemetry: tell clients which metrics to push, and take them
-(KIP-714). Served only by brokers that have a receiver for the metrics.
-
-Invariant: what a client pushes reaches the receiver as it was, with attributes that say who sent
-it. Clients push cumulative values: a lost push loses no count, and Prometheus takes them. Kafka
-asks for deltas.
-Limits: `telemetry.max.bytes` for each push, and DECOMPRESSED_BYTES_MAX decompressed, which takes
-2 ms.
-Must not: need rights. In Kafka any client that may connect may push.
-Source: KIP-714; Kafka 4.2 `ClientMetricsManager`.
+"""GetTelemetrySubscriptions and PushTelemetry: client metrics (KIP-714), forwarded unchanged with
+attributes of the client. Served only by brokers with a metrics receiver. Unlike in Kafka, clients
+push cumulative values: a lost push loses no count, and Prometheus accepts them. As in Kafka, no
+rights are required.
 """
 
 from base64 import urlsafe_b64encode
@@ -33,7 +27,7 @@ DECOMPRESSED_BYTES_MAX: Final = 4 << 20
 SERVICE_NAME: Final = "kafka-client"
 _RESERVED: Final = UUID(int=1)
 _IDENTITY_CHARS_MAX: Final = 256
-"""Longer names of clients are cut for patterns and attributes."""
+"""Longer client names are truncated for patterns and attributes."""
 _ACCEPTED: Final = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
 """In the order of preference."""
 
@@ -121,8 +115,8 @@ def _text_of(instance: UUID) -> str:
 
 
 def _resource(node: Node, ctx: RequestContext, identity: ClientIdentity) -> bytes:
-    """Return who pushes, by the names of KIP-714, and by those that make series of Prometheus
-    distinct: `job` and `instance`.
+    """Return the attributes of the client: the names of KIP-714, and `job` and `instance`, which
+    distinguish Prometheus series.
     """
     return resource_of(
         [

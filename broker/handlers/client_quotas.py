@@ -1,8 +1,8 @@
-"""DescribeClientQuotas and AlterClientQuotas: the quotas of users, clients and addresses.
+"""DescribeClientQuotas and AlterClientQuotas: quotas of users, clients and addresses (KIP-546,
+KIP-612).
 
-Checks, messages and quirks are Kafka's. This broker resolves the names of addresses, as Kafka's
-controller does; the controller checks everything else.
-Source: KIP-546, KIP-612; Kafka `ClientQuotasImage.describe`, `ClientQuotaControlManager`.
+Validation and messages are Kafka's. This broker resolves host names, as Kafka's controller does;
+the controller validates everything else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ _TIMEOUT_S: Final = 30.0
 
 
 class _Match(IntEnum):
-    """One entity by its name, the default, or all with a name or the default."""
+    """Matches one entity by name, the default entity, or any entity of its type."""
 
     EXACT = 0
     DEFAULT = 1
@@ -71,7 +71,7 @@ class _Filter:
     is_strict: bool
 
     def matches(self, entity: Entity) -> bool:
-        """Return whether the entity has all of these parts, and no other if that is asked for."""
+        """Return whether the entity has all of these components, and no others in strict mode."""
         names = {part.type: part.name for part in entity}
         wanted = len(self.exact) + len(self.types)
         if self.is_strict and (not wanted or len(names) != wanted):
@@ -82,7 +82,7 @@ class _Filter:
 
 
 def handle_describe_client_quotas(node: Node, ctx: RequestContext) -> Response:
-    """Answer with the quotas of the entities that match, or say what is wrong with the filter."""
+    """Return the quotas of the entities that match, or the error of the filter."""
     request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
     try:
@@ -170,7 +170,7 @@ async def handle_alter_client_quotas(node: Node, ctx: RequestContext) -> Respons
 
 
 def _alteration(entry: altering.EntryData) -> QuotaAlteration:
-    """Of a type that is named twice the last name counts, as in Kafka."""
+    """If an entity type is repeated, the last name counts, as in Kafka."""
     names = {part.entity_type: part.entity_name for part in entry.entity}
     return QuotaAlteration(
         entity=tuple(QuotaTarget(kind, name) for kind, name in sorted(names.items())),
@@ -208,7 +208,7 @@ async def _altered(
 
 
 async def _unknown_hosts(alterations: Sequence[QuotaAlteration]) -> dict[Entity, str]:
-    """Return the addresses that are none, by entity."""
+    """Return the hosts that cannot be resolved, by entity."""
     hosts = {
         item.entity: item.entity[0].name or ""
         for item in alterations

@@ -1,7 +1,7 @@
-"""Read the partitions of a Fetch that the log cache does not have.
+"""Read the partitions of a Fetch that are not in the log cache.
 
-Limits: `PartitionManager.cold_reads` for the bytes of all connections, a number of reads at once
-and a time for each. A damaged object fails only the partitions whose read begins in it.
+`PartitionManager.cold_reads` limits the bytes over all connections. A damaged object only fails
+partitions whose read begins in it.
 """
 
 import asyncio
@@ -26,36 +26,36 @@ from penstock.stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRang
 _log = structlog.get_logger(__name__)
 
 _COLD_READ_MAX_S: Final = 30.0
-"""A cold read that takes longer gets a retriable error. The blocks that arrived stay cached for the
-retry.
+"""A cold read that takes longer fails with a retriable error. Blocks read so far stay cached for
+the retry.
 """
 _COLD_READS_AT_ONCE_COUNT: Final = 8
 _NO_OFFSET: Final = -1
 
 
 def set_out_of_range(node: Node, result: FetchPartitionResult) -> None:
-    """Tell that the log does not have the offset, if this broker knows it."""
+    """Return OFFSET_OUT_OF_RANGE if this broker knows the offsets of the log."""
     result.error_code = (
         ErrorCode.OFFSET_OUT_OF_RANGE if node.leads_alone() else ErrorCode.NOT_LEADER_OR_FOLLOWER
     )
-    # As Kafka, which knows no offsets of a read that failed.
+    # As in Kafka, which returns no offsets after a failed read.
     result.high_watermark = result.last_stable_offset = result.log_start_offset = _NO_OFFSET
 
 
 class ColdReads:
-    """The reads of one Fetch."""
+    """The cold reads of one Fetch."""
 
     __slots__ = ("_follows_tails", "_node", "_reads_committed")
 
     def __init__(self, node: Node, *, reads_committed: bool, follows_tails: bool) -> None:
-        """follows_tails: what other brokers lead is read beyond what is in objects."""
+        """follows_tails: partitions of other leaders are read beyond the committed end."""
         self._node = node
         self._reads_committed = reads_committed
         self._follows_tails = follows_tails
 
     async def read(self, cold: Sequence[FetchTarget], targets: Sequence[FetchTarget]) -> None:
-        """Read some of the targets of a request. The first of them that has data gives at least one
-        batch, the others only what their reserved bytes hold.
+        """Read some of the targets of a request. The first one with data returns at least one
+        batch, the others only what fits into their reserved bytes.
         """
         limit = asyncio.Semaphore(_COLD_READS_AT_ONCE_COUNT)
 
@@ -92,12 +92,12 @@ class ColdReads:
             elif target.wanted.fetch_offset < partition.log_start_offset:
                 set_out_of_range(self._node, result)
             else:
-                # The topic was deleted during the read. The client asks for its metadata again;
+                # The topic was deleted during the read. The client refreshes its metadata;
                 # OFFSET_OUT_OF_RANGE would make it reset its position.
                 result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         except (ObjectCorrupt, ObjectMissing) as error:
-            # `stream.read.stream_reader` logs the damage, once per minute and object. A leader may
-            # have the records in memory, or be able to read them.
+            # `stream.read.stream_reader` logs the damage, once per minute and object. The leader
+            # may have the records in memory, or be able to read them.
             is_led = partition is not None
             result.error_code = code_of(error) if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
@@ -124,7 +124,7 @@ class ColdReads:
         result.records = records
 
     async def _read_elsewhere(self, target: FetchTarget) -> None:
-        """Read a partition that another broker leads."""
+        """Read a partition led by another broker."""
         offset, found, view = Offset(target.wanted.fetch_offset), target.committed, target.view
         assert found is not None, "nothing else is read without leading it"
         if view is None:
@@ -137,7 +137,7 @@ class ColdReads:
             await self._take_elsewhere(target, records, found, view)
 
     async def _read_committed_part(self, target: FetchTarget, found: CommittedPartition) -> None:
-        """Read what is in objects, without its leader."""
+        """Read committed objects, without the leader."""
         offset, end_offset = Offset(target.wanted.fetch_offset), found.committed_end
         if self._reads_committed:
             end_offset = await found.last_stable_offset()
@@ -147,7 +147,7 @@ class ColdReads:
             await self._take_elsewhere(target, records, found, None)
         if target.result.records:
             return
-        # The leader has what follows. The next fetch waits for its report.
+        # Later records are in the tail of the leader. The next fetch waits for its report.
         tail = self._node.tails.follow(found) if self._follows_tails else None
         if tail is None or not await await_report(tail):
             target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -171,8 +171,8 @@ class ColdReads:
         found: CommittedPartition | None,
         view: TailView | None,
     ) -> None:
-        """Return these records, with the aborted transactions that the image (`found`) and the
-        leader (`view`) know.
+        """Return these records, with the aborted transactions from the image (`found`) and the
+        leader (`view`).
         """
         if self._reads_committed and records:
             offset, end_offset = Offset(target.wanted.fetch_offset), end_offset_of(records)

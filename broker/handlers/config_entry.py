@@ -1,7 +1,4 @@
-"""One config of a resource in the answers of DescribeConfigs and CreateTopics.
-
-Source: KIP-226 (sources and synonyms).
-"""
+"""One config in the responses of DescribeConfigs and CreateTopics (KIP-226)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,8 +18,8 @@ DYNAMIC_GROUP: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """synonyms: all values of the config, as (name, value, source), the one that is used first;
-    none for null, the default. has_synonyms: whether DescribeConfigs lists them.
+    """synonyms: all values of the config, as (name, value, source), the effective one first; empty
+    for a null default. has_synonyms: whether DescribeConfigs lists them.
     """
 
     name: str
@@ -43,5 +40,5 @@ class ConfigEntry:
 
 
 def synonyms_of(name: str, *values: tuple[str | None, int]) -> tuple[tuple[str, str, int], ...]:
-    """Return the synonyms of a config, given as (value, source); None where it has no value."""
+    """Return the synonyms of a config, given as (value, source); None if it has no value."""
     return tuple((name, value, source) for value, source in values if value is not None)

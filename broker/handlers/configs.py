@@ -1,12 +1,8 @@
-"""DescribeConfigs: return the configs of topics, groups, subscriptions to metrics of clients, of
-this broker and of its loggers, with the source of each value.
+"""DescribeConfigs: return configs of topics, groups, client metrics subscriptions, this broker and
+its loggers, with the source of each value (KIP-226).
 
-Invariant: every config that has an effect (or that tools expect) is listed, whether it is set or
-not. Settings that a broker cannot change while it runs are read-only. A broker describes only
-itself and what is set for all brokers, as in Kafka. A resource that is named twice is described
-once, and an answer has at most CONFIGS_MAX configs that are not of topics.
-
-Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka's ConfigHelper.
+All configs that have an effect, or that tools expect, are listed. Settings that need a restart are
+read-only.
 """
 
 from collections.abc import Iterable, Mapping
@@ -68,8 +64,8 @@ from penstock.protocol.gen.describe_configs import (
 )
 
 CONFIGS_MAX: Final = 50_000
-"""Configs of one answer that are not of topics, about 30 MB with their documentation. Any name is
-that of a group with configs, so the number of groups alone limits nothing.
+"""Non-topic configs in one response, about 30 MB with their documentation. Groups need not exist,
+so their number alone limits nothing.
 """
 _CLUSTER_RESOURCES: Final = frozenset(
     {BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE}
@@ -78,14 +74,14 @@ _UNNAMED: Final = {
     CLIENT_METRICS_RESOURCE: "Client metrics subscription name must not be empty",
     GROUP_RESOURCE: "Group name must not be empty",
 }
-"""Why these resources need a name."""
+"""Error messages for resources without a name."""
 
 
 def topic_entries(node: Node, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Return all configs of a topic with the given overrides; internal ones only if they are set.
-    As in Kafka, configs of brokers are defaults of those of topics. Only those without effect can
-    be set here. A cluster of Kafka 4.2 has `min.insync.replicas` among them from the start, which
-    belongs to its eligible leader replicas.
+    As in Kafka, broker configs are defaults of topic configs. Only those without effect can be set
+    here. In a Kafka 4.2 cluster, `min.insync.replicas` is among them from the start, because of its
+    eligible leader replicas.
     """
     layers = broker_layers(node)
     return [
@@ -118,7 +114,7 @@ def _topic_entry(
 
 
 def group_entries(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return all configs of a group. As in Kafka, one that is set has no default among its
+    """Return all configs of a group. As in Kafka, an explicit value has no default among its
     synonyms.
     """
     return [
@@ -128,7 +124,7 @@ def group_entries(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> 
 
 
 def _client_metrics_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return all configs of a subscription, which needs not exist. Defaults have no synonyms."""
+    """Return all configs of a subscription, which need not exist. Defaults have no synonyms."""
     return [
         _set_or_default(
             config,
@@ -176,8 +172,8 @@ async def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
 
 
 def _named_once(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
-    """Return each resource once, with all configs that the request wants of it: without names all
-    that there are.
+    """Return each resource once, with all configs requested for it; without a list of names, all
+    configs.
     """
     wanted: dict[tuple[int, str], dict[str, None] | None] = {}
     for resource in resources:
@@ -234,8 +230,8 @@ def _describe(
 def configs_denial(
     node: Node, ctx: RequestContext, operation: Operation, resource_type: int, name: str
 ) -> tuple[ErrorCode, str] | None:
-    """Return why the client may not do this with the configs of a resource; None if it may, or if
-    such a resource has none.
+    """Return why the client may not access the configs of a resource in this way; None if it may,
+    or if such a resource has no configs.
     """
     if node.authorizer is None:
         return None
@@ -292,7 +288,7 @@ def _entries_of_topic(node: Node, name: str) -> list[ConfigEntry] | tuple[ErrorC
 def _config_result(
     entry: ConfigEntry, *, with_synonyms: bool, with_docs: bool
 ) -> DescribeConfigsResourceResult:
-    """Return the answer for one config. The values of secrets are left out."""
+    """Return the response entry of one config, without the values of secrets."""
     synonyms = [
         DescribeConfigsSynonym(name, None if entry.is_sensitive else value, source)
         for name, value, source in entry.synonyms

@@ -1,10 +1,7 @@
-"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken and DescribeDelegationToken.
-
-A token lets its holder log in by SCRAM as its owner, until it ends. Only clients that authenticated
-with something else than a token may ask for tokens. The broker draws ids and derives what clients
-show (`broker.security.delegation_tokens`); the controller decides about owners, renewers and times.
-Source: KIP-48, KIP-373; Kafka `KafkaApis.handleCreateTokenRequest` and those that follow it. Unlike
-there, owners of another kind than `User` are refused: they would log in as the user of that name.
+"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken and DescribeDelegationToken
+(KIP-48). The broker generates ids and derives secrets (`broker.security.delegation_tokens`); the
+controller validates the rest. Unlike in Kafka, owners of types other than `User` are rejected,
+because they would log in as the user with that name.
 """
 
 from collections.abc import Collection
@@ -42,7 +39,7 @@ _REFUSED_AT_ONCE: Final = frozenset(
         ErrorCode.INVALID_PRINCIPAL_TYPE,
     }
 )
-"""Answers with these codes have times of -1, others that refuse have 0, as Kafka's."""
+"""Errors with these codes return times of -1, other errors 0, as in Kafka."""
 
 
 async def handle_create_delegation_token(node: Node, ctx: RequestContext) -> Response:
@@ -175,7 +172,7 @@ def _is_of_any(token: DelegationTokenRecord, principals: Collection[str]) -> boo
 
 
 def _may_describe(node: Node, ctx: RequestContext, token: DelegationTokenRecord) -> bool:
-    """Return whether the client owns, created or may renew the token, or has the right to see
+    """Return whether the client owns, created or may renew the token, or has the right to describe
     it.
     """
     if _is_of_any(token, {str(ctx.connection.principal)}):
@@ -204,7 +201,7 @@ def _described(node: Node, token: DelegationTokenRecord) -> describing.Described
 
 
 def _parts(principal: str) -> tuple[str, str]:
-    """Return the kind and the name, which may be empty."""
+    """Return the type and the name, which may be empty."""
     kind, _, name = principal.partition(":")
     return kind, name
 
@@ -214,7 +211,9 @@ def _time_with(code: int) -> int:
 
 
 def _check_channel(ctx: RequestContext) -> None:
-    """Refuse clients that did not authenticate, or did so with a token. Raises KafkaError."""
+    """Reject clients that are not authenticated, or authenticated with a token. Raises
+    KafkaError.
+    """
     connection = ctx.connection
     if (
         connection.security_protocol is SecurityProtocol.PLAINTEXT
@@ -230,7 +229,7 @@ def _check_on(node: Node) -> None:
 
 
 async def _shown_token(node: Node, ctx: RequestContext, shown: bytes) -> str:
-    """Return the id of the token that the client shows. Raises KafkaError."""
+    """Return the id of the presented token. Raises KafkaError."""
     _check_channel(ctx)
     _check_on(node)
     hmac = bytes(shown)

@@ -1,15 +1,7 @@
-"""Handle DeleteRecords: move the log start of partitions forward.
+"""DeleteRecords (KIP-107): advance the log start of partitions, at most to the high watermark.
 
-Invariants: an answer names only a log start that is committed metadata. The log start never goes
-back, and is at most the high watermark. Every partition gets its own answer. The controller keeps
-what was deleted for the grace of the topic: a fork can bring it back.
-
-As in Kafka 4.2, partitions of topics that are named twice are joined, the last offset of a
-partition counts, and topics without partitions get no answer. The timeout of the request is at
-least 1 s here: Kafka's leader has moved its log start before it looks at the timeout, so clients
-that send 0 succeed.
-
-Source: KIP-107; Kafka `ReplicaManager.deleteRecords`, `UnifiedLog.maybeIncrementLogStartOffset`.
+Responses only contain a log start that is committed metadata. The controller retains deleted
+records for the grace period of the topic, in which a fork can restore them.
 """
 
 import asyncio
@@ -46,14 +38,17 @@ _NO_LOW_WATERMARK: Final = -1
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 60_000
 _WAIT_OPEN_S: Final = 2.0
-"""How long a request waits for partitions that this broker is just opening."""
+"""How long a request waits for partitions that this broker is opening."""
 
 _Found: TypeAlias = tuple[Partition, Offset] | ErrorCode
 
 
 async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
-    """Answer when each partition has its new log start or an error. Costs one flush of the WAL for
+    """Respond when each partition has its new log start or an error. Costs one flush of the WAL for
     all partitions.
+
+    The timeout is at least 1 s: Kafka's leader advances the log start before it checks the timeout,
+    so clients that send 0 succeed.
     """
     request = decoded(ctx, decode_request)
     timeout_ms = min(max(request.timeout_ms, _TIMEOUT_MS_MIN), _TIMEOUT_MS_MAX)
@@ -99,7 +94,11 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
 
 
 def _offsets(topics: Iterable[DeleteRecordsTopic]) -> dict[str, dict[int, int]]:
-    """Return the requested offset by topic and partition, in the order of the request."""
+    """Return the requested offset by topic and partition, in the order of the request.
+
+    As in Kafka 4.2, repeated topics are merged, the last offset of a partition counts, and topics
+    without partitions are omitted from the response.
+    """
     offsets: dict[str, dict[int, int]] = {}
     for topic in topics:
         for item in topic.partitions:
@@ -110,7 +109,7 @@ def _offsets(topics: Iterable[DeleteRecordsTopic]) -> dict[str, dict[int, int]]:
 def _find(
     node: Node, topic_name: str, index: int, offset: int, *, is_denied: bool
 ) -> _Found | None:
-    """Return the partition and the log start that it is to get; None: it is being opened here."""
+    """Return the partition and its new log start; None if it is being opened here."""
     if is_denied:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = node.image.topics.by_name(topic_name)
@@ -129,7 +128,7 @@ async def _find_opening(
 
 
 def _start(node: Node, partition: Partition | ErrorCode, offset: int) -> _Found:
-    """Return the partition and the log start that it is to get."""
+    """Return the partition and its new log start."""
     if not isinstance(partition, Partition):
         return partition
     if not allows_delete_records(node.image.configs.topic(partition.topic_name)):
@@ -144,7 +143,7 @@ def _start(node: Node, partition: Partition | ErrorCode, offset: int) -> _Found:
 async def _trim(
     node: Node, deadline: float, starts: Sequence[tuple[Partition, Offset]]
 ) -> dict[Partition, ErrorCode]:
-    """Move the log starts; return the errors."""
+    """Advance the log starts; return the errors."""
     ahead = [
         (partition, start) for partition, start in starts if start > partition.log_start_offset
     ]
@@ -163,7 +162,7 @@ async def _trim(
 
 
 def _may_come_back(node: Node, starts: Sequence[tuple[Partition, Offset]]) -> bool:
-    """Return whether some of these topics may keep what is deleted. The controller decides; this
+    """Return whether some of these topics may retain deleted records. The controller decides; this
     saves an upload.
     """
     return any(

@@ -1,18 +1,8 @@
-"""DescribeLogDirs: return the size of each partition that this broker leads.
+"""DescribeLogDirs: return the size of each partition that this broker leads (KIP-113, KIP-827).
 
-All brokers name the same log dir: the object store, as its URL without parameters, so without
-credentials. It is where the bytes are, an operator recognizes it, and it reads like a path in the
-tools that print log dirs. Every partition is listed by one broker, its leader, so the sum over the
-brokers counts no byte twice. Right after a change of leaders two brokers may both list a partition,
-or neither, because each answers from its own metadata.
-
-Sizes are those of `broker.partition.storage_usage`. Clients that set the tagged field `details`
-also get the number of objects, the bytes in WAL objects, and the bytes that other partitions count
-too. Total and usable bytes are -1, which Kafka's clients take for unknown: no volume can be full.
-There is no future replica and no lag. Partitions that are not led here are left out without an
-error, as in Kafka.
-
-Source: KIP-113, KIP-827 (total and usable bytes); Kafka `ReplicaManager.describeLogDirs`.
+The only log dir is the URL of the object store, without parameters. Each partition is listed only
+by its leader, so sums over brokers count no byte twice. Right after a leader change, two brokers or
+none may list it.
 """
 
 import asyncio
@@ -42,7 +32,7 @@ from penstock.stream.ports import BrokerIncarnation
 _Wanted: TypeAlias = Mapping[str, Collection[int]]
 """Partitions by topic."""
 _ENTRIES_PER_SLICE_COUNT: Final = 5_000
-"""Ranges measured between two turns of the event loop: about 1 ms."""
+"""Ranges measured between two yields to the event loop: about 1 ms."""
 
 
 async def handle_describe_log_dirs(node: Node, ctx: RequestContext) -> Response:
@@ -67,7 +57,9 @@ async def handle_describe_log_dirs(node: Node, ctx: RequestContext) -> Response:
 
 
 async def _shared_ranges(node: Node) -> SharedRanges:
-    """Return what forks, snapshots and deleted topics refer to, as of some moment of this call."""
+    """Return the ranges that forks, snapshots and deleted topics refer to, as of some moment of
+    this call.
+    """
     shared = SharedRanges()
     for stream in node.image.streams.sharing():
         if stream.kind == "data":
@@ -88,7 +80,9 @@ def _wanted(topics: Sequence[DescribableLogDirTopic] | None) -> _Wanted | None:
 
 
 def _led(node: Node, wanted: _Wanted | None) -> list[tuple[str, PartitionKey]]:
-    """Return the requested partitions that this broker leads, in order, with their topics."""
+    """Return the requested partitions that this broker leads, in order, with their topics. Others
+    are omitted without an error, as in Kafka.
+    """
     topics = node.image.topics
     led = [
         (topic.name, key)
@@ -100,7 +94,11 @@ def _led(node: Node, wanted: _Wanted | None) -> list[tuple[str, PartitionKey]]:
 
 
 def _measure(node: Node, key: PartitionKey, shared: SharedRanges) -> PartitionUsage | None:
-    """Return the sizes of one partition; None if it was deleted meanwhile."""
+    """Return the sizes of one partition; None if it was deleted meanwhile.
+
+    Clients that set the tagged field `details` also get the number of objects, the bytes in WAL
+    objects, and bytes shared with other partitions.
+    """
     record = node.image.topics.partition(key)
     stream = None if record is None else node.image.streams.get(record.data_stream_id)
     if stream is None:

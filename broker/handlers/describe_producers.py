@@ -1,14 +1,7 @@
-"""DescribeProducers: return the producers that a partition knows, from its leader. Administrators
-find open transactions by it that no coordinator will end.
-
-Offsets and epochs are as of the last batch that the leader appended, durable or not. In Kafka every
-replica answers; here the other candidates of a partition ask its leader. Brokers send no client id,
-and requests without one are passed to no other broker, so they cannot go in circles.
-Limits: PRODUCERS_MAX of those that this broker leads per answer, or one partition. The partitions
-beyond it get NOT_LEADER_OR_FOLLOWER, upon which clients ask again for these. Leaders have
-_ASK_TIMEOUT_S.
-Must not: change anything, or wait for partitions to open (clients retry).
-Source: KIP-664; Kafka `KafkaApis.handleDescribeProducersRequest`.
+"""DescribeProducers: return the producer states of partitions from their leaders (KIP-664),
+including batches that are not durable yet. Administrators use it to find hanging transactions.
+Candidates of a partition forward the request to its leader. Forwarded requests have no client id,
+and requests without one are not forwarded again.
 """
 
 import asyncio
@@ -41,7 +34,9 @@ from penstock.protocol.gen.describe_producers import (
 )
 
 PRODUCERS_MAX: Final = 100_000
-"""Ten times what one partition remembers by default; about 4 MB."""
+"""Ten times what one partition retains by default; about 4 MB. Partitions beyond the limit get
+NOT_LEADER_OR_FOLLOWER, so that clients request them again.
+"""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _ASK_TIMEOUT_S: Final = 5.0
 
@@ -74,7 +69,9 @@ async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response
 
 
 async def _ask_leaders(node: Node, topics: Sequence[TopicResponse]) -> None:
-    """Set the answers of the leaders for partitions of which this broker is another candidate."""
+    """Fill in the responses of the leaders of partitions for which this broker is another
+    candidate.
+    """
     wanted: dict[NodeId, dict[tuple[str, int], PartitionResponse]] = {}
     for topic in topics:
         state = node.image.topics.by_name(topic.name)

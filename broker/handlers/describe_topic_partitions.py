@@ -1,13 +1,8 @@
-"""DescribeTopicPartitions: return topics in pages of partitions, as Java's Admin client of Kafka 4
-asks for them.
+"""DescribeTopicPartitions: return topics sorted by name, in pages of partitions (KIP-966).
 
-Topics come sorted by name. When a page is full, its cursor names the partition with which the next
-one begins: the first that was left out, or partition 0 of the next topic. Leaders are those of
-Metadata. A partition has no error, only leader -1 while there is none. There are no eligible leader
-replicas (KIP-966) and no last known ones, because every candidate can lead without loss.
-Limits: PARTITIONS_MAX and TOPICS_MAX per page. A topic that does not exist has no partitions.
-Source: KIP-966; Kafka `DescribeTopicPartitionsRequestHandler`. Unlike there, an empty topic name
-refuses only itself, and topics are limited too: 35,000 that do not exist would take 1 s of CPU.
+There are no eligible leader replicas, because every candidate can lead without loss. Unlike in
+Kafka, an empty topic name only rejects itself, and topics per page are limited: 35,000 nonexistent
+topics would take 1 s of CPU.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,10 +33,10 @@ from penstock.protocol.gen.describe_topic_partitions import (
 )
 
 PARTITIONS_MAX: Final = 2_000
-"""Partitions of one answer: Kafka's `max.request.partition.size.limit`."""
+"""Partitions in one response: Kafka's `max.request.partition.size.limit`."""
 
 TOPICS_MAX: Final = 2_000
-"""Topics of one answer, those included that do not exist or that the client may not describe."""
+"""Topics in one response, including those that do not exist or that the client may not describe."""
 
 
 async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
@@ -73,7 +68,7 @@ def _first(request: DescribeTopicPartitionsRequest) -> str:
 
 
 async def _is_cursor_valid(request: DescribeTopicPartitionsRequest) -> bool:
-    """Return whether there is no cursor, or one that names a topic of the request."""
+    """Return whether there is no cursor, or its topic is in the request."""
     cursor = request.cursor
     if cursor is None:
         return True
@@ -84,15 +79,15 @@ async def _is_cursor_valid(request: DescribeTopicPartitionsRequest) -> bool:
 
 
 async def _smallest(first: str, names: Iterable[str]) -> list[str]:
-    """Return the names from the first one on, sorted, and one more than an answer has."""
+    """Return the names from the first one on, sorted, up to one more than fit into a response."""
     return await smallest((name for name in names if name >= first), TOPICS_MAX + 1)
 
 
 async def _described_names(
     node: Node, ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> list[str]:
-    """Return the names of the topics that the client may describe, from the cursor on, sorted, and
-    one more than an answer has.
+    """Return the names of topics that the client may describe, from the cursor on, sorted, up to
+    one more than fit into a response.
     """
     first, described = _first(request), list[str]()
     while True:
@@ -136,7 +131,7 @@ class _Page(NamedTuple):
 
 
 class _Describe:
-    """Describes topics as of now."""
+    """Describes topics at one moment."""
 
     def __init__(self, node: Node, ctx: RequestContext) -> None:
         self._node = node

@@ -1,13 +1,5 @@
-"""Dispatch a frame to its handler: parse the header, check the version, and answer failures of
+"""Dispatch a frame to its handler: parse the header, check the version, and convert exceptions of
 handlers.
-
-Invariants: only APIs with a handler are announced and served. An unknown API or version closes the
-connection, as in Kafka, except that ApiVersions of any version is answered. An exception of a
-handler becomes an error response if the response of the API has a top-level error code; otherwise
-the connection is closed. Log lines that a peer can cause are limited.
-Must not: decode bodies, or hold state of a connection.
-
-Source: Kafka's KafkaApis.handle and RequestContext.
 """
 
 import asyncio
@@ -81,11 +73,13 @@ from penstock.protocol.gen import (
 log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = (list, bytearray)
-"""Types of answers that are made in one turn. Asking for `Awaitable` takes 0.3 us longer."""
+"""Types of responses that are available immediately. Checking for `Awaitable` takes 0.3
+us longer.
+"""
 _PRODUCE_PREFIX: Final = apis.PRODUCE.key.to_bytes(2, "big")
 
 _OFFSET_FETCH_WITH_ERROR_MAX: Final = 7
-"""Later versions have an error for each group alone."""
+"""Later versions only have an error per group."""
 _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     apis.API_VERSIONS.key: lambda code: api_versions.ApiVersionsResponse(error_code=code),
     apis.FETCH.key: lambda code: fetch.FetchResponse(error_code=code),
@@ -191,8 +185,8 @@ set.
 
 
 def encode_response(ctx: RequestContext, message: object) -> bytearray | LongAnswer:
-    """Encode a generated response message as a whole frame for this request. That to a long one is
-    encoded later.
+    """Encode a generated response message as a whole frame for this request. Responses to long
+    requests are encoded later.
     """
     if code := getattr(message, "error_code", 0):
         ctx.meter.failed(ctx.api_key, code)
@@ -208,8 +202,12 @@ def encode_response(ctx: RequestContext, message: object) -> bytearray | LongAns
 
 
 class RequestDispatcher:
-    """Implements `broker.network.dispatcher.Dispatcher` over tables of handlers. `inline` handlers
-    answer through a callback and never become a task.
+    """Implements `broker.network.dispatcher.Dispatcher` with tables of handlers. `inline` handlers
+    respond through a callback and never become a task.
+
+    An unknown API or version closes the connection, as in Kafka, except for ApiVersions. An
+    exception in a handler becomes an error response if the API has a top-level error code;
+    otherwise the connection is closed. Log events that a peer can cause are rate limited.
     """
 
     def __init__(
@@ -235,7 +233,7 @@ class RequestDispatcher:
 
     def is_blocked(self, frame: bytearray) -> bool:
         storage = self._node.storage
-        # Failed storage stays full forever, so its Produce requests must be refused, not delayed.
+        # Failed storage stays full forever, so its Produce requests must be rejected, not delayed.
         return storage.is_full and not storage.fenced and frame.startswith(_PRODUCE_PREFIX)
 
     async def wait_unblocked(self) -> None:
@@ -305,7 +303,7 @@ class RequestDispatcher:
         return None
 
     async def _answer_long(self, handler: Handler, ctx: RequestContext, decode: Decode) -> Response:
-        """Answer a request that its handler has not decoded."""
+        """Handle a request that is not decoded yet."""
         if is_of_brokers(ctx) and is_broker(self._node, ctx):
             return await self._answer_decoded(handler, ctx, decode)
         slot = await self._long.slot()
@@ -376,7 +374,7 @@ class RequestDispatcher:
 
 
 async def _as_task(handler: InlineHandler, node: Node, ctx: RequestContext) -> Response:
-    """Run a handler that answers through a callback, and return its answer."""
+    """Run a handler that responds through a callback, and return its response."""
     answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
     def respond(response: Response) -> None:

@@ -1,7 +1,5 @@
-"""Ask the leaders of partitions where their logs end.
-
-Must not: retry. What cannot be found in ASK_TIMEOUT_S is missing in the result.
-Source: Kafka NetworkPartitionMetadataClient.
+"""Request the end offsets of partitions from their leaders, as Kafka's
+NetworkPartitionMetadataClient does.
 """
 
 import asyncio
@@ -27,7 +25,9 @@ PartitionName = tuple[UUID, str, int]
 async def end_offsets(
     node: Node, partitions: Iterable[tuple[UUID, int]]
 ) -> dict[tuple[UUID, int], int]:
-    """Return the high watermarks of these partitions, as far as they can be found."""
+    """Return the high watermarks of these partitions, without those that are not found within
+    ASK_TIMEOUT_S. No retries.
+    """
     by_leader: dict[NodeId, list[PartitionName]] = {}
     for topic_id, index in partitions:
         topic = node.image.topics.by_id(topic_id)

@@ -1,25 +1,7 @@
-"""Fetch: the hot path of reading. Data in the log cache, and data that was read ahead, is returned
-immediately, without a task. Cold reads and waits run in a task.
-
-Invariants: a response contains nothing at or above the high watermark; for committed reads, nothing
-at or above the last stable offset, and it lists every aborted transaction in its range. Nothing is
-read without a session. Only a broker that leads alone returns OFFSET_OUT_OF_RANGE, because the
-client then resets its offset (`broker.handlers.lease`). A response is sent as soon as min_bytes are
-available or a partition has an error, otherwise at max_wait. A damaged object fails only the
-fetches that begin in it; intact data before it is returned. A partition that another broker leads
-is read only for a client in the rack of this broker (KIP-392) or a debugging consumer, and only as
-far as this broker knows that it was acknowledged: what is in objects, and the tail that the leader
-reports (`broker.tail`). If it cannot be read, the client goes back to the leader, which serves it
-for a minute. Replicas get NOT_LEADER_OR_FOLLOWER, because there are none; live brokers that ask as
-such get a report of the tail (`broker.handlers.tail_fetch`). The first partition with data
-returns at least one whole batch (KIP-74); everything else stays within the limits. There is no
-polling: high watermarks wake parked fetches.
-Limits: `fetch.max.bytes` per response, `PartitionManager.cold_reads` for the cold bytes of all
-connections.
-Must not: keep client state between requests: `broker.handlers.fetch_sessions` does. Requests that
-ask for the same share answers: `broker.handlers.fetch_coalescing`.
-
-Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
+"""Fetch: the hot read path. Cached and read-ahead data is returned immediately, without a task;
+cold reads and waits run in a task. High watermarks wake parked fetches; nothing polls. `FetchCall`
+describes the rules, `broker.handlers.fetch_sessions` keeps state between requests, and identical
+requests share responses (`broker.handlers.fetch_coalescing`).
 """
 
 from collections.abc import Awaitable
@@ -38,7 +20,7 @@ from penstock.protocol.topic_key import TopicKey
 
 _ISOLATION_LEVELS: Final = frozenset({0, 1})
 _FIRST_WITHOUT_TOPICS: Final = 13
-"""The first version in which an error of the whole request stands alone."""
+"""The first version in which a top-level error has no topics."""
 
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
@@ -66,7 +48,7 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
 
 
 def _begin(node: Node, ctx: RequestContext, key: SameKey | None) -> Response | FetchCall:
-    """Decode the request. Returns the answer if its session refuses it. Raises WireError."""
+    """Decode the request. Returns the response if the session rejects it. Raises WireError."""
     request = decoded(ctx, decode_request)
     if request.isolation_level not in _ISOLATION_LEVELS:
         return _failed(ctx, request)
@@ -83,7 +65,7 @@ def _begin(node: Node, ctx: RequestContext, key: SameKey | None) -> Response | F
 
 
 def _failed(ctx: RequestContext, request: FetchRequest) -> Response:
-    """Refuse the whole request, as Kafka does if it cannot read it."""
+    """Reject the whole request, as Kafka does if it cannot decode it."""
     code = ErrorCode.UNKNOWN_SERVER_ERROR
     failed: list[tuple[TopicKey, list[FetchPartitionResult]]] = []
     if ctx.api_version < _FIRST_WITHOUT_TOPICS:
@@ -95,7 +77,7 @@ def _failed(ctx: RequestContext, request: FetchRequest) -> Response:
 
 
 async def _follow(node: Node, ctx: RequestContext, key: SameKey) -> Response:
-    """Wait for the answer of a fetch that asks for the same, or else answer as any other."""
+    """Wait for the response of an identical fetch, or handle the request separately."""
     same = node.same_fetches
     wait, leads = same.wait(key), None
     if wait is None:

@@ -1,7 +1,4 @@
-"""The look of one Fetch at the log: what it finds, what it waits for, and its answer.
-
-`broker.handlers.fetch` has the invariants.
-"""
+"""State of one Fetch request: the data found so far, pending reads and waits, and its response."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -42,25 +39,41 @@ from penstock.protocol.topic_key import TopicKey
 from penstock.stream.cache.log_cache import READ_ENTRIES_MAX
 
 _AT_ONCE_COUNT: Final = 1_000
-"""Partitions that are looked up in one turn of the event loop: about 2 ms. A fetch of more is a
-long one, also if its session has them.
+"""Partitions that are looked up without yielding: about 2 ms. A fetch with more counts as a long
+request, even if its session contains them.
 """
 _WAIT_MAX_MS: Final = 300_000
 _UNKNOWN: Final = -1
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _READ_COMMITTED: Final = 1
 _LOADED_COUNT_MAX: Final = 4
-"""Partitions of a request that take what was read ahead; the others read in tasks, so that small
-batches of many partitions do not stop the event loop.
+"""Partitions per request that return read-ahead data inline; the others are read in tasks, so that
+small batches of many partitions do not block the event loop.
 """
 _DEBUGGING_CONSUMER: Final = -2
-"""The replica id of tools that compare replicas. Those below it read as replicas do: everything."""
+"""The replica id of tools that compare replicas. Lower ids read as replicas do: without limits."""
 _RACKS_FROM: Final = 11
-"""The version from which clients go where `preferred_read_replica` says."""
+"""The version from which clients follow `preferred_read_replica`."""
 
 
 class FetchCall:
-    """One Fetch request: what it asks for, what was found, and what it waits for."""
+    """One Fetch request.
+
+    A response contains nothing at or above the high watermark. Committed reads end at the last
+    stable offset, and list every aborted transaction in their range. Without a session, nothing is
+    read. Only a broker that leads alone returns OFFSET_OUT_OF_RANGE, because the client then resets
+    its offset (`broker.handlers.lease`). The response is sent once min_bytes are available or a
+    partition has an error, otherwise at max_wait. The first partition with data returns at least
+    one whole batch (KIP-74); everything else stays within the limits. A damaged object only fails
+    fetches that begin in it.
+
+    A partition with another leader is only read for a client in the rack of this broker (KIP-392)
+    or a debugging consumer, and only up to the end that is known to be acknowledged: committed
+    objects, and the tail reported by the leader (`broker.tail`). If it cannot be read, the client
+    returns to the leader, which serves it for a minute. Replicas get NOT_LEADER_OR_FOLLOWER,
+    because there are none; live brokers that fetch as replicas get a report of the tail
+    (`broker.handlers.tail_fetch`).
+    """
 
     __slots__ = (
         "_budget_bytes",
@@ -96,10 +109,10 @@ class FetchCall:
     ) -> None:
         self.key = key
         self._wait: SameWait | None = None
-        """Has the fetches that follow this one."""
+        """Holds the fetches that follow this one."""
         self._config = node.config
         self._counts: list[tuple[Partition, int, int]] = []
-        """What the answer gives of each partition: bytes and records."""
+        """Bytes and records that the response returns of each partition."""
         self._call = call
         self._hints: LeaderHints | None = None
         self._node = node
@@ -130,7 +143,7 @@ class FetchCall:
         self._turns = self._targets
         if self._targets and call.session is None:
             # If the byte limit is too small for all partitions, the first ones get the bytes, so
-            # rotate. A session has the order itself.
+            # rotate. Sessions keep their own order.
             first = self._first(ctx)
             self._turns = self._targets[first:] + self._targets[:first]
 
@@ -138,8 +151,8 @@ class FetchCall:
         return ctx.correlation_id % len(self._targets)
 
     def _deny(self, target: FetchTarget) -> None:
-        """Find out whether the client may not read the topic. As in Kafka, a fetch that waits is
-        not checked again.
+        """Check whether the client may read the topic. As in Kafka, a waiting fetch is not checked
+        again.
         """
         node, name = self._node, target.topic_name
         if target.topic_id is not None:
@@ -151,7 +164,7 @@ class FetchCall:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether clients that ask for the same may have the same answer."""
+        """Return whether clients with an identical request may get the same response."""
         if self.key is None or not self._targets:
             return False
         return all(target.is_plain for target in self._targets)
@@ -200,7 +213,7 @@ class FetchCall:
         return is_due or not is_readable
 
     def evaluate(self) -> None:
-        """Locate every partition and take the data in memory. No I/O. About 1.4 us for a partition
+        """Locate every partition and take the data in memory. No I/O. About 1.4 us per partition
         without new data.
         """
         self._restart()
@@ -236,7 +249,7 @@ class FetchCall:
         return len(self._targets) > _AT_ONCE_COUNT
 
     async def answer_in_slices(self) -> Response:
-        """Answer a fetch of many partitions, with turns for the event loop in between."""
+        """Respond to a fetch of many partitions, yielding to the event loop."""
         if self._node.authorizer is not None:
             async for target in sliced(self._targets):
                 self._deny(target)
@@ -279,7 +292,7 @@ class FetchCall:
             found.leader_epoch, max(wanted.current_leader_epoch, NO_EPOCH)
         )
         if result.error_code == ErrorCode.NONE and self._replica_id >= 0:
-            # As Kafka for a broker that is not a replica; here, no broker is one.
+            # As in Kafka for a broker that is not a replica; here, no broker is one.
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if result.error_code != ErrorCode.NONE:
             return None
@@ -298,8 +311,8 @@ class FetchCall:
         return bool(self._rack) and self._rack == self._node.config.rack
 
     def _locate_elsewhere(self, target: FetchTarget, topic_name: str) -> None:
-        """Let a partition that another broker leads be read, as far as this broker knows it, or
-        leave the error that sends the client to the leader.
+        """Allow reading a partition with another leader, as far as this broker knows it, or keep
+        the error that sends the client to the leader.
         """
         wanted, result = target.wanted, target.result
         found = self._node.partitions.committed(topic_name, wanted.partition)
@@ -311,7 +324,8 @@ class FetchCall:
         if found is None or code != ErrorCode.NONE:
             result.error_code = code
             if self._is_near and code != ErrorCode.FENCED_LEADER_EPOCH:
-                # The leader changes, or has sent the client here before this broker's image has it.
+                # The leader is changing, or has redirected the client before this broker's image
+                # includes it.
                 target.await_image(self._node.tails.batches_count)
                 self._know_nothing(result)
             return
@@ -329,8 +343,8 @@ class FetchCall:
             self._know_nothing(result)
 
     def _know_nothing(self, result: FetchPartitionResult) -> None:
-        """Return neither records nor offsets, so that the client asks again: it would wait for half
-        a second after an error.
+        """Return neither records nor offsets, so that the client fetches again immediately: after
+        an error it would wait for half a second.
         """
         result.error_code = ErrorCode.NONE
         result.high_watermark = result.last_stable_offset = result.log_start_offset = _UNKNOWN
@@ -338,7 +352,7 @@ class FetchCall:
             result.aborted_transactions = ()
 
     def _locate_committed(self, target: FetchTarget, found: CommittedPartition) -> None:
-        """Read what is in objects, without its leader."""
+        """Read committed objects, without the leader."""
         result = target.result
         result.error_code = ErrorCode.NONE
         result.high_watermark = found.committed_end
@@ -354,7 +368,7 @@ class FetchCall:
         offset, result = target.wanted.fetch_offset, target.result
         end_offset = max(tail.high_watermark, found.committed_end)
         if not tail.log_start_offset <= offset <= end_offset:
-            return  # the leader decides whether that is out of range
+            return  # the leader decides whether this is out of range
         target.follow(tail)
         result.error_code = ErrorCode.NONE
         result.high_watermark = end_offset
@@ -369,7 +383,7 @@ class FetchCall:
             self._read_near(target, found)
 
     def _take_tail(self, target: FetchTarget, view: TailView) -> bool:
-        """Take what is in memory of slots."""
+        """Take slots of the tail that are in memory."""
         if not view.ranges:
             return False
         if self._refuses_limit(target):
@@ -400,9 +414,9 @@ class FetchCall:
     def _is_sent_away(
         self, target: FetchTarget, partition: Partition, *, is_cold: bool = False
     ) -> bool:
-        """Send a client of another rack to the broker there that should serve this read, if there
-        is one: it follows the tail of this partition, or the read is cold. A client that has come
-        back from there is served here.
+        """Redirect a client of another rack to the broker there that should serve this read, if
+        there is one: it follows the tail of this partition, or the read is cold. A client that has
+        returned from there is served here.
         """
         rack, node = self._rack, self._node
         if not rack or rack == node.config.rack or not partition.accepts_records:
@@ -423,8 +437,8 @@ class FetchCall:
         return True
 
     def _refuses_limit(self, target: FetchTarget) -> bool:
-        """Refuse to read with a negative limit. Kafka fails there, and only if there are records
-        to read.
+        """Reject a negative read limit. Kafka fails in this case, but only if there are records to
+        read.
         """
         if target.wanted.partition_max_bytes >= 0 and self._request.max_bytes >= 0:
             return False
@@ -457,7 +471,7 @@ class FetchCall:
             self._reserve(target, limit_bytes)
 
     def _take_loaded(self, target: FetchTarget, partition: Partition, limit_bytes: int) -> bool:
-        """Take what was read ahead. As a cold read, it ends the wait and uses all of its bytes."""
+        """Take read-ahead data. Like a cold read, it ends the wait and uses all reserved bytes."""
         if self._loaded_count == _LOADED_COUNT_MAX:
             return False
         records = partition.read_loaded(
@@ -486,7 +500,7 @@ class FetchCall:
         self, target: FetchTarget, partition: Partition, records: Sequence[Buffer]
     ) -> bool:
         """Add the aborted transactions in `records` for committed reads. Return False if they must
-        be read.
+        be read from the store.
         """
         if not self._reads_committed:
             return True
@@ -507,13 +521,14 @@ class FetchCall:
         self._budget_bytes = max(0, self._budget_bytes - size_bytes)
         self._entries_count += len(records)
         if self._entries_count >= READ_ENTRIES_MAX:
-            # The answer is full, whatever its bytes: it neither waits nor takes other partitions.
+            # The response is full, even if few bytes are used: it neither waits nor takes other
+            # partitions.
             self._size_bytes = max(self._size_bytes, self._request.min_bytes)
             self._budget_bytes = 0
 
     async def finish(self, wait: SameWait | None = None) -> Response:
-        """Answer a request that cannot be answered immediately: run its cold reads, or wait for
-        records. wait: of an equal fetch that has ended; this call takes over its followers.
+        """Complete a request that has no immediate response: run its cold reads, or wait for
+        records. wait: of an identical fetch that has ended; this call takes over its followers.
         """
         if wait is None and self.is_shared and self.key is not None:
             wait = self._node.same_fetches.lead(self.key, self)
@@ -534,7 +549,7 @@ class FetchCall:
             return await self._answer_in_slices() if self.is_long else self.answer()
         finally:
             if wait is not None:
-                self._wait = None  # a cycle of references otherwise, in each request that waits
+                self._wait = None  # otherwise a reference cycle in every waiting request
                 wait.pass_on()
 
     async def _read_all_cold(self, cold: list[FetchTarget]) -> None:
@@ -549,21 +564,21 @@ class FetchCall:
                 self._refuse(target)
 
     def is_current(self) -> bool:
-        """Return whether no partition moved since it was looked up. Costs a quarter of
+        """Return whether no partition has changed since it was looked up. Costs a quarter of
         `evaluate`.
         """
         return self._node.can_write() and all(target.is_current() for target in self._targets)
 
     def _has_moved(self) -> bool:
-        """Return whether a partition has moved since it was looked up. Other work runs between the
-        first look and this task, and between the slices of a long fetch; it wakes no fetch that
-        is not parked yet.
+        """Return whether a partition has changed since it was looked up. Other work runs between
+        the first lookup and this task, and between the slices of a long fetch, and wakes only
+        parked fetches.
         """
         batches_count = self._node.tails.batches_count
         return any(target.has_moved(batches_count) for target in self._targets)
 
     async def _park(self) -> bool:
-        """Wait for enough bytes, an error, or max_wait. Return False if nothing came."""
+        """Wait for enough bytes, an error, or max_wait. Return False if nothing has changed."""
         if self._ctx.on_wait is not None:
             self._ctx.on_wait()
         loop = asyncio.get_running_loop()
@@ -580,7 +595,7 @@ class FetchCall:
         try:
             if self._has_moved():
                 return True
-            # A timer costs half of what `asyncio.timeout_at` does.
+            # A timer costs half as much as `asyncio.timeout_at`.
             cancels.append(loop.call_at(self._deadline, wake, False).cancel)
             self._is_wait_over = not await woken
             return not self._is_wait_over
@@ -594,7 +609,9 @@ class FetchCall:
                 cancel()
 
     def _register(self, wait: FetchWait) -> list[Callable[[], None]]:
-        """Let all partitions know the wait. Returns what forgets it where one is opening."""
+        """Register the wait with all partitions. Returns a callback that unregisters it if a
+        partition is opening.
+        """
         cancels: list[Callable[[], None]] = []
         for target in self._targets:
             if target.partition is not None:
@@ -623,7 +640,7 @@ class FetchCall:
         return frame
 
     def _share(self, key: SameKey, frame: Sequence[Buffer]) -> None:
-        """Give the answer to those that ask for the same, if they may have it."""
+        """Share the response with identical requests, if they may get it."""
         answer = SameAnswer(self, frame) if self.is_shared else None
         if answer is not None:
             self._node.same_fetches.note(key, answer)
@@ -651,7 +668,7 @@ class FetchCall:
         )
 
     def _count(self, targets: Iterable[FetchTarget]) -> int:
-        """Count what the partitions give, and name the leaders of others. Returns the first
+        """Count the returned records, and add leader hints for other partitions. Returns the first
         error.
         """
         error = 0
@@ -677,7 +694,7 @@ class FetchCall:
         return error
 
     def _throttled(self, throttle_ms: int) -> Response:
-        """Return an answer without records, for a client that has used up its quota."""
+        """Return a response without records, for a client that has exceeded its quota."""
         error_code, session_id = self._node.fetch_sessions.throttled(self._call)
         return encode_fetch_response(
             self._ctx.correlation_id,

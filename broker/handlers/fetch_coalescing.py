@@ -1,19 +1,7 @@
-"""Let fetches that ask for the same share one look at the log and one encoded answer.
+"""Share one log lookup and one encoded response among identical fetches, such as those of consumers
+at the tail of a topic. See docs/design/fetch.md.
 
-Consumers of the tail of a topic send the same bytes: the same offset, limits and isolation level,
-without a session. The first of them is answered as any other (`broker.handlers.fetch`). Those
-that arrive in the same turn of the event loop get a copy of the head of its answer with their own
-correlation id, and the same batches. Those that arrive while it waits follow it: they wait for its
-answer instead of looking at the log themselves.
-
-Invariants: a fetch follows only one whose task is running, so it always hears how that one ended.
-A leader whose time is over, or whose connection closes, lets the follower lead that arrived next,
-so each waits as long as it asked for. What is no plain answer of records, for example an error or a
-cold read, is not shared: followers look for themselves. Each client is authorized by itself.
-Limits: BODY_BYTES_MAX and SEEN_MAX_COUNT for the keys that are remembered. Answers are kept until
-the turn of the event loop ends.
-Must not: look at the log.
-Source: docs/design/fetch.md.
+Only sessionless requests without errors or cold reads are shared.
 """
 
 import asyncio
@@ -28,15 +16,13 @@ from penstock.base.buffers import Buffer
 from penstock.broker.network.request import RequestContext
 
 BODY_BYTES_MAX: Final = 1 << 12
-"""A longer request is answered by itself. It names more than a hundred partitions."""
+"""A longer request, with more than a hundred partitions, is handled separately."""
 
 SEEN_MAX_COUNT: Final = 64
-"""Requests that are remembered, in order to know that one is asked again. All are forgotten when
-there are more.
-"""
+"""Requests that are tracked to recognize repetitions. All are dropped when there are more."""
 
 TRUST_COUNT: Final = 8
-"""New requests that are taken for the first of several after one was asked again."""
+"""New requests that are assumed to recur after one was repeated."""
 
 _CORRELATION: Final = struct.Struct(">i")
 _CORRELATION_AT: Final = 4
@@ -46,27 +32,29 @@ SameKey: TypeAlias = tuple[int, bytes]
 
 
 class SharedCall(Protocol):
-    """A Fetch request that has looked at the log."""
+    """A Fetch request whose partitions were looked up."""
 
     def serves(self, ctx: RequestContext) -> bool:
-        """Return whether this client may have the answer, and would get the same by itself."""
+        """Return whether this client may get the response, and would get the same one
+        separately.
+        """
         ...
 
     def is_current(self) -> bool:
-        """Return whether looking again would give the same."""
+        """Return whether another lookup would return the same."""
         ...
 
     def is_valid(self) -> bool:
-        """Return whether this broker may still give the records."""
+        """Return whether this broker may still return the records."""
         ...
 
     def count_again(self) -> None:
-        """Count what one more client gets."""
+        """Count the records returned to one more client."""
         ...
 
 
 def same_key(ctx: RequestContext) -> SameKey | None:
-    """Return what same requests have in common; None if the answer is for one client only."""
+    """Return the key of identical requests; None if the response is for one client only."""
     if ctx.quota is not None or ctx.body is not None:
         return None
     if len(ctx.frame) - ctx.body_offset > BODY_BYTES_MAX:
@@ -75,17 +63,17 @@ def same_key(ctx: RequestContext) -> SameKey | None:
 
 
 class SameAnswer(Struct, eq=False):
-    """An answer without errors, and with records from the log cache or none."""
+    """A response without errors, and with records from the log cache or none."""
 
     call: SharedCall
     frame: Sequence[Buffer]
 
     def suits(self, ctx: RequestContext) -> bool:
-        """Return whether the client would get this answer by itself."""
+        """Return whether the client would get this response to a separate request."""
         return self.call.is_current() and self.call.serves(ctx)
 
     def to(self, ctx: RequestContext) -> list[Buffer]:
-        """Return the answer to this request, and count what it gives."""
+        """Return the response with the correlation id of this request, and count its records."""
         self.call.count_again()
         head = bytearray(self.frame[0])
         _CORRELATION.pack_into(head, _CORRELATION_AT, ctx.correlation_id)
@@ -93,7 +81,12 @@ class SameAnswer(Struct, eq=False):
 
 
 class SameWait(Struct, eq=False):
-    """A fetch that waits, and those that follow it. call: the leader."""
+    """A waiting fetch (the leader) and its followers, identical fetches that wait for its response.
+
+    A fetch follows only a leader whose task is running, so it always learns the outcome. When the
+    time of the leader ends, or its connection closes, the next follower leads, so each waits as
+    long as it requested.
+    """
 
     fetches: "SameFetches"
     key: SameKey
@@ -101,8 +94,8 @@ class SameWait(Struct, eq=False):
     followers: deque[asyncio.Future["SameAnswer | SameWait | None"]] | None = None
 
     async def follow(self) -> "SameAnswer | SameWait | None":
-        """Wait for the answer of the leader. Returns the wait itself if the caller leads from now
-        on, and None if it has to look for itself.
+        """Wait for the response of the leader. Returns the wait itself if the caller becomes the
+        leader, and None if it has to look up the log itself.
         """
         followed: asyncio.Future[SameAnswer | SameWait | None] = (
             asyncio.get_running_loop().create_future()
@@ -118,7 +111,7 @@ class SameWait(Struct, eq=False):
             raise
 
     def settle(self, answer: SameAnswer | None) -> None:
-        """Answer all followers; None: they have to look for themselves."""
+        """Respond to all followers; None: they have to look up the log themselves."""
         self.fetches.forget(self)
         followers, self.followers = self.followers, None
         for followed in followers or ():
@@ -126,7 +119,7 @@ class SameWait(Struct, eq=False):
                 followed.set_result(answer)
 
     def pass_on(self) -> None:
-        """Let the follower that arrived first lead."""
+        """Make the first follower the leader."""
         while self.followers:
             followed = self.followers.popleft()
             if not followed.done():
@@ -136,7 +129,9 @@ class SameWait(Struct, eq=False):
 
 
 class SameFetches:
-    """The fetches of one broker that others may share."""
+    """Responses and waits of one broker that identical fetches may share. Each client is authorized
+    separately. Responses are kept until the end of the event loop iteration.
+    """
 
     __slots__ = ("_call_soon", "_seen", "_trust_count", "_turn", "_waits")
 
@@ -148,14 +143,14 @@ class SameFetches:
         self._call_soon = asyncio.get_running_loop().call_soon
 
     def note(self, key: SameKey, answer: SameAnswer | None) -> None:
-        """Keep an answer until the turn of the event loop is over. None: the fetch will wait."""
+        """Keep a response until the end of the event loop iteration. None: the fetch will wait."""
         if not self._turn:
             self._call_soon(self._turn.clear)
         self._turn[key] = answer
 
     def may_recur(self, key: SameKey) -> bool:
-        """Return whether others are likely to ask for the same: they did lately, for this or for
-        something else. A single consumer then does not pay for what only several use.
+        """Return whether identical requests are likely, because there were some recently. Otherwise
+        a single consumer would pay for sharing.
         """
         if key in self._seen:
             self._trust_count = TRUST_COUNT
@@ -172,14 +167,14 @@ class SameFetches:
         return self._turn.get(key)
 
     def will_wait(self, key: SameKey) -> bool:
-        """Return whether such a fetch waits, or has been found to have to."""
+        """Return whether an identical fetch waits, or will have to."""
         return key in self._waits or key in self._turn
 
     def wait(self, key: SameKey) -> SameWait | None:
         return self._waits.get(key)
 
     def lead(self, key: SameKey, call: SharedCall) -> SameWait | None:
-        """Begin to wait. Returns None if another one leads."""
+        """Start to wait. Returns None if another fetch leads."""
         if key in self._waits:
             return None
         wait = self._waits[key] = SameWait(self, key, call)

@@ -1,18 +1,7 @@
-"""Remember what consumers fetch, so that neither they nor the broker repeat it (KIP-227).
+"""Incremental fetch sessions (KIP-227).
 
-A full request (epoch 0) begins a session, if there is room for one. Later requests name only the
-partitions that changed, and answers hold only partitions with records, errors, or another high
-watermark or log start.
-
-Invariants: a session serves one request after the other: its epoch grows with each, and a request
-with another epoch gets INVALID_FETCH_SESSION_EPOCH and changes nothing. Partitions with records go
-to the end of the session, so that all get their turn. A client that gets no session, or loses it,
-sends full requests.
-Limits: `max.incremental.fetch.session.cache.slots` sessions, `PARTITIONS_MAX` partitions in all of
-them. A full cache evicts the least recently used session if it was idle for 2 minutes, or else the
-smallest one that is as old as that, if the new one is larger.
-Must not: read logs or know connections.
-Source: KIP-227; Kafka `FetchSession`.
+A full request (epoch 0) creates a session. Later requests only contain changed partitions, and
+responses only partitions with records, errors, or another high watermark or log start.
 """
 
 from collections.abc import Sequence
@@ -28,9 +17,9 @@ from penstock.protocol.gen.fetch import FetchPartition, FetchRequest
 from penstock.protocol.topic_key import NO_TOPIC_ID, TopicKey
 
 PARTITIONS_MAX: Final = 500_000
-"""In all sessions of a broker. One takes about 400 bytes."""
+"""Over all sessions of a broker. One takes about 400 bytes."""
 EVICTION_S: Final = 120.0
-"""Sessions that are younger, or were used since then, stay. As in Kafka."""
+"""Sessions that are younger, or were used since then, are not evicted, as in Kafka."""
 
 _FINAL_EPOCH: Final = -1
 _FIRST_EPOCH: Final = 0
@@ -44,7 +33,7 @@ PartitionKey = tuple[TopicKey, int]
 
 
 class SessionPartition(Struct, eq=False):
-    """What a client wants of one partition, and what it was told last."""
+    """The fetch parameters of one partition, and the last result sent."""
 
     key: TopicKey
     wanted: FetchPartition
@@ -52,8 +41,8 @@ class SessionPartition(Struct, eq=False):
     log_start_offset: int = _UNKNOWN
 
     def is_news(self, result: FetchPartitionResult) -> bool:
-        """Return whether the client has to get `result`, and note that it does. After an error, the
-        next result without one is news.
+        """Return whether the client must get `result`, and record that it does. After an error, the
+        next successful result counts as new.
         """
         is_news = bool(
             result.records
@@ -81,26 +70,32 @@ class FetchSession:
     created_at: float
     used_at: float
     epoch: int = _FIRST_EPOCH + 1
-    """That of the next request."""
+    """The epoch of the next request."""
 
 
 class SessionCall(Struct, eq=False):
-    """One Fetch request: the partitions that it is about, and what becomes of its session."""
+    """One Fetch request: its partitions, and the state of its session."""
 
     partitions: Sequence[SessionPartition]
     error_code: ErrorCode = ErrorCode.NONE
     session: FetchSession | None = None
-    """The session that the request continues."""
+    """The session continued by the request."""
     epoch: int = 0
-    """That of `session` while no later request has continued it."""
+    """Equals that of `session` as long as no later request has continued it."""
     creates: bool = False
-    """The answer begins a session."""
+    """The response creates a session."""
     by_topic_id: bool = False
 
 
 @dataclass(slots=True)
 class FetchSessions:
-    """The sessions of one broker. slots_max: 0 for none. Times are seconds of the event loop."""
+    """The sessions of one broker. slots_max: 0 for none. Times are event loop seconds.
+
+    The epoch of a session increases with each request; a request with another epoch gets
+    INVALID_FETCH_SESSION_EPOCH and changes nothing. Partitions with records move to the end of the
+    session, so that all get their turn. A full cache evicts the least recently used session if it
+    was idle for 2 minutes, otherwise the smallest session of that age if the new one is larger.
+    """
 
     slots_max: int
     rng: Random
@@ -108,13 +103,13 @@ class FetchSessions:
     evicted_count: int = 0
     partition_count: int = 0
     _sessions: dict[int, FetchSession] = field(default_factory=dict[int, FetchSession])
-    """The one that was used last is the last."""
+    """In order of last use."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, request: FetchRequest, version: int, now: float) -> SessionCall:
-        """Return what the request is about: its own partitions, or all of its session."""
+        """Return the partitions of the request: its own, or all of its session."""
         by_topic_id = version >= _BY_TOPIC_ID_FROM
         if version < _SESSIONS_FROM:
             return SessionCall(_requested(request, by_topic_id=by_topic_id))
@@ -144,8 +139,8 @@ class FetchSessions:
     def finish(
         self, call: SessionCall, results: Sequence[FetchPartitionResult], now: float
     ) -> tuple[ErrorCode, int, Sequence[int]]:
-        """Return the error and the session id of the answer, and the positions of the results that
-        it holds.
+        """Return the error and the session id of the response, and the indexes of the included
+        results.
 
         results: of `call.partitions`, in this order.
         """
@@ -165,8 +160,8 @@ class FetchSessions:
         return ErrorCode.NONE, session.session_id, held
 
     def throttled(self, call: SessionCall) -> tuple[ErrorCode, int]:
-        """Return the error and the session id of an answer without results. It begins no session,
-        and what it leaves out stays news.
+        """Return the error and the session id of a response without results. It creates no session,
+        and omitted results still count as new.
         """
         session = call.session
         if session is None:
@@ -178,7 +173,7 @@ class FetchSessions:
     def _create(
         self, call: SessionCall, results: Sequence[FetchPartitionResult], now: float
     ) -> int:
-        """Begin a session and return its id; 0 if there is no room."""
+        """Create a session and return its id; 0 if there is no room."""
         if not call.partitions or not self._make_room(len(call.partitions), now):
             return _NO_SESSION
         session_id = self.rng.randint(1, _ID_MAX)
@@ -194,7 +189,9 @@ class FetchSessions:
         return session_id
 
     def _make_room(self, count: int, now: float) -> bool:
-        """Return whether a session of so many partitions may begin. Evicts at most one."""
+        """Return whether there is room for a session with this many partitions. Evicts at
+        most one.
+        """
         if len(self._sessions) >= self.slots_max:
             victim = self._victim(count, now)
             if victim is None:

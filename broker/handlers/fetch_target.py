@@ -1,7 +1,4 @@
-"""One partition of a Fetch, and what its records tell.
-
-Pure: it reads no clock, and does no I/O.
-"""
+"""One partition of a Fetch, with its result. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -53,8 +50,8 @@ class FetchTarget:
         self.is_denied = False
 
     def is_current(self) -> bool:
-        """Return whether the partition has moved none of its offsets, and called its readers to
-        look again for no other reason, since it was found.
+        """Return whether neither the offsets of the partition have changed nor its readers were
+        notified since it was located.
         """
         found, result = self.partition, self.result
         return (
@@ -66,8 +63,8 @@ class FetchTarget:
         )
 
     def has_moved(self, batches_count: int) -> bool:
-        """Return whether something has changed since the partition, or its tail, was found.
-        batches_count: changes of the image until now.
+        """Return whether the partition or its tail has changed since it was located. batches_count:
+        changes of the image so far.
         """
         if self.tail is not None:
             return self._wakes_count != self.tail.wakes_count
@@ -76,7 +73,7 @@ class FetchTarget:
         return self.partition is not None and not self.is_current()
 
     def is_led(self) -> bool:
-        """Return whether the broker that leads the partition is the same as when it was found."""
+        """Return whether the partition still has the leader it had when it was located."""
         return self.partition is not None and self._wakes_count == self.partition.wakes_count
 
     @property
@@ -93,7 +90,7 @@ class FetchTarget:
 
     @property
     def ends_wait(self) -> bool:
-        """Return whether the client must hear of it now: an error, or a broker that is nearer."""
+        """Return whether the client must get it now: an error, or a closer broker."""
         result = self.result
         return result.preferred_read_replica != _NO_REPLICA or (
             result.error_code != 0 and not self.is_opening
@@ -111,7 +108,7 @@ class FetchTarget:
         self.is_cold = False
 
     def find(self, partition: Partition) -> None:
-        """Note where the records are."""
+        """Set the partition that contains the records."""
         self.partition = partition
         self._wakes_count = partition.wakes_count
 
@@ -121,7 +118,7 @@ class FetchTarget:
         self._wakes_count = batches_count
 
     def follow(self, tail: TailPartition) -> None:
-        """Note the tail of a partition that another broker leads."""
+        """Set the tail of a partition with another leader."""
         self.tail = tail
         self._wakes_count = tail.wakes_count
 
@@ -141,8 +138,8 @@ def aborted_of(found: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
 
 
 def check_leader_epoch(leader_epoch: int, client_epoch: int) -> ErrorCode:
-    """Check the leader epoch of the client's metadata (KIP-320). A client with another epoch must
-    refresh.
+    """Validate the leader epoch of the client's metadata (KIP-320). A client with another epoch
+    must refresh.
     """
     if client_epoch in (NO_EPOCH, leader_epoch):
         return ErrorCode.NONE

@@ -1,9 +1,8 @@
-"""FindCoordinator (10): return the broker that coordinates a group, a transactional id or a share
-partition. Creates their internal topic on the first request, as Kafka does.
+"""FindCoordinator: return the coordinator of a group, a transactional id or a share partition
+(KIP-699, KIP-932), and create its internal topic on the first request, as Kafka does.
 
-Versions up to 3 have one key; later ones have a list with an error each. The key of a share
-partition is group:topicId:partition, from version 6 on.
-Source: Kafka `KafkaApis.handleFindCoordinatorRequest`, KIP-699, KIP-932.
+Up to version 3 a request has one key, later a list. The key of a share partition is
+group:topicId:partition, from version 6 on.
 """
 
 from collections.abc import Mapping
@@ -79,7 +78,7 @@ async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
 
 
 def _denial(node: Node, ctx: RequestContext, key: str, topic_name: str) -> ErrorCode | None:
-    """Return why the client may not know who coordinates this; None if it may."""
+    """Return why the client may not look up this coordinator; None if it may."""
     if topic_name == SHARE_STATES_TOPIC:
         allowed = allows_cluster(node, ctx, Operation.CLUSTER_ACTION)
         return None if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED

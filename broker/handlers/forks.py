@@ -1,16 +1,7 @@
-"""Fork topics: CreateTopics with the config `penstock.fork.source` makes a topic that begins with
-the log of another one, in the same objects.
-
-The broker that gets the request asks the leaders of the source where their partitions can be left.
-They respond when everything below that is committed. Then one request to the controller creates the
-fork, with all its partitions or not at all. Partitions are left one by one, not at one moment.
-The controller refuses points that log compaction has passed meanwhile, and the leaders are asked
-again.
-
-Invariants: a fork holds every record that was acknowledged before the request (or before the wanted
-offset or time), and none that was not acknowledged. Nothing is copied: no object is read but for
-the index and batch at the fork, and none is written but what waits for upload anyway.
-Must not: decide whether the topic may be created (the controller does).
+"""Fork topics: CreateTopics with the config `penstock.fork.source` creates a topic that begins with
+the log of another one, in the same objects. The leaders of the source return a fork point once
+everything below it is committed; then one request to the controller creates all partitions of the
+fork or none. See docs/design/forks-and-snapshots.md.
 """
 
 import asyncio
@@ -58,11 +49,11 @@ _MISSING: Final = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""The partition has another leader, or none yet: ask again."""
+"""The partition has another leader, or none yet: retry."""
 
 
 class PointRefusal(msgspec.Struct, frozen=True, array_like=True):
-    """Why a leader names no fork point."""
+    """Why a leader returns no fork point."""
 
     code: ErrorCode
     message: str
@@ -76,7 +67,7 @@ Points: TypeAlias = dict[int, ForkedPartition | PointRefusal]
 """By partition of one topic."""
 
 WantedPoints: TypeAlias = tuple[str, Mapping[int, WantedPoint]]
-"""A topic, and what is wanted of its partitions."""
+"""A topic and the requested fork points of its partitions."""
 
 _encode_point = msgspec.msgpack.Encoder().encode
 _decode_point = msgspec.msgpack.Decoder(ForkedPartition).decode
@@ -84,9 +75,9 @@ _decode_point = msgspec.msgpack.Decoder(ForkedPartition).decode
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """What the configs of a new topic ask for. wanted: by partition; all others are left at
-    `timestamp_ms`, or at their end. with_kept: it begins with what DeleteRecords deleted, if that
-    can come back.
+    """The fork options of a new topic. wanted: offsets by partition; other partitions are forked at
+    `timestamp_ms`, or at their end. with_kept: include records deleted by DeleteRecords, if they
+    can be restored.
     """
 
     source: str
@@ -99,7 +90,7 @@ class ForkRequest:
 
 
 def take_fork_request(configs: dict[str, str | None]) -> ForkRequest | None:
-    """Take the options of a fork out of the configs of a new topic; None if there are none. Raises
+    """Remove the fork options from the configs of a new topic; None if there are none. Raises
     InvalidConfig.
     """
     source, timestamp, offsets, kept = (
@@ -147,7 +138,7 @@ def _wanted(offsets: str) -> dict[int, WantedPoint]:
 def _number(name: str, text: str) -> int:
     text = text.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(2**63)) - 1):
-        raise _invalid(f"{name}: {text[:50]!r} is not valid: a number from 0 is wanted")
+        raise _invalid(f"{name}: {text[:50]!r} is not valid: use a non-negative number")
     return int(text)
 
 
@@ -159,8 +150,8 @@ def _invalid(message: str) -> KafkaError:
 
 
 def fork_of_snapshot(node: Node, request: ForkRequest) -> TopicFork | None:
-    """Return where a topic of a snapshot is left: at its end, where nothing moves any more. None if
-    the source is no topic of a snapshot. Raises KafkaError.
+    """Return the fork point of a snapshot topic: its end, which never changes. None if the source
+    is not a snapshot topic. Raises KafkaError.
     """
     source = node.image.frozen_topics.by_full_name(request.source)
     if source is None or source.is_deleted:
@@ -183,7 +174,7 @@ def fork_of_snapshot(node: Node, request: ForkRequest) -> TopicFork | None:
 
 
 def check_at_end(request: ForkRequest, reason: str) -> None:
-    """Raise InvalidConfig if the request names offsets or a time."""
+    """Raise InvalidConfig if the request contains offsets or a time."""
     if request.wanted or request.timestamp_ms != AT_END:
         raise _invalid(f"{FORK_TIMESTAMP} and {FORK_OFFSETS} are not allowed: {reason}")
 
@@ -198,7 +189,7 @@ def check_without_kept(request: ForkRequest) -> None:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is known of one fork so far."""
+    """The state of one planned fork."""
 
     request: ForkRequest
     topic_id: UUID
@@ -244,8 +235,8 @@ class _Plan:
 async def plan_forks(
     node: Node, requests: Sequence[ForkRequest], deadline: float
 ) -> list[TopicFork | KafkaError]:
-    """Ask the leaders of the sources for their fork points, one request to each for all forks, and
-    again while leaders change, until `deadline` (`loop.time()`).
+    """Request fork points from the leaders of the sources, with one request to each for all forks.
+    Retries while leaders change, until `deadline` (`loop.time()`).
 
     The error of a fork is UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (a partition that the source
     does not have), OFFSET_OUT_OF_RANGE or REQUEST_TIMED_OUT.
@@ -359,7 +350,7 @@ def _point_of(
 async def answer_fork_points(
     node: Node, ctx: RequestContext, request: list_offsets.ListOffsetsRequest
 ) -> Response:
-    """Answer a ListOffsets request of another broker that asks for fork points."""
+    """Respond to a ListOffsets request of another broker for fork points."""
     wanted = [
         (
             topic.name,
@@ -397,8 +388,9 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
     everything below them is committed. Costs one upload for all of them, and the reads of
     `find_fork_point` for each.
 
-    A fork at the end is left at the committed end, which no log compaction has passed: the high
-    watermark of the request may lie below what was compacted during the upload.
+    Without an offset or time, the fork point is the committed end, which log compaction has not
+    passed: the high watermark of the request may lie below records that were compacted during the
+    upload.
     """
     now = asyncio.get_running_loop().time()
     led = [
@@ -445,7 +437,7 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
 
 
 def _committed_end(node: Node, partition: Partition) -> Offset:
-    """Return the end of what is acknowledged and committed; 0 if the topic is gone."""
+    """Return the end of acknowledged and committed records; 0 if the topic is gone."""
     data = node.image.streams.get(partition.log.data.stream_id)
     return Offset(0) if data is None else min(data.end_offset, partition.high_watermark)
 
@@ -453,8 +445,8 @@ def _committed_end(node: Node, partition: Partition) -> Offset:
 def _compacted(
     node: Node, partition: Partition, wanted: WantedPoint, found: ForkedPartition
 ) -> PointRefusal | None:
-    """Return why a fork at this point would lack records. At the end, ask again; elsewhere they are
-    gone for good.
+    """Return the error if a fork at this point would lack compacted records. At the end, retry;
+    elsewhere they are gone for good.
     """
     data, txn = (
         node.image.streams.get(handle.stream_id)
@@ -462,7 +454,7 @@ def _compacted(
     )
     if data is None or txn is None or txn.end_offset < found.txn_end_offset:
         return _LEADER_CHANGED
-    # Log compaction may have left one batch without records around the wanted offset.
+    # Log compaction may have left an empty batch around the requested offset.
     end = Offset(max(found.end_offset, wanted.offset))
     if not is_cleaned_beyond(data, end):
         return None
@@ -477,5 +469,5 @@ def _compacted(
 
 
 def asks_for_fork_points(topics: Sequence[list_offsets.ListOffsetsTopic]) -> bool:
-    """Return whether a ListOffsets request comes from a broker that forks a topic."""
+    """Return whether this is a ListOffsets request of a broker that forks a topic."""
     return any(item.fork_offset != NO_FORK for topic in topics for item in topic.partitions)

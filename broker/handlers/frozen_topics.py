@@ -1,8 +1,5 @@
-"""Describe frozen topics, for a Metadata request whose tagged field asks for them instead of the
-topics that brokers serve. Other requests never see them.
-
-Invariant: an answer about frozen topics leaves the event loop to others every few thousand ranges.
-Source: none in Kafka.
+"""Describe frozen topics in a Metadata response, if a tagged field of the request selects them.
+Other requests never see them.
 """
 
 import asyncio
@@ -23,16 +20,16 @@ from penstock.protocol.frozen_topics import FrozenPartition, FrozenTopicInfo, en
 from penstock.protocol.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
 
 _ENTRIES_PER_SLICE_COUNT: Final = 5_000
-"""Ranges counted between two turns of the event loop: about 1 ms."""
+"""Ranges counted between two yields to the event loop: about 1 ms."""
 
 
 async def describe_frozen_topics(
     node: Node, ctx: RequestContext, requested: Sequence[MetadataRequestTopic]
 ) -> list[MetadataResponseTopic]:
-    """Return the frozen topics with these names or ids. If there are none, return all, and the
-    deleted records of topics that can come back. A name is that for readers of the store:
-    `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic. Answers nothing about topics that the
-    client may not describe.
+    """Return the frozen topics with these names or ids. If none are given, return all, and the
+    deleted records of topics that can be restored. Names are those for readers of the store:
+    `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic. Omits topics that the client may not
+    describe.
     """
     image = node.image
     if not requested:
@@ -76,7 +73,7 @@ def _unknown(item: MetadataRequestTopic) -> MetadataResponseTopic:
 
 
 def _deleted_records(image: MetadataImage) -> list[MetadataResponseTopic]:
-    """Describe what DeleteRecords deleted from topics and a fork can bring back."""
+    """Describe deleted records of topics that a fork can restore."""
     keeping: dict[UUID, list[StreamState]] = {}
     for stream in image.streams.keeping():
         if stream.kind == "data":
@@ -118,8 +115,8 @@ def _deleted_records(image: MetadataImage) -> list[MetadataResponseTopic]:
 async def _info(
     node: Node, ctx: RequestContext, topic: FrozenTopic
 ) -> MetadataResponseTopic | None:
-    """Describe one topic; None if it was removed meanwhile. Configs and groups are left out that
-    the client may not describe.
+    """Describe one topic; None if it was removed meanwhile. Configs and groups that the client may
+    not describe are omitted.
     """
     partitions: list[FrozenPartition] = []
     counted = 0

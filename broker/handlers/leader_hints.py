@@ -1,9 +1,8 @@
-"""Name the right broker in the answer to a client that asked the wrong one, which saves the client
-a metadata refresh.
+"""Return the current leader to a client that contacted the wrong broker, which saves a metadata
+refresh (KIP-951).
 
-Invariant: a hint names only a live leader, at the address at which this client can reach it. For a
-moving partition it names the next leader.
-Source: KIP-951.
+A hint always refers to a live leader, at the address at which this client can reach it. For a
+moving partition it is the next leader.
 """
 
 from penstock.base.ids import NodeId
@@ -39,7 +38,7 @@ class LeaderHints:
         return CurrentLeader(leader.node_id, leader.leader_epoch)
 
     def endpoints(self) -> list[NodeEndpoint]:
-        """Return the addresses of the leaders named so far."""
+        """Return the addresses of the leaders returned so far."""
         found: list[NodeEndpoint] = []
         for node_id in sorted(self._node_ids):
             state = self._node.image.nodes.get(node_id)

@@ -1,26 +1,8 @@
-"""Define what a broker may answer while it does not know whether it still leads. Handlers ask only
-here.
+"""Define which responses a broker may send while its session is over and it may have lost its
+partitions.
 
-A session ends on the broker before the controller may give the broker's partitions to others
-(`controller.api.lease`). From then on another broker may accept records that this one does not
-know. Therefore:
-
-- Fetch, ListOffsets and OffsetForLeaderEpoch answer NOT_LEADER_OR_FOLLOWER. Records below the high
-  watermark never change, so Fetch returns them as long as the broker may acknowledge.
-- A statement about the end of a log, such as "out of range", requires that no other broker can
-  lead: `leads_alone`. So does OUT_OF_ORDER_SEQUENCE_NUMBER for a batch of an idempotent producer:
-  nothing is written, so the fence in the WAL does not protect the answer, and librdkafka would
-  begin a new epoch and write its unanswered batches a second time. Such a batch gets
-  NOT_LEADER_OR_FOLLOWER.
-- So does what a coordinator answers from memory without an append: committed offsets, or the end of
-  a transaction (`broker.coordination.shards`).
-- Metadata is answered from an image that no longer changes, because a client that knows no other
-  broker must learn of the others. It does not name this broker as a leader, and the connection
-  closes after the answer. Otherwise librdkafka would keep refreshing metadata only from this
-  broker.
-- FindCoordinator and DescribeCluster close the connection immediately, as Produce does.
-
-Must not: keep state. Each call reads the clock.
+A session ends on the broker before the controller may give its partitions to others
+(`controller.api.lease`). From then on, another broker may accept records that are unknown here.
 """
 
 import asyncio
@@ -37,8 +19,12 @@ _CLOSED: Final = frozenset({apis.DESCRIBE_CLUSTER.key, apis.FIND_COORDINATOR.key
 
 
 def check_session(node: Node, ctx: RequestContext) -> None:
-    """If there is no session, send a client that looks for leaders or coordinators to another
-    broker. Raises CannotAnswer.
+    """Without a session, close the connection of a client that looks up leaders or coordinators, so
+    that it uses another broker. Raises CannotAnswer.
+
+    Metadata is still served, from an outdated image, because a client that only knows this broker
+    must learn about others. The response does not list this broker as a leader, and the connection
+    closes afterwards: librdkafka would otherwise keep refreshing metadata only from this broker.
     """
     if ctx.api_key in _CLOSED and not node.can_write():
         name = apis.APIS[ctx.api_key].name
@@ -59,6 +45,12 @@ async def wait_led(
 ) -> Partition | ErrorCode:
     """Return a partition whose end is certain. Waits until `deadline` (`loop.time()`) for one that
     is being opened here.
+
+    Statements about the end of a log, such as "out of range", require that no other broker can
+    lead. The same holds for committed offsets and ended transactions from a coordinator's memory
+    (`broker.coordination.shards`), and for OUT_OF_ORDER_SEQUENCE_NUMBER: nothing is written, so the
+    fence in the WAL does not protect the response, and librdkafka would begin a new epoch and write
+    unacknowledged batches twice. Without this certainty, clients get NOT_LEADER_OR_FOLLOWER.
     """
     found = led_now(node, topic_name, index)
     if found is None:
@@ -67,7 +59,7 @@ async def wait_led(
 
 
 def led_now(node: Node, topic_name: str, index: int) -> Partition | ErrorCode | None:
-    """Return what `wait_led` does, or None if it would wait."""
+    """Return the result of `wait_led`, or None if it would wait."""
     found = node.partitions.get(topic_name, index)
     return None if found is ErrorCode.LEADER_NOT_AVAILABLE else _if_certain(node, found)
 
@@ -81,7 +73,7 @@ def _if_certain(node: Node, found: Partition | ErrorCode) -> Partition | ErrorCo
 
 
 def still_leads(node: Node, partition: Partition) -> bool:
-    """Return True if an earlier answer about `partition` still holds."""
+    """Return True if an earlier response about `partition` is still valid."""
     return (
         node.leads_alone()
         and node.partitions.get(partition.topic_name, partition.index) is partition

@@ -1,9 +1,5 @@
-"""ListConfigResources: name the resources that have configs: topics, brokers, their loggers,
-groups, and subscriptions to metrics of clients.
-
-Of groups and subscriptions, those that have configs are named. Version 0 knows subscriptions alone.
-Source: KIP-1142 (version 1), KIP-1000 (version 0); Kafka
-`KafkaApis.handleListConfigResources`.
+"""ListConfigResources (KIP-1142): list topics, brokers, loggers, and the groups and client metrics
+subscriptions that have configs. Version 0 only lists subscriptions.
 """
 
 from collections.abc import Collection, Iterator
@@ -43,7 +39,7 @@ _FIRST_WITH_TYPES: Final = 1
 
 
 def handle_list_config_resources(node: Node, ctx: RequestContext) -> Response:
-    """Answer UNSUPPORTED_VERSION for a type that does not exist, as Kafka does. No types: all."""
+    """Returns UNSUPPORTED_VERSION for an unknown type, as Kafka does. No types: all."""
     request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
     wanted = set(request.resource_types)

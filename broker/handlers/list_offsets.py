@@ -1,23 +1,7 @@
 """ListOffsets: return the earliest or latest offset, the newest timestamp, or the first record at
-or after a timestamp.
-
-Invariant: an offset in the response is at or above the log start, and at or below the high
-watermark; for committed reads, the last stable offset. A timestamp after all records gives offset
--1 without an error. The response contains nothing that a later leader may already have made untrue.
-
-Special timestamps, as in Kafka 4.2 without tiered storage: -1 latest, -2 earliest, -3 newest
-timestamp (from version 7), -4 earliest local (from 8), which is the log start here, -5 latest
-tiered (from 9) and -6 earliest that waits for tiering (from 11), which no offset has. Others, and
-earlier versions of these, get UNSUPPORTED_VERSION. A partition that is requested twice is answered
-once, with INVALID_REQUEST. One difference: for -3, Kafka may name a record below the log start, and
-finds nothing if the newest record belongs to an open transaction and the read is committed. Here
-the newest record that the client can read is found.
-
-Brokers that fork a topic ask its leaders here too, by a tagged field (`broker.handlers.forks`).
-
-Cost: -1 and -2 are answered immediately. A timestamp is looked up in the metadata image, then in
-the index of one object and in one batch.
-Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023.
+or after a timestamp. Offsets lie between the log start and the high watermark, or the last stable
+offset for committed reads. A timestamp after all records returns offset -1 without an error.
+Forking brokers use it for fork points (`broker.handlers.forks`).
 """
 
 import asyncio
@@ -55,7 +39,7 @@ from penstock.protocol.offset_specs import (
 )
 
 _NOT_TIERED: Final = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
-"""Offsets that only tiered storage has."""
+"""Offsets that only exist with tiered storage."""
 _FIRST_VERSIONS: Final = {
     LATEST: 1,
     EARLIEST: 1,
@@ -64,7 +48,10 @@ _FIRST_VERSIONS: Final = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""First version in which a client may send each negative timestamp."""
+"""The first version in which a client may send each negative timestamp: -1 latest, -2 earliest, -3
+newest timestamp, -4 earliest local, which is the log start, -5 latest tiered and -6 earliest
+pending upload. Others get UNSUPPORTED_VERSION.
+"""
 _READ_COMMITTED: Final = 1
 _ISOLATION_LEVELS: Final = frozenset({0, _READ_COMMITTED})
 _CONSUMER: Final = -1
@@ -136,7 +123,7 @@ def _wanted(topics: Sequence[ListOffsetsTopic]) -> Iterator[tuple[str, ListOffse
 
 
 def _has_timestamp(version: int, timestamp: int) -> bool:
-    """Return whether this version of the request may ask for the timestamp."""
+    """Return whether this version of the request supports the timestamp."""
     if timestamp >= 0:
         return True
     first = _FIRST_VERSIONS.get(timestamp)
@@ -178,7 +165,7 @@ def _fill_in(
     *,
     committed: bool,
 ) -> bool:
-    """Fill in an error or one of the ends of a partition. Return False if records have to be
+    """Fill in an error or one of the ends of a partition. Return False if records must be
     searched.
     """
     if not isinstance(partition, Partition):
@@ -204,7 +191,12 @@ def _end(partition: Partition, committed: bool) -> Offset:
 async def _search(
     node: Node, partition: Partition, timestamp_ms: int, end_offset: Offset
 ) -> tuple[Offset, int] | None:
-    """Return (offset, timestamp) of a record below `end_offset`; None if there is none."""
+    """Return (offset, timestamp) of a record below `end_offset`, or None.
+
+    For -3, Kafka may return a record below the log start, and finds nothing if the newest record
+    belongs to an open transaction and the read is committed. Here, the newest readable record is
+    returned.
+    """
     stream_id = partition.log.data.stream_id
     if timestamp_ms == MAX_TIMESTAMP:
         return await node.storage.newest_timestamp(stream_id, end_offset)

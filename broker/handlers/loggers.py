@@ -1,8 +1,5 @@
-"""The levels of this broker's loggers, as DescribeConfigs and IncrementalAlterConfigs see them.
-
-A broker describes and changes only its own loggers, which are packages. A restart takes the levels
-back to the setting `log.level`.
-Source: KIP-412; Kafka `RuntimeLoggerManager`, `ConfigHelper`.
+"""Log levels of this broker's loggers for DescribeConfigs and IncrementalAlterConfigs (KIP-412).
+Loggers are packages. A restart resets the levels to the setting `log.level`.
 """
 
 import re
@@ -49,7 +46,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LoggerRefused(Exception):
-    """Raised for a change that is not made, with the answer."""
+    """Raised for a change that is rejected, with its error."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -57,7 +54,7 @@ class LoggerRefused(Exception):
 
 
 def described_broker_problem(node_id: int, name: str) -> str:
-    """Return why this broker cannot describe the loggers of that one; empty if it can."""
+    """Return why this broker cannot describe the loggers of another one; empty if it can."""
     if not name:
         return "Broker id must not be empty"
     if _INTEGER.fullmatch(name) is None:

@@ -1,15 +1,8 @@
-"""Requests that name thousands of things: a thread decodes them and encodes their answers.
+"""Decode requests with thousands of elements, and encode their responses, in a thread. See
+docs/design/fairness.md.
 
-Both take up to 100 ms of Python, in which the event loop would serve no one else. The thread and
-the event loop take turns at the interpreter instead, every SWITCH_INTERVAL_S.
-Invariants: a request with at most ELEMENTS_AT_ONCE_MAX elements never gets here. One thread serves
-all long requests. After each step it rests for as long as it worked, so they take a third of the
-interpreter at most while the event loop is busy. AT_ONCE_MAX are being answered; others wait as
-bytes, which `queued.max.request.bytes` limits. A Fetch that waits for records does not count, and
-requests of brokers do not wait: brokers may wait for each other.
-Must not: look anything up in the thread. Handlers do that on the event loop, in slices
-(`broker.handlers.yielding`).
-Source: docs/design/fairness.md.
+Both take up to 100 ms of Python and would block the event loop. Lookups stay on the event loop, in
+slices (`broker.handlers.yielding`).
 """
 
 import asyncio
@@ -27,13 +20,16 @@ from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX, Reader
 from penstock.protocol.request_limits import elements_max, things_max
 
 SWITCH_INTERVAL_S: Final = 0.000_1
-"""How long the thread of long requests keeps the interpreter while the event loop waits for it.
-uvloop asks for it once for each socket that is ready, so with 0.5 ms a turn with five of them takes
-2.5 ms longer beside this thread.
+"""How long the thread of long requests keeps the GIL while the event loop waits for it. uvloop
+acquires the GIL once for each ready socket, so with 0.5 ms an iteration with five sockets takes 2.5
+ms longer next to this thread.
 """
 
 AT_ONCE_MAX: Final = 8
-"""Long requests that are being answered. With its answer, one takes up to 40 MB."""
+"""Long requests in progress. With its response, one takes up to 40 MB. Others wait as bytes, which
+`queued.max.request.bytes` limits. Fetches that wait for records do not count, and requests of
+brokers do not wait, because brokers may wait for each other.
+"""
 
 _Message = TypeVar("_Message")
 _Result = TypeVar("_Result")
@@ -41,8 +37,8 @@ Decode = Callable[[Reader, int], object]
 
 
 class LongRequest(Exception):
-    """Raised by `decoded` for a request that the event loop does not decode. The dispatcher has it
-    decoded, and calls the handler again.
+    """Raised by `decoded` for a request that is too long for the event loop. The dispatcher has it
+    decoded and calls the handler again.
     """
 
     def __init__(self, decode: Decode) -> None:
@@ -65,7 +61,7 @@ def decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> _
 
 
 class Slot:
-    """The place of one request among those that are being answered. `free` may be called again."""
+    """The slot of one request in progress. `free` may be called repeatedly."""
 
     __slots__ = ("_free",)
 
@@ -79,7 +75,9 @@ class Slot:
 
 
 class LongRequests:
-    """The thread of one broker."""
+    """The thread of one broker. After each step it pauses for as long as the step took, so that it
+    uses at most a third of the interpreter while the event loop is busy.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-requests")
@@ -96,7 +94,7 @@ class LongRequests:
 
     async def decode(self, ctx: RequestContext, decode: Decode) -> None:
         """Set `ctx.body`. Raises WireError for too many elements, and KafkaError for too many of
-        what costs most.
+        the most expensive ones.
         """
         elements = elements_max(ctx.api_key)
         name = APIS[ctx.api_key].name
@@ -115,7 +113,7 @@ class LongRequests:
         ctx.body = body
 
     async def encoded(self, ctx: RequestContext, response: Response) -> Response:
-        """Return the answer as bytes. Raises UnencodableValue."""
+        """Return the encoded response. Raises UnencodableValue."""
         if not isinstance(response, LongAnswer):
             return response
         return await self._run(ctx, response.encode)

@@ -1,19 +1,8 @@
-"""Metadata: return topics, partitions, leaders and addresses; create topics on first use where that
-is allowed.
+"""Metadata: return topics, partitions, leaders and addresses; create topics on first use if
+allowed.
 
-Invariants: a topic without an error has all its partitions. A partition whose leader is not alive
-has LEADER_NOT_AVAILABLE and no leader; if it moves or its leader is dead, it names the next leader
-if that is known (`broker.partition.leaders`). Without a session this broker does not name itself as
-a leader (`broker.handlers.lease`). Leaders, replicas and the controller are ids in `brokers`;
-replicas that are away are in `offline_replicas`.
-Must not: wait for the controller in answers about existing topics (only creating topics waits), or
-block the event loop. The encoded bytes of a partition are kept until its record or the state of a
-broker changes. Without that, three clients that refreshed repeatedly in a cluster of 10,000
-partitions (0.1 s per answer) delayed the heartbeats of brokers, which were fenced one after the
-other.
-
-Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager, KIP-516
-(topic ids).
+Only the creation of topics waits for the controller. Without a session, this broker is not listed
+as a leader (`broker.handlers.lease`).
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -68,19 +57,21 @@ from penstock.protocol.metadata import (
 _WITHOUT_RIGHTS: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}
 )
-"""Topics with these errors do not name authorized operations."""
+"""Topics with these errors have no authorized operations."""
 _NOT_TOLD: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
 )
-"""Outcomes of creating a topic after which the answer tells whether it exists."""
+"""Creation errors after which the response shows whether the topic exists."""
 _FIRST_WITH_EMPTY_AS_NONE: Final = 1
 _WITHOUT_IDS: Final = range(10, 12)
-"""The versions with ids in which only names may be used: Kafka refuses all topics otherwise."""
+"""Versions with ids in which only names may be used: Kafka rejects all topics otherwise."""
 
 
 class PartitionCache:
-    """The encoded partitions of one broker, by topic and version of the API. About 150 bytes
-    each.
+    """The encoded partitions of one broker, by topic and API version. About 150 bytes each.
+
+    Without this cache, three clients that refreshed repeatedly in a cluster of 10,000 partitions
+    (0.1 s per response) delayed the heartbeats of brokers, which were fenced one after the other.
     """
 
     def __init__(self, partitions_max: int = 200_000) -> None:
@@ -91,8 +82,8 @@ class PartitionCache:
             frozenset(),
             [],
         )
-        """What an answer depends on besides the record: the broker that must not be named, those
-        that are gone, the live ones, and the candidates for the next leader.
+        """Inputs of a response besides the record: the broker that must not be listed, departed
+        brokers, live ones, and the candidates for the next leader.
         """
         self._encoded: dict[
             tuple[UUID, int], tuple[list[PartitionMetadata | None], list[bytes]]
@@ -142,8 +133,8 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
         )
 
     async def handle_in_doubt(node: Node, ctx: RequestContext) -> Response:
-        """Answer when it is known whether a broker has died, because the client may ask for that
-        reason. librdkafka would ask again a second after an answer that names the dead one.
+        """Respond once it is known whether a broker has died, which may be why the client sends the
+        request. librdkafka would only retry a second after a response that lists the dead one.
         """
         await node.peer_watch.until_certain()
         answer = handle_now(node, ctx)
@@ -198,7 +189,7 @@ def _creatable(
 
 
 def _is_missing(node: Node, name: str) -> bool:
-    """Return whether there is no such topic, but could be."""
+    """Return whether the topic does not exist but could be created."""
     return (
         node.image.topics.by_name(name) is None
         and is_topic_name(name)
@@ -208,8 +199,8 @@ def _is_missing(node: Node, name: str) -> bool:
 
 async def _create(node: Node, ctx: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
     """Create the missing topics. Returns the errors; a retriable one becomes LEADER_NOT_AVAILABLE,
-    as in Kafka. A topic beyond the quota of the client is unknown, and the client does not have to
-    wait, as in Kafka.
+    as in Kafka. A topic beyond the quota of the client is unknown, and the client is not throttled,
+    as in Kafka.
     """
     config: BrokerConfig = node.config
     topics = [
@@ -246,7 +237,7 @@ class _Answer:
         self._not_creatable: AbstractSet[str] = frozenset()
 
     def check(self, requested: Iterable[MetadataRequestTopic]) -> None:
-        """Find the topics that the client may not describe."""
+        """Determine the topics that the client may not describe."""
         if self._node.authorizer is not None:
             names = self._names_of(requested)
             self._denied = denied_topics(self._node, self._ctx, Operation.DESCRIBE, names)
@@ -270,7 +261,7 @@ class _Answer:
         return [self.known(topic) for topic in topics if topic.name not in denied]
 
     async def of_all_in_slices(self) -> Response:
-        """Answer with the topics that the client may describe, of which there are many."""
+        """Return the topics that the client may describe, in slices."""
         node, topics = self._node, list(self._node.image.topics)
         names = (topic.name for topic in topics)
         denied = await find_denied_topics(node, self._ctx, Operation.DESCRIBE, names, logs=False)
@@ -279,7 +270,7 @@ class _Answer:
         )
 
     async def in_slices(self, requested: Sequence[MetadataRequestTopic]) -> Response:
-        """Answer a request that names many topics."""
+        """Respond to a request with many topics."""
         node, ctx = self._node, self._ctx
         names = self._names_of(requested)
         self._denied = await find_denied_topics(node, ctx, Operation.DESCRIBE, names)
@@ -299,7 +290,7 @@ class _Answer:
         return await self.encode_in_slices(self.topics_for(unique, errors))
 
     def creatable(self, missing: Sequence[str]) -> list[str]:
-        """Return those of the missing topics that the client may create."""
+        """Return the missing topics that the client may create."""
         node, ctx = self._node, self._ctx
         names = [name for name in missing if name not in self._denied]
         if names and not allows_cluster(node, ctx, Operation.CREATE, logs=False):
@@ -320,7 +311,7 @@ class _Answer:
     def topics_for(
         self, named: Iterable[_Named], errors: dict[str, ErrorCode]
     ) -> Iterator[EncodedTopic]:
-        """Yield the topics. named: without repetitions."""
+        """Yield the topics. named: without duplicates."""
         for topic_id, name in named:
             yield self._by_id(topic_id) if topic_id is not None else self._by_name(name, errors)
 
@@ -334,7 +325,7 @@ class _Answer:
                 (),
             )
         if topic.name in self._denied:
-            # Ids are no secrets, as in Kafka.
+            # Topic ids are not secret, as in Kafka.
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return EncodedTopic(MetadataResponseTopic(code, name=None, topic_id=topic_id), ())
         return self.known(topic)
@@ -374,13 +365,13 @@ class _Answer:
         )
 
     def encode(self, topics: list[EncodedTopic]) -> Response:
-        """Return the answer. The topics are as they were in this turn of the event loop."""
+        """Return the response. All topics are described in one event loop iteration."""
         for topic in topics:
             self._add_operations(topic)
         return self._frame(self._head(), topics)
 
     async def encode_in_slices(self, topics: Iterable[EncodedTopic]) -> Response:
-        """Return the answer, encoded by a thread. The topics are made one by one."""
+        """Return the response, encoded in a thread. The topics are described one by one."""
         earlier = self._head()
         found: list[EncodedTopic] = []
         async for topic in sliced(topics):
@@ -438,8 +429,11 @@ def partition_metadata(
     unnamed: NodeId | None,
     gone: Gone = frozenset(),
 ) -> MetadataResponsePartition:
-    """Describe a partition. live: the brokers that are not fenced. unnamed: a broker that may not
-    lead any more. gone: see `announced_leader`.
+    """Describe a partition. A partition without a live leader has LEADER_NOT_AVAILABLE, and lists
+    the next leader if it is known (`broker.partition.leaders`).
+
+    live: the brokers that are not fenced. unnamed: a broker that may not lead any more. gone: see
+    `announced_leader`.
     """
     leader = announced_leader(image, partition, gone)
     if leader is not None and leader.node_id == unnamed:

@@ -1,9 +1,8 @@
-"""Tell the controller which client creates or deletes partitions, and the client how long to wait
-(KIP-599).
+"""Controller mutation quota (KIP-599): report to the controller which client creates or deletes
+partitions, and throttle the client.
 
-The controller counts for all brokers. Clients that know of the quota get an error for each topic
-over it; older ones wait instead.
-Source: Kafka `ControllerMutationQuotaManager`, `ControllerApis`.
+The controller counts for all brokers. Clients that support the quota get an error for each topic
+over it; older ones are throttled instead.
 """
 
 from typing import Final
@@ -19,13 +18,13 @@ _STRICT_FROM: Final = {
     apis.METADATA.key: 0,
     apis.STREAMS_GROUP_HEARTBEAT.key: 0,
 }
-"""The first version whose clients know of the error. Metadata does not tell it: clients ask again
-for a topic that is not there, as with Kafka. A heartbeat of a streams group tells it in a status.
+"""The first version whose clients support the error. Metadata does not return it: clients retry a
+missing topic, as with Kafka. Heartbeats of streams groups report it in a status.
 """
 
 
 def quota_client(ctx: RequestContext) -> QuotaClient | None:
-    """Return the client whose quota counts; None if it has none."""
+    """Return the client whose quota applies, or None."""
     if ctx.quota is None or not ctx.quota.has_mutation_rate:
         return None
     return QuotaClient(
@@ -36,6 +35,6 @@ def quota_client(ctx: RequestContext) -> QuotaClient | None:
 
 
 def note_throttle(ctx: RequestContext, answer: TopicsCreated | ItemResults) -> None:
-    """Let the client wait as long as the controller says."""
+    """Throttle the client as long as the controller requests."""
     if ctx.quota is not None:
         ctx.quota.changed(answer.throttle_ms)

@@ -1,7 +1,4 @@
-"""The broker as its handlers see it, and the two kinds of handlers.
-
-Must not: import a handler, the server, or `broker.node`.
-"""
+"""The broker as seen by its handlers, and the two kinds of handlers."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Node(LocalBroker, Protocol):
-    """The broker as its handlers see it."""
+    """The broker as seen by its handlers."""
 
     @property
     def log_dir(self) -> str:
@@ -48,17 +45,17 @@ class Node(LocalBroker, Protocol):
 
     @property
     def static_settings(self) -> BrokerSettings:
-        """Return the settings of the process, over which configs of brokers lie."""
+        """Return the settings of the process, which broker configs override."""
         ...
 
     @property
     def authorizer(self) -> Authorizer | None:
-        """Return who decides what clients may do; None: they may do everything."""
+        """Return the authorizer, or None if ACLs are disabled."""
         ...
 
     @property
     def client_metrics(self) -> ClientMetrics | None:
-        """Return where metrics of clients go; None: this broker does not take them."""
+        """Return the receiver of client metrics, or None if this broker has none."""
         ...
 
     @property
@@ -66,7 +63,7 @@ class Node(LocalBroker, Protocol):
 
     @property
     def change_log(self) -> ChangeLog:
-        """Return the part of the audit log that has what clients change."""
+        """Return the part of the audit log for changes by clients."""
         ...
 
     @property
@@ -121,12 +118,12 @@ class Node(LocalBroker, Protocol):
 
     @property
     def share_coordinator(self) -> ShareCoordinator:
-        """Return the share coordinator of what this broker leads."""
+        """Return the share coordinator of the partitions that this broker leads."""
         ...
 
     @property
     def share_states(self) -> ShareStateStore:
-        """Return the states of all share partitions, wherever they are coordinated."""
+        """Return a client for the states of all share partitions, wherever they are coordinated."""
         ...
 
     @property
@@ -141,11 +138,11 @@ class Node(LocalBroker, Protocol):
 
 
 Handler: TypeAlias = Callable[[Node, RequestContext], Response | Awaitable[Response]]
-"""Answers one request immediately, or returns a coroutine that the dispatcher runs as a task and
+"""Handles one request: returns the response, or a coroutine that the dispatcher runs as a task and
 cancels when the connection closes.
 """
 
 InlineHandler: TypeAlias = Callable[[Node, RequestContext, Respond], Awaitable[None] | None]
-"""Answers one request through `respond`, now or later from a callback, without a task. Returns
-something to await for long requests only. Used for Produce.
+"""Handles one request through `respond`, now or later from a callback, without a task. Returns an
+awaitable only for long requests. Used for Produce.
 """

@@ -1,7 +1,5 @@
-"""OffsetForLeaderEpoch: return where an epoch ended, so that a client learns whether the log was
-truncated below its position. It never is.
-
-Source: KIP-101, KIP-320; Kafka `Partition.lastOffsetForLeaderEpoch`.
+"""OffsetForLeaderEpoch (KIP-320): return the end offset of an epoch, so that clients detect
+truncation. Logs are never truncated here.
 """
 
 from itertools import islice
@@ -27,7 +25,7 @@ from penstock.protocol.gen.offset_for_leader_epoch import (
 
 _WAIT_OPEN_S: Final = 2.0
 """How long a request waits for partitions that this broker is opening: clients send it right after
-a change of leader.
+a leader change.
 """
 
 
@@ -61,7 +59,7 @@ async def _answer(
         return response
     response.error_code = check_leader_epoch(partition.leader_epoch, wanted.current_leader_epoch)
     if response.error_code == ErrorCode.NONE:
-        # Use the high watermark, not the end of the log: what is above it may still be lost with
+        # Use the high watermark, not the end of the log: records above it may still be lost with
         # this broker.
         epochs = partition.log.epochs
         response.leader_epoch, response.end_offset = epochs.end_offset(

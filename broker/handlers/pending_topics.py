@@ -1,10 +1,5 @@
-"""Remember which internal topics of streams groups a broker is creating, and what has failed.
-
-Invariants: a topic is created once at a time. After a failure it is created again only when members
-are no longer told of the failure.
-Limits: CREATED_MAX topics are created at a time; the next heartbeat asks for the others again. Of
-FAILURES_MAX failures, the oldest ones are forgotten first.
-Source: Kafka `AutoTopicCreationManager`.
+"""Track which internal topics of streams groups a broker is creating, and which have failed, like
+Kafka's `AutoTopicCreationManager`.
 """
 
 import asyncio
@@ -16,17 +11,20 @@ import structlog
 log = structlog.get_logger(__name__)
 
 CREATED_MAX: Final = 10_000
-"""As many as one topology may name."""
+"""The maximum number of topics in one topology. The next heartbeat requests the others again."""
 FAILURES_MAX: Final = 1_000
 
 
 class PendingTopics:
-    """Those of one broker."""
+    """The pending topics of one broker. A topic is created once at a time, and again after a
+    failure only when members are no longer told about it. The oldest of FAILURES_MAX failures are
+    dropped first.
+    """
 
     def __init__(self) -> None:
         self._busy: set[str] = set()
         self._failures: dict[str, tuple[str, float]] = {}
-        """By name: why the topic could not be created, and when the failure is forgotten."""
+        """By name: the reason of the failure, and when it is dropped."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -34,7 +32,9 @@ class PendingTopics:
             task.cancel()
 
     def claim(self, names: Iterable[str]) -> list[str]:
-        """Return those that the caller is to create now, in order. The caller releases them."""
+        """Return the topics that the caller should create now, in order. The caller
+        releases them.
+        """
         wanted = set(names)
         wanted -= self._busy | self.failures(wanted).keys()
         claimed = sorted(wanted)[: CREATED_MAX - len(self._busy)]
@@ -57,14 +57,14 @@ class PendingTopics:
             log.warning("streams_topics_failed", error=str(error), kind=type(error).__name__)
 
     def failed(self, name: str, reason: str, kept_s: float) -> None:
-        """Keep the reason why a topic could not be created, for so many seconds."""
+        """Store the reason of a failure for this many seconds."""
         self._failures.pop(name, None)
         self._failures[name] = (reason, asyncio.get_running_loop().time() + kept_s)
         if len(self._failures) > FAILURES_MAX:
             del self._failures[next(iter(self._failures))]
 
     def failures(self, names: Iterable[str]) -> dict[str, str]:
-        """Return why topics could not be created, by name."""
+        """Return the reasons of failures, by name."""
         now = asyncio.get_running_loop().time()
         found = {name: self._failures[name] for name in names if name in self._failures}
         return {name: reason for name, (reason, until) in found.items() if until > now}

@@ -1,25 +1,5 @@
-"""Produce: the hot path of writing. No task and no copy: parse, check, append as one group, answer
-when it is durable.
-
-Invariants: all partitions of a request that are open here go into one group immediately, so
-requests of a connection enter the log in order. A partition that is being opened gets its part as
-soon as it is open, before any later request. What a producer sent after a refused part is refused,
-too, until that part is sent again. The first batch of a transaction in a partition is appended when
-its coordinator has answered (`broker.handlers.verification`), and so are those behind it. Before
-that, the records are checked: at once if that is short, else behind the earlier batches of the
-partition (`broker.handlers.record_checks`). acks 1 means the same as acks -1: there is no weaker
-durability. Only durable records are acknowledged. Clients cannot write to internal topics,
-regardless of their client id. Without a session nothing is appended and the connection is closed:
-the metadata of this broker is stale then, and librdkafka keeps refreshing metadata only from this
-broker after NOT_LEADER. Only a broker that leads alone returns OUT_OF_ORDER_SEQUENCE_NUMBER
-(`broker.handlers.lease`), because clients do not repeat the batch then.
-Limits: a part waits for its partition at most for the request's timeout and 30 s. Before the
-election it waits at most 0.8 s: answers of one connection keep their order, so a hanging source or
-a long recovery must not delay the others. The WAL limits the wait for durability; it fails all
-pending appends at its own deadline.
-Must not: inspect batches (`broker.partition` does).
-
-Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; KIP-951.
+"""Produce: the hot write path. No task and no copy: parse, check, append as one group, respond when
+it is durable.
 """
 
 import asyncio
@@ -66,7 +46,7 @@ _NOT_FOR_CLIENTS: Final = (
     "only coordinators write to this topic: commit offsets by OffsetCommit, transactions by EndTxn"
 )
 _PARTS_PER_SLICE_COUNT: Final = 100
-"""Partitions of a long request that get their records in one turn: 2 to 3 ms."""
+"""Partitions of a long request that are appended without yielding: 2 to 3 ms."""
 _ACKS_NONE: Final = 0
 _NONE: Final[AbstractSet[str]] = frozenset()
 _ACKS: Final = frozenset({-1, 0, 1})
@@ -80,8 +60,8 @@ def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> Awaitab
     """
     if not node.can_write():
         raise CannotAnswer(
-            "a Produce request arrived while the controller is unreachable: the client should"
-            " ask another broker for the leader"
+            "Produce request while the controller is unreachable: the client should look up the"
+            " leader at another broker"
         )
     if ctx.body is not None:
         return _ProduceCall(node, ctx, ctx.body, respond).run_in_slices()
@@ -94,7 +74,26 @@ def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> Awaitab
 
 
 class _ProduceCall:
-    """One Produce request. Answers when its last part is settled."""
+    """One Produce request, completed when its last part is settled.
+
+    All partitions that are open here are appended in one group immediately, so requests of a
+    connection enter the log in order. A partition that is being opened gets its part as soon as it
+    is open, before later requests. After a rejected part, later batches of its producer are
+    rejected until that part is sent again. Records are checked first, inline if that is fast,
+    otherwise after earlier batches of the partition (`broker.handlers.record_checks`). The first
+    batch of a transaction waits for the transaction coordinator (`broker.handlers.verification`),
+    and so do later ones.
+
+    acks 1 is the same as acks -1. Clients cannot write to internal topics, regardless of their
+    client id. Without a session, nothing is appended and the connection is closed: librdkafka would
+    keep refreshing the outdated metadata of this broker after NOT_LEADER. Only a broker that leads
+    alone returns OUT_OF_ORDER_SEQUENCE_NUMBER (`broker.handlers.lease`), because clients do not
+    retry such a batch.
+
+    A part waits for its partition at most for the request timeout and 30 s, but only 0.8 s before
+    the election: responses of one connection are sent in order, so a hanging source or a long
+    recovery must not delay the others.
+    """
 
     __slots__ = (
         "_adds",
@@ -123,7 +122,7 @@ class _ProduceCall:
         """Topics to which the client may not write."""
         self._results: list[tuple[TopicKey, list[ProducePartitionResult]]] = []
         self._names: list[str | None] = []
-        """The name of each topic in `_results`; None: there is no topic of this id."""
+        """The name of each topic in `_results`; None if no topic has this id."""
         self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
         self._budget = InlineLimits()
@@ -135,13 +134,13 @@ class _ProduceCall:
         )
 
     def run(self) -> None:
-        """Take a request that is short enough for one turn of the event loop."""
+        """Handle a short request in one event loop iteration."""
         for _ in self._take(self._request_error(), None):
             pass
         self._end()
 
     async def run_in_slices(self) -> None:
-        """Do the same for a long request. The connection starts no other request meanwhile."""
+        """Handle a long request. The connection starts no other request meanwhile."""
         request_error = await self._request_error_in_slices()
         slices = Slices()
         for _ in self._take(request_error, slices):
@@ -149,8 +148,8 @@ class _ProduceCall:
         self._end()
 
     def _take(self, request_error: ErrorCode | None, slices: Slices | None) -> Iterator[None]:
-        """Append all parts that can be appended now, as one group. With slices, the parts of each
-        are a group; yields where others may have their turns.
+        """Append all parts that can be appended now, as one group. With slices, each slice is a
+        group; yields between slices.
         """
         parts: list[tuple[Partition, Content]] = []
         targets: list[ProducePartitionResult] = []
@@ -192,7 +191,7 @@ class _ProduceCall:
         self._settle_one()
 
     def _name_of(self, key: TopicKey) -> str | None:
-        """Return the name of the topic, None if there is no topic of this id."""
+        """Return the name of the topic, or None if no topic has this id."""
         if isinstance(key, str):
             return key
         topic = self._node.image.topics.by_id(key)
@@ -205,7 +204,7 @@ class _ProduceCall:
         result: ProducePartitionResult,
         request_error: ErrorCode | None,
     ) -> tuple[Partition, Content] | None:
-        """Return what can be appended now; otherwise park or refuse the part."""
+        """Return a part that can be appended now; otherwise park or reject it."""
         found = (
             self._node.partitions.get(topic_name, wanted.index)
             if request_error is None
@@ -253,8 +252,8 @@ class _ProduceCall:
         return self._wrong_option()
 
     def _operations(self) -> Sequence[Operation]:
-        """Return what the client has to be allowed. A mirror chooses the offsets, as only the owner
-        of the topic may.
+        """Return the required rights. A mirror sets offsets, which requires rights of the topic
+        owner.
         """
         mirrors = bool(self._request.mirror_source)
         return (Operation.WRITE, Operation.ALTER) if mirrors else (Operation.WRITE,)
@@ -313,8 +312,8 @@ class _ProduceCall:
     def _ask_coordinator(
         self, partition: Partition, content: Content, result: ProducePartitionResult
     ) -> bool:
-        """Append the part when the coordinator of its transaction has answered. Returns False if
-        no answer is needed.
+        """Append the part when the transaction coordinator has responded. Returns False if no
+        response is needed.
         """
         transactional_id = self._request.transactional_id
         if transactional_id is None or not isinstance(content, CheckedBatch):
@@ -477,7 +476,7 @@ class _ProduceCall:
                 partition.notice.mark_announced(partition)
 
     def _first_error(self) -> int:
-        """Return the code of the first part that failed; 0 if none did."""
+        """Return the code of the first failed part, or 0."""
         for _, results in self._results:
             for result in results:
                 if result.error_code:
@@ -487,8 +486,8 @@ class _ProduceCall:
     def _point_to_leaders(
         self, leaving: Sequence[tuple[str, ProducePartitionResult]]
     ) -> Sequence[NodeEndpoint]:
-        """Name the current leader of the partitions that this broker does not lead, or not much
-        longer (KIP-951).
+        """Return the current leader of partitions that this broker does not lead, or will stop
+        leading soon (KIP-951).
         """
         elsewhere = [
             (name, result)
@@ -506,19 +505,19 @@ class _ProduceCall:
         return hints.endpoints()
 
     def _finish_without_answer(self) -> None:
-        """Finish a request with acks=0. Closing the connection is the only way to report a known
-        error; the client then refreshes its metadata.
+        """Finish a request with acks=0. The only way to report a known error is closing the
+        connection; the client then refreshes its metadata.
         """
         names = self._errors()
         if names:
-            raise CannotAnswer(f"a Produce request with acks=0 failed: {', '.join(names)}")
+            raise CannotAnswer(f"Produce request with acks=0 failed: {', '.join(names)}")
         if self._ctx.quota is not None:
             self._throttle(self._ctx.quota, is_answered=False)
         self._respond(None)
 
     def _throttle(self, quota: RequestQuota, *, is_answered: bool) -> int:
-        """Count the request, and mute its connection if the client has to wait, before the answer
-        lets the next request start.
+        """Count the request, and mute its connection if the client is throttled, before the
+        response starts the next request.
         """
         throttle_ms = quota.produced(len(self._ctx.frame), is_answered=is_answered)
         if throttle_ms:

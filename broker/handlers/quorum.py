@@ -1,8 +1,7 @@
-"""DescribeQuorum: return the controllers, for `kafka-metadata-quorum describe` and Admin clients.
+"""DescribeQuorum: return the controllers (KIP-595, KIP-836, KIP-853). The response comes from the
+leader of the quorum.
 
-A directory id has 22 hexadecimal digits and is sent as a UUID, padded with zeros. Must not: know
-the rules of the quorum; its leader answers.
-Source: KIP-595, KIP-836 (times), KIP-853 (directories and addresses).
+A directory id has 22 hexadecimal digits and is sent as a UUID, padded with zeros.
 """
 
 from typing import Final
@@ -25,7 +24,7 @@ _LISTENER: Final = "CONTROLLER"
 
 
 async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
-    """Describe the only partition of the metadata log. Any other one does not exist."""
+    """Describe the only partition of the metadata log. Others do not exist."""
     request = decoded(ctx, wire.decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE)
     try:

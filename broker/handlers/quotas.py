@@ -1,11 +1,7 @@
-"""Run requests under the quotas of their clients.
+"""Apply client quotas to requests (KIP-124, KIP-219).
 
-The answer is sent immediately and tells how long the client has to wait; the broker reads nothing
-from its connection for as long (KIP-219). Time counts while the broker works on a request, not
-while the request waits for records, durability or other nodes.
-Requests of brokers to each other do not count, nor do those of authentication, which come before
-the user is known.
-Source: Kafka `RequestHandlerHelper`, `ClientQuotaManager`; KIP-124, KIP-219.
+The response is sent immediately with the throttle time, for which the broker reads nothing from the
+connection. Requests of brokers do not count, nor does authentication, which precedes the user.
 """
 
 import asyncio
@@ -37,7 +33,7 @@ _VERIFICATION_FROM: Final = 4
 
 
 class RequestLimits:
-    """Finds the quotas of each request. Use it only while `quotas.is_active`."""
+    """Determines the quotas of each request. Use it only while `quotas.is_active`."""
 
     def __init__(
         self, quotas: ClientQuotas, busy_clock: MonotonicClock = time.perf_counter
@@ -47,7 +43,7 @@ class RequestLimits:
         self._clock = asyncio.get_running_loop().time
 
     def begin(self, ctx: RequestContext, respond: Respond) -> Respond:
-        """Begin to count a request, if it has a quota. Returns how to answer it."""
+        """Start counting a request, if it has a quota. Returns how to respond."""
         key = ctx.api_key
         if key != _PRODUCE and is_of_brokers(ctx):
             return respond
@@ -56,7 +52,7 @@ class RequestLimits:
         if not client.is_limited:
             return respond
         ctx.quota = quota = RequestQuota(self.quotas, client, self._clock, self._busy_clock)
-        # Produce, which is many of the requests, settles its quota itself.
+        # Produce, the most frequent request, settles its quota itself.
         return respond if key == _PRODUCE else partial(_answer, ctx, quota, respond)
 
 
@@ -70,8 +66,10 @@ def is_of_brokers(ctx: RequestContext) -> bool:
 def work_of(
     ctx: RequestContext, work: Coroutine[Any, Any, Response]
 ) -> Coroutine[Any, Any, Response]:
-    """Return the work on a request that takes more than one step. Under a quota its steps count,
-    and its end settles the request.
+    """Wrap the work on a request that takes more than one step. Under a quota its steps count, and
+    its end settles the request.
+
+    Only active time counts, not waiting for records, durability or other nodes.
     """
     return work if ctx.quota is None else _CountedWork(work, ctx, ctx.quota)
 
@@ -81,8 +79,8 @@ def _answer(ctx: RequestContext, quota: RequestQuota, respond: Respond, response
 
 
 def _settled(ctx: RequestContext, quota: RequestQuota, response: Response) -> Response:
-    """Mute the connection if the client has to wait, before the answer lets its next request
-    start.
+    """Mute the connection if the client is throttled, before the response starts its next
+    request.
     """
     throttle_ms = quota.settle()
     if throttle_ms and response is not None:  # Produce without an answer muted its connection

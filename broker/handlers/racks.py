@@ -1,11 +1,7 @@
-"""Choose a broker in the rack of a client for reads that are cold here (KIP-392).
+"""Select a broker in the rack of a client for cold reads (KIP-392). Pure.
 
-Every broker reads an object at the same cost, so nothing speaks for the leader then; bytes that
-stay in a rack cost no transfer between zones. What the leader has in memory it serves itself: a
-record is there long before it is in an object.
-Invariant: only live brokers are named, and one partition's readers in one rack get the same one
-while the brokers stay the same, so that its block cache helps them all. Pure.
-Source: KIP-392; Kafka `RackAwareReplicaSelector`.
+Every broker reads objects at the same cost, and traffic within a zone is free. Recent records are
+in the memory of the leader, long before they are in objects.
 """
 
 from typing import Final
@@ -17,8 +13,8 @@ from penstock.base.ids import NodeId, Offset, StreamId
 from penstock.controller.metadata.image import MetadataImage
 
 COMMITTED_BYTES_MIN: Final = 1 << 20
-"""How much of the log behind an offset must be in objects. A client that is sent away needs one
-more request now, and one more when it comes back at the end of the committed part.
+"""Committed bytes required after an offset. A redirected client needs one more request now, and one
+more when it returns at the end of the committed part.
 """
 
 _RANGES_MAX: Final = 16
@@ -27,7 +23,10 @@ _RANGES_MAX: Final = 16
 def broker_in_rack(
     image: MetadataImage, rack: str, topic_id: UUID, partition: int
 ) -> NodeId | None:
-    """Return the broker in this rack that serves cold reads of the partition, or None."""
+    """Return the live broker in this rack that serves cold reads of the partition, or None. All
+    readers in a rack get the same broker while the brokers stay the same, so that they share its
+    block cache.
+    """
     found = sorted(
         node.node_id
         for node in image.nodes
@@ -39,7 +38,7 @@ def broker_in_rack(
 
 
 def is_far_behind(image: MetadataImage, data_stream_id: StreamId, offset: Offset) -> bool:
-    """Return whether `COMMITTED_BYTES_MIN` of the log behind this offset are in objects, or all of
+    """Return whether `COMMITTED_BYTES_MIN` of the log after this offset are in objects, or all of
     `_RANGES_MAX` ranges. Costs a few microseconds.
     """
     stream = image.streams.get(data_stream_id)

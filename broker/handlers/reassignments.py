@@ -1,12 +1,8 @@
-"""AlterPartitionReassignments, ListPartitionReassignments, ElectLeaders: forward to the controller,
-or answer from the image.
+"""AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders (KIP-455, KIP-460,
+KIP-860): forward to the controller, or respond from the image.
 
-Invariants: every partition gets its own result. After an answer this broker's image shows the
-change. A reassignment is answered when it has begun, an election when it is complete or its time is
-over.
-Must not: decide what is allowed; the controller does.
-Source: KIP-455 and KIP-860 (reassignments), KIP-460 (ElectLeaders), Kafka
-`ReplicationControlManager`.
+After a response, this broker's image shows the change. Reassignments are acknowledged when they
+have begun, elections when they are complete or time out.
 """
 
 import asyncio
@@ -50,9 +46,7 @@ from penstock.protocol.gen import list_partition_reassignments as listing
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 60_000
 _ITEMS_PER_REQUEST_MAX: Final = 1_000
-"""Maximum number of partitions in one request to the controller. Larger requests of clients are
-split.
-"""
+"""Partitions in one request to the controller. Larger client requests are split."""
 _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
 _ELECTION_TYPES: Final = frozenset({_PREFERRED, _UNCLEAN})
@@ -63,7 +57,7 @@ _DENIED: Final[Problem] = (
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message,
 )
 _TIMED_OUT: Final[Problem] = (ErrorCode.REQUEST_TIMED_OUT, None)
-"""The answer to a request that grants no time. As in Kafka, nothing is done."""
+"""The response to a request with timeout 0. As in Kafka, nothing is done."""
 _NO_UNCLEAN_ELECTION: Final[Problem] = (
     ErrorCode.ELECTION_NOT_NEEDED,
     "the controller elects leaders of leaderless partitions by itself",
@@ -81,7 +75,7 @@ def _deadline(timeout_ms: int) -> float:
 async def _send_in_chunks(
     items: Sequence[_T], deadline: float, send: Callable[[list[_T], float], Awaitable[ItemResults]]
 ) -> list[Problem]:
-    """Send the items in chunks. Returns the result of each; if the controller does not answer, all
+    """Send the items in chunks. Returns the result of each; if the controller does not respond, all
     items of the chunk get that error.
     """
     problems: list[Problem] = []
@@ -225,8 +219,8 @@ def _ongoing(
 
 
 async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
-    """ElectLeaders (43). An unclean election is never needed: any broker may lead, and the
-    controller elects leaders of leaderless partitions by itself.
+    """ElectLeaders (43). Unclean elections are never needed: any broker may lead, and the
+    controller elects leaders of leaderless partitions itself.
     """
     request = decoded(ctx, elect.decode_request)
     if not allows_cluster(node, ctx, Operation.ALTER):
@@ -291,7 +285,7 @@ def _partitions_to_elect(node: Node, request: elect.ElectLeadersRequest) -> list
 async def _elect_preferred(
     node: Node, ctx: RequestContext, names: list[PartitionName], deadline: float
 ) -> list[Problem]:
-    """Ask the controller for the elections and wait for their end until `deadline`."""
+    """Request the elections and wait for their end until `deadline`."""
 
     def send(chunk: list[PartitionName], timeout_s: float) -> Awaitable[ItemResults]:
         request = ElectPreferred(partitions=chunk, forwarded_for=requester_of(node, ctx))
@@ -313,8 +307,8 @@ async def _elect_preferred(
 async def _until_elected(
     node: Node, names: Iterable[PartitionName], deadline: float
 ) -> list[PartitionName]:
-    """Wait for the moves to end. Returns those that still move at the deadline. Checks after each
-    change of the metadata.
+    """Wait for the moves to end. Returns those in progress at the deadline. Checks after each
+    metadata change.
     """
     waiting = [name for name in names if _still_moves(node, name)]
     while waiting:

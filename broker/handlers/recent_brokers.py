@@ -1,16 +1,7 @@
-"""Brokers that left recently. Metadata continues to list them as brokers (never as leaders), except
-in requests for all topics.
-
-Why: librdkafka 2.x gives up a broker that disappears from the list. If that happens in the answer
-that names a partition's new leader, the partition is orphaned until the next refresh a second
-later. Listing them shortens the outage from 500 to 20 ms after a graceful stop, and from 2.5 to 1.5
-s after a crash (measured with librdkafka 2.16). If the broker coordinates the client's group,
-versions 2.11 to 2.16 wait for it forever, even when it is back (confluentinc/librdkafka#5511).
-Clients do not notice a restart that takes less than `LISTED_S`.
-Invariant: a live broker is not listed as departed, and none is listed for longer than `LISTED_S`.
-Brokers that are fenced when this one starts count as having left at that moment. Pure: seconds are
-arguments.
-Must not: appear in answers about the whole cluster (DescribeCluster, Metadata of all topics).
+"""Recently departed brokers, which Metadata still lists, but never as leaders. librdkafka 2.x
+orphans the partitions of a broker that disappears from the list. Listing it shortens the outage
+from 500 to 20 ms after a graceful stop, and from 2.5 to 1.5 s after a crash. Versions 2.11 to 2.16
+wait forever for a group coordinator that disappeared (confluentinc/librdkafka#5511).
 """
 
 from typing import Final
@@ -20,8 +11,8 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import NodeState
 
 LISTED_S: Final = 30.0
-"""A restart takes some seconds. Meanwhile the dead broker refuses connections immediately, and
-clients use another one.
+"""A restart takes some seconds. Until then, connections to the dead broker are refused immediately,
+and clients use another one.
 """
 
 
@@ -32,7 +23,9 @@ class DepartedBrokers:
         self._departed: dict[NodeId, tuple[NodeState, float]] = {}
 
     def update(self, image: MetadataImage, now: float) -> None:
-        """Apply a change of the image's nodes. O(brokers)."""
+        """Apply a change of the image's nodes. O(brokers). Brokers that are fenced when this one
+        starts count as having left at that moment.
+        """
         for state in image.nodes:
             if not state.fenced:
                 self._departed.pop(state.node_id, None)

@@ -1,10 +1,8 @@
 """Check batches before they are appended: as Kafka does (`broker.partition.validation`), inline or
 in a thread, and against the schemas of their topic.
 
-Invariants: verdicts of a partition come in the order of its batches. What cannot be checked is
-refused: with NOT_ENOUGH_REPLICAS, which clients repeat, if that is not the fault of the records.
-Limits: a check of schemas takes at most CHECK_S, and PENDING_BYTES_MAX of batches wait for theirs.
-The limits of the server bound what waits for a thread. Must not: append.
+Verdicts of a partition are returned in the order of its batches. Batches that cannot be checked are
+rejected; with the retriable NOT_ENOUGH_REPLICAS unless the records are at fault.
 """
 
 import asyncio
@@ -47,12 +45,14 @@ from penstock.protocol.batch.walk import IS_NATIVE
 _log = structlog.get_logger(__name__)
 
 CHECK_S: Final = 25.0
-"""Producers wait 30 s for an answer by default, and answers of a connection keep their order."""
+"""Timeout of a schema check. Producers wait 30 s for a response by default, and responses of a
+connection are sent in order.
+"""
 PENDING_BYTES_MAX: Final = 64 << 20
 INLINE_BYTES_MAX: Final = 1 << 20
 """Bytes of one request that the event loop checks: 0.1 ms, and 0.6 ms with the smallest records."""
 INLINE_PLAIN_BYTES_MAX: Final = 1 << 20
-"""Bytes to which the event loop decompresses a batch: 0.2 ms, and 0.4 ms with gzip. A thread costs
+"""Size to which the event loop decompresses a batch: 0.2 ms, and 0.4 ms with gzip. A thread costs
 as much again: the batch moves to another core, and two threads take turns.
 """
 INLINE_RECORDS_MAX: Final = 500
@@ -60,18 +60,18 @@ INLINE_RECORDS_MAX: Final = 500
 THREADS_COUNT: Final = min(4, os.cpu_count() or 1)
 SUSPECTS_MAX: Final = 1_000
 SUSPECT_BATCHES: Final = 1_000
-"""Batches of a client that are all checked after a bad one, where samples are."""
+"""Batches of a client that are all checked after an invalid one, if batches are sampled."""
 _ZSTD_FROM: Final = 7
 
 Verdict: TypeAlias = BatchHeader | Refusal
-"""The header that the batch gets, or why it is refused."""
+"""The resulting batch header, or why the batch is rejected."""
 Checked: TypeAlias = Callable[[Verdict, Refusal | None], None]
-"""Called once, on the loop, with the verdict and what the schemas have against the records."""
+"""Called once, on the loop, with the verdict and the schema violation, if any."""
 
 _NOT_CHECKED: Final = Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "the batch was not checked")
 
 REASONS: Final = ("mismatch", "too_slow", "too_large", "corrupt", "unavailable")
-"""Why batches do not pass the check of schemas; labels of a metric."""
+"""Why batches fail the schema check; labels of a metric."""
 _REASON_OF_CODE: Final = {
     ErrorCode.INVALID_RECORD: "records",
     ErrorCode.CORRUPT_MESSAGE: "checksum",
@@ -82,11 +82,11 @@ _REASON_OF_CODE: Final = {
 }
 _OTHER_REASON: Final = "other"
 BATCH_REASONS: Final = (*_REASON_OF_CODE.values(), NO_KEY, _OTHER_REASON)
-"""Why batches are refused for what they contain; labels of a metric."""
+"""Why batches are rejected for their contents; labels of a metric."""
 
 
 class CheckRequest(NamedTuple):
-    """A batch of a client, and the rules of its topic when it arrived."""
+    """A client batch, and the rules of its topic when it arrived."""
 
     records: memoryview | None
     rules: TopicRules
@@ -94,11 +94,11 @@ class CheckRequest(NamedTuple):
     client_id: str
     api_version: int
     allows_transactions: bool
-    """Whether the request names the transactional id that is required."""
+    """Whether the request contains the required transactional id."""
 
 
 class InlineLimits:
-    """What the event loop may still check of one request."""
+    """The remaining inline checks of one request."""
 
     __slots__ = ("left_bytes", "left_count")
 
@@ -107,9 +107,9 @@ class InlineLimits:
         self.left_count = INLINE_RECORDS_MAX
 
     def allows(self, records: memoryview | None, rules: TopicRules) -> bool:
-        """Return whether to check this batch now, and count it then."""
+        """Return whether to check this batch inline, and count it then."""
         if records is None or not HEADER_BYTES <= len(records) <= rules.message_bytes_max:
-            return True  # it is refused for that
+            return True  # it is rejected for that
         header = BatchHeader._make(HEADER.unpack_from(records))
         size_bytes = len(records)
         if header.compression:
@@ -125,7 +125,7 @@ class InlineLimits:
 
 
 class Suspects:
-    """Clients that have sent bad batches. The oldest are forgotten above SUSPECTS_MAX."""
+    """Clients that have sent invalid batches. The oldest are dropped above SUSPECTS_MAX."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, int] = OrderedDict()
@@ -137,7 +137,7 @@ class Suspects:
             self._left.popitem(last=False)
 
     def take(self, client_id: str) -> bool:
-        """Count a batch of this client. Return whether it has to be checked."""
+        """Count a batch of this client. Return whether it must be checked."""
         left = self._left.get(client_id)
         if left is None:
             return False
@@ -169,11 +169,11 @@ class RecordChecks:
         self.pending_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.checked_count = 0
-        """Batches that were checked, refused ones included."""
+        """Checked batches, including rejected ones."""
         self.refused: Counter[str] = Counter()
-        """Batches refused by the check of schemas, by REASONS."""
+        """Batches rejected by the schema check, by REASONS."""
         self.refused_batches: Counter[str] = Counter()
-        """Batches refused for their header, checksum or records, by BATCH_REASONS."""
+        """Batches rejected for their header, checksum or records, by BATCH_REASONS."""
         self._log_limit = LogLimit()
         self._inline = RecordCheck(INLINE_PLAIN_BYTES_MAX)
         self._threads = ThreadPoolExecutor(THREADS_COUNT, thread_name_prefix="record-checks")
@@ -181,7 +181,7 @@ class RecordChecks:
         self._suspects = Suspects()
 
     def check_inline(self, request: CheckRequest, budget: InlineLimits) -> Verdict | None:
-        """Return the verdict; None if finding it would stop the event loop."""
+        """Return the verdict; None if checking would block the event loop."""
         if not budget.allows(request.records, request.rules):
             return None
         try:
@@ -228,8 +228,8 @@ class RecordChecks:
             self._known.close()
 
     async def problem(self, configs: Mapping[str, str]) -> str:
-        """Return why a topic cannot have the schemas of these configs; empty if it can. Other
-        configs are not looked at.
+        """Return why a topic cannot use the schemas of these configs; empty if it can. Other
+        configs are ignored.
         """
         given = {name: value for name, value in configs.items() if is_schema_config(name)}
         for name, value in given.items():
@@ -272,8 +272,8 @@ class RecordChecks:
                 return f"config {names.schema} cannot be used: {verdict.message}"
 
     def begin(self, partition: Partition, request: CheckRequest | None, checked: Checked) -> None:
-        """Check a batch behind those of the partition that are being checked. `checked` may be
-        called before this returns. request: None for the batches of a mirror, which only wait.
+        """Check a batch after pending ones of the partition. `checked` may be called before this
+        returns. request: None for mirrored batches, which only wait.
         """
         check = _Check(checked)
         self._pending.setdefault(partition, deque()).append(check)

@@ -1,9 +1,8 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials: the users in the metadata who
-authenticate by SCRAM or PLAIN.
+"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554): SCRAM and PLAIN users in
+the metadata.
 
-No users stand for all. Answers show mechanisms and iterations, never keys. The salted passwords of
-a request become keys here, so that they leave this broker neither for the controller nor for a log.
-Source: KIP-554; Kafka `ScramImage.describe`, `ScramControlManager`.
+Responses contain mechanisms and iterations, never keys. This broker converts salted passwords to
+keys, so that passwords are neither sent to the controller nor logged.
 """
 
 from collections import Counter
@@ -101,7 +100,7 @@ async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -
 
 
 def _upsertion(item: altering.ScramCredentialUpsertion) -> ScramUpsertion:
-    """Return the keys instead of the salted password; empty ones if they cannot be made."""
+    """Return the keys derived from the salted password; empty ones if they cannot be derived."""
     stored_key = server_key = b""
     if item.mechanism in _MECHANISMS and item.salted_password:
         mechanism = ScramMechanism(item.mechanism)

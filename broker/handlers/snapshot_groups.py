@@ -1,13 +1,7 @@
-"""Read what all consumer groups have committed for the topics of a new snapshot.
+"""Read the offsets that all consumer groups have committed for the topics of a new snapshot.
 
-Each coordinator lists its groups; before and after that it tells whether it has loaded all of its
-partitions of the offsets topic, so no group is missed while coordinators change.
-
-Invariants: an offset is at most the high watermark of a fork point that is looked for afterwards.
-Offsets that a transaction commits count once its marker is in the offsets topic, as for clients
-which fetch them at that moment.
-Must not: wait beyond the deadline of the caller, or keep what groups wrote to other topics.
-Source: none in Kafka.
+Each coordinator lists its groups. Before and after that, it is asked whether it has loaded all of
+its partitions of the offsets topic, so that no group is missed while coordinators change.
 """
 
 import asyncio
@@ -33,20 +27,21 @@ _LAST_WITH_NAMES: Final = 9
 _NOT_FOUND: Final = int(ErrorCode.GROUP_ID_NOT_FOUND)
 
 Committed: TypeAlias = dict[str, list[GroupOffsets]]
-"""By topic, and there in order of the groups' names."""
+"""By topic, ordered by group name."""
 _Found: TypeAlias = dict[str, dict[str, dict[int, int]]]
 """Offsets by topic, group and partition."""
 
 
 class _NotReady(Exception):
-    """Raised when a coordinator cannot answer for all its groups now."""
+    """Raised if a coordinator cannot currently respond for all its groups."""
 
 
 async def committed_offsets(node: Node, names: Collection[str], deadline: float) -> Committed:
-    """Return what each group has committed for these topics. Tries again while coordinators change,
-    until `deadline` (`loop.time()`).
+    """Return the offsets that each group has committed for these topics. Retries while coordinators
+    change, until `deadline` (`loop.time()`).
 
-    Raises KafkaError: REQUEST_TIMED_OUT, or what a coordinator refuses with.
+    Offsets are at most the high watermarks of fork points that are determined afterwards. Raises
+    KafkaError: REQUEST_TIMED_OUT, or the error of a coordinator.
     """
     found = [node.image.topics.by_name(name) for name in names]
     topics = {topic.name: len(topic.partitions) for topic in found if topic is not None}
@@ -79,7 +74,7 @@ async def _read(node: Node, peers: PeerConnections, topics: Mapping[str, int]) -
             leader, apis.LIST_GROUPS, apis.LIST_GROUPS.max, request, list_groups.ListGroupsResponse
         )
         if listed.error_code:
-            raise _NotReady(f"broker {leader} lists no groups: error {listed.error_code}")
+            raise _NotReady(f"broker {leader} cannot list groups: error {listed.error_code}")
         await _fetch(peers, leader, loaded, found={}, topics={})
         groups = sorted(group.group_id for group in listed.groups)
         for at in range(0, len(groups), _GROUPS_PER_REQUEST_COUNT):
@@ -99,7 +94,7 @@ async def _read(node: Node, peers: PeerConnections, topics: Mapping[str, int]) -
 
 
 def _coordinators(node: Node) -> dict[NodeId, list[int]]:
-    """Return the partitions of the offsets topic by leader; none without that topic."""
+    """Return the partitions of the offsets topic by leader; none if the topic does not exist."""
     topic = node.image.topics.by_name(OFFSETS_TOPIC)
     leaders: dict[NodeId, list[int]] = {}
     for partition in () if topic is None else topic.partitions:
@@ -110,8 +105,8 @@ def _coordinators(node: Node) -> dict[NodeId, list[int]]:
 
 
 def _probe_groups(node: Node, partition_count: int) -> dict[int, str]:
-    """Return the name of a group for each partition of the offsets topic. They are never joined:
-    a coordinator that answers for one has loaded that partition.
+    """Return a group name for each partition of the offsets topic. These groups never have members:
+    a coordinator that responds for one has loaded that partition.
     """
     probes: dict[int, str] = {}
     names = (f"penstock-snapshot-{number}" for number in count())
@@ -132,7 +127,7 @@ async def _fetch(
     found: _Found,
     topics: Mapping[str, int],
 ) -> None:
-    """Add to `found` what these groups have committed for the topics."""
+    """Add the offsets that these groups have committed for the topics to `found`."""
     request = offset_fetch.OffsetFetchRequest(
         groups=[
             offset_fetch.OffsetFetchRequestGroup(group, topics=None if topics else [])
@@ -151,7 +146,7 @@ async def _fetch(
             continue
         if group.error_code:
             code = known_code(group.error_code)
-            raise _NotReady(f"broker {leader} does not answer for its groups: {code.message}")
+            raise _NotReady(f"broker {leader} cannot describe its groups: {code.message}")
         for topic, partition, offset in _committed(group, topics):
             found.setdefault(topic, {}).setdefault(group.group_id, {})[partition] = offset
 

@@ -1,5 +1,5 @@
-"""The table of handlers by API. APIs without a handler are neither announced nor served, and APIs
-without a declaration of their rights have no handler.
+"""The table of handlers by API. APIs without a handler are neither listed nor served, and a handler
+requires declared rights.
 """
 
 from collections.abc import Iterable, Mapping
@@ -136,8 +136,8 @@ _OF_CLIENT_METRICS: Final[Mapping[int, Handler]] = {
 
 
 def make_handlers(*, has_client_metrics: bool = False) -> dict[int, Handler]:
-    """Return the handlers of a broker. has_client_metrics: whether it takes metrics of clients;
-    clients do not ask a broker that does not announce the APIs for them.
+    """Return the handlers of a broker. has_client_metrics: whether it has a receiver for client
+    metrics; otherwise it does not list their APIs, so that clients do not use them.
     """
     handlers: dict[int, Handler] = dict(_STATELESS)
     if has_client_metrics:

@@ -1,8 +1,6 @@
-"""Respond to the Fetch of another broker with the WAL slots of a tail, not with its records.
-
-It waits for records, checks epochs and leases, and keeps its session as any other Fetch does.
-Must not: read records.
-Source: KIP-392, KIP-903.
+"""Respond to the Fetch of another broker with the WAL slots of a tail instead of its records
+(KIP-392). It waits for records, checks epochs and leases, and keeps its session as any other Fetch
+does.
 """
 
 from collections.abc import Iterable
@@ -20,7 +18,9 @@ from penstock.protocol.gen.fetch import FetchRequest
 
 
 def is_of_follower(node: Node, ctx: RequestContext, request: FetchRequest) -> bool:
-    """Return whether a live broker of this cluster asks, which then counts as a follower."""
+    """Return whether the client is a live broker of this cluster, which then counts as a
+    follower.
+    """
     return (
         request.replica_state is not None
         and request.replica_state.replica_id >= 0
@@ -39,7 +39,7 @@ class TailFetch(FetchCall):
         super().__init__(node, ctx, request, call, None)
 
     def _deny(self, target: FetchTarget) -> None:
-        """The broker may: `is_of_follower` has asked."""
+        """Brokers may read: `is_of_follower` has checked that."""
 
     def _take_cached(self, target: FetchTarget, partition: Partition) -> None:
         offset, end_offset = Offset(target.wanted.fetch_offset), partition.high_watermark
@@ -57,5 +57,5 @@ class TailFetch(FetchCall):
         self._budget_bytes -= len(report)
 
     def _count(self, targets: Iterable[FetchTarget]) -> int:
-        """Count nothing: consumers get the records elsewhere. Returns the first error."""
+        """Count no bytes: consumers get the records elsewhere. Returns the first error."""
         return next((target.result.error_code for target in targets if target.result.error_code), 0)

@@ -1,13 +1,4 @@
-"""Let requests that create or delete many partitions take turns at the controller.
-
-A chunk of CHUNK_PARTITIONS partitions keeps the controller busy for up to 0.1 s, then each broker
-that applies it. The next chunk, of any request, begins when this broker has applied the last one,
-so that controller and broker do not work on such changes at the same time.
-Invariants: a broker has at most one chunk of more than FEW_PARTITIONS at the controller. Smaller
-changes do not wait.
-Must not: wait beyond the deadline of a request.
-Source: docs/design/fairness.md.
-"""
+"""Serialize requests that create or delete many partitions. See docs/design/fairness.md."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
@@ -15,26 +6,31 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 CHUNK_PARTITIONS: Final = 500
-"""Partitions that the controller creates or deletes in one step. Ten thousand in one step take it a
-second, in which no broker reaches it.
+"""Partitions that the controller creates or deletes in one step, which takes it up to 0.1 s. Ten
+thousand would block it for a second.
 """
 
 FEW_PARTITIONS: Final = 50
-"""A change of so many is a tenth of a chunk, and should not wait for whole ones."""
+"""Smaller changes take a tenth of a chunk, and do not wait for whole chunks."""
 
 _T = TypeVar("_T")
 
 
 class PartitionTurns:
-    """The turns of one broker."""
+    """The turns of one broker, which has at most one chunk of more than FEW_PARTITIONS at the
+    controller.
+
+    The next chunk, of any request, begins when this broker has applied the last one, so that
+    controller and broker do not process such changes at the same time.
+    """
 
     def __init__(self) -> None:
         self._busy = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self, partition_count: int, deadline: float) -> AsyncGenerator[float]:
-        """Wait for a turn. Yield the seconds that are left. deadline: by the clock of the event
-        loop. Raises TimeoutError.
+        """Wait for a turn. Yield the remaining seconds. deadline: event loop time. Raises
+        TimeoutError.
         """
         now = asyncio.get_running_loop().time
         if partition_count <= FEW_PARTITIONS:
@@ -45,7 +41,7 @@ class PartitionTurns:
                 await self._busy.acquire()
         except TimeoutError:
             raise TimeoutError(
-                "other requests to create or delete partitions were first: repeat the request"
+                "waiting for other requests that create or delete partitions: retry the request"
             ) from None
         try:
             yield deadline - now()

@@ -1,8 +1,7 @@
-"""Create topics for a client: every creation by a request goes through `create_topics`, which
-checks the rights of the client and writes the audit log.
+"""Create topics for a client: all requests that create topics use `create_topics`, which checks the
+rights of the client and writes the audit log.
 
-Invariant: after an answer this broker's Metadata shows the topics (read your writes).
-Must not: plan forks, or check the wire format (`broker.handlers.topics` does).
+After a response, this broker's Metadata includes the topics (read your writes).
 """
 
 import asyncio
@@ -44,7 +43,7 @@ async def create_topics(
 ) -> dict[str, _Created]:
     """Create the topics that the client may create. Return a result for each by name.
 
-    mutes: whether a client over its quota has to wait.
+    mutes: whether a client over its quota is throttled.
     """
     denied = await denied_creations(node, ctx, wanted)
     code, message = DENIED
@@ -71,7 +70,7 @@ async def create_topics(
 
 
 def _sources_text(node: Node, topic: messages.NewTopic) -> str:
-    """Return the topic with its sources, as the audit log names it; empty if it has none."""
+    """Return the topic with its sources for the audit log; empty if it has none."""
     sources = ", ".join(map(str, sources_of(node.image, topic.name, topic.configs)))
     return f"{topic.name} ({sources})" if sources else ""
 
@@ -85,7 +84,7 @@ async def _create_in_chunks(
     mutes: bool,
     timeout_s: float,
 ) -> dict[str, _Created]:
-    """Create the topics in chunks, so that the controller serves others in between."""
+    """Create the topics in chunks, so that the controller serves other requests in between."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     results: dict[str, _Created] = {}
     partition_count = 0
@@ -120,8 +119,8 @@ async def _create_in_chunks(
 
 
 def _topic_chunks(wanted: Sequence[messages.NewTopic]) -> Iterator[list[messages.NewTopic]]:
-    """Yield the topics in chunks. All topics of snapshots are in the first one, because all or none
-    of them are created.
+    """Yield the topics in chunks. All topics of snapshots are in the first one, because they are
+    created together or not at all.
     """
     frozen = [topic for topic in wanted if is_frozen(topic.name)]
     if frozen:
@@ -169,11 +168,11 @@ def _created(node: Node, topic: messages.CreatedTopic, requested: messages.NewTo
 
 
 def _configs_of(node: Node, topic: messages.CreatedTopic) -> dict[str, str]:
-    """Return the configs of a topic that came back, or that would (for validate_only)."""
+    """Return the configs of a restored topic, or of one to be restored (for validate_only)."""
     found = None if topic.topic_id is None else node.image.frozen_topics.by_id(topic.topic_id)
     return dict(node.image.configs.topic(topic.name) if found is None else found.configs)
 
 
 def is_frozen(name: str) -> bool:
-    """Return whether a topic with this name is one of a snapshot, or a deleted one."""
+    """Return whether this is the name of a snapshot topic or a deleted topic."""
     return SNAPSHOT_SEPARATOR in name

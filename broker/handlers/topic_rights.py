@@ -1,8 +1,7 @@
-"""Decide which topics a client may create and delete, and what the answers show.
+"""Decide which topics a client may create and delete, and what the responses contain (KIP-525).
 
-A topic needs Create on the cluster or on its name, and the rights on its sources
-(`controller.metadata.topic_sources`). Frozen topics have the ACLs of the topic whose log they have.
-Source: Kafka `ControllerApis.createTopics`, `ControllerApis.deleteTopics`; KIP-525.
+Creating a topic requires Create on the cluster or on its name, and the rights on its sources
+(`controller.metadata.topic_sources`). Frozen topics have the ACLs of their source topic.
 """
 
 from collections.abc import Collection, Mapping
@@ -57,7 +56,7 @@ def _allows_source(node: Node, ctx: RequestContext, source: TopicSource) -> bool
 async def hide_configs(
     node: Node, ctx: RequestContext, results: Mapping[str, create_topics.CreatableTopicResult]
 ) -> None:
-    """Remove from the answer what the client may not see of the configs of its topics."""
+    """Remove configs that the client may not see from the response."""
     created = [name for name, result in results.items() if not result.error_code]
     denied = await find_denied_topics(node, ctx, Operation.DESCRIBE_CONFIGS, created, logs=False)
     for name in denied:
@@ -74,10 +73,10 @@ def refuse_undeletable(
     *,
     is_named: bool,
 ) -> None:
-    """Refuse a topic that the client may not delete. A client that may not describe it learns
-    neither whether the name exists nor what the name of an id is.
+    """Reject the deletion of a topic without the right. A client that may not describe the topic
+    learns neither whether the name exists nor the name of an id.
 
-    is_named: the request has its name, not its id.
+    is_named: the request contains its name, not its id.
     """
     name = result.name
     if (

@@ -1,11 +1,8 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: forward to the controller. Any broker accepts them.
+"""CreateTopics, DeleteTopics and CreatePartitions: forward to the controller. Any broker accepts
+them.
 
-Invariants: every topic of a request gets its own result. After an answer this broker's Metadata
-shows the change (read your writes).
-Must not: decide what depends on metadata; the controller does. Rules of the wire format and of
-names are checked here, so that a request of bad names costs the controller nothing.
-
-Source: Kafka's ControllerApis; KIP-525 (answers with configs), KIP-516 (topic ids).
+After a response, this broker's Metadata shows the change (read your writes). Names and the wire
+format are checked here, so that invalid requests cost the controller nothing.
 """
 
 import asyncio
@@ -40,7 +37,7 @@ from penstock.protocol.topic_key import NO_TOPIC_ID
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMED_OUT: Final = ErrorCode.REQUEST_TIMED_OUT
-"""The answer to a request that grants no time. As in Kafka, nothing is done."""
+"""The response to a request with timeout 0. As in Kafka, nothing is done."""
 _FORK_ATTEMPTS_MAX: Final = 5
 _MOVED: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNSET: Final = -1
@@ -66,9 +63,9 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     requested = {
         topic.name: _new_topic(node, topic)
         async for topic in sliced(request.topics)
-        if counts[topic.name] == 1  # the others are refused
+        if counts[topic.name] == 1  # the others are rejected
     }
-    # Planning a fork reads its source, so the rights are checked before, as well.
+    # Planning a fork reads its source, so the rights are also checked before.
     denied = await denied_creations(node, ctx, requested.values())
     async for topic in sliced(request.topics):
         problem = (
@@ -95,7 +92,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
             results |= await topic_creation.create_topics(
                 node, ctx, ready, validate_only=request.validate_only, timeout_s=timeout_s
             )
-        # Log compaction may move the border of a batch between the two steps of a fork.
+        # Log compaction may move a batch boundary between the two steps of a fork.
         wanted = await listed(topic for topic in wanted if results[topic.name].error_code == _MOVED)
         if not wanted:
             break
@@ -113,7 +110,7 @@ async def _succeeded(
 def _problem(
     topic: create_topics.CreatableTopic, requested: messages.NewTopic | None
 ) -> tuple[ErrorCode, str] | None:
-    """Return why a topic is refused; None: it is not. requested: None if its name is repeated."""
+    """Return why a topic is rejected, or None. requested: None if its name is duplicated."""
     if requested is None:
         return ErrorCode.INVALID_REQUEST, "the request names this topic more than once"
     if not is_frozen(topic.name) and (problem := topic_name_problem(topic.name)):
@@ -186,8 +183,8 @@ def _new_topic(node: Node, topic: create_topics.CreatableTopic) -> messages.NewT
 async def _with_forks(
     node: Node, topics: Sequence[messages.NewTopic], deadline: float
 ) -> list[messages.NewTopic | _Created]:
-    """Return each topic with the fork points that its configs ask for, or why there are none; a
-    topic of a snapshot also with what groups have committed.
+    """Return each topic with the fork points required by its configs, or the error; a snapshot
+    topic also with committed group offsets.
     """
     planned: list[messages.NewTopic | _Created] = []
     asked: dict[int, forks.ForkRequest] = {}
@@ -221,8 +218,8 @@ async def _with_forks(
 def _fork_asked(
     node: Node, topic: messages.NewTopic
 ) -> tuple[messages.NewTopic, forks.ForkRequest | None]:
-    """Return the topic without the options of a fork, and what they ask for. A fork of a snapshot
-    has its fork points already. Raises KafkaError.
+    """Return the topic without its fork options, and the options. A fork of a snapshot already has
+    its fork points. Raises KafkaError.
     """
     configs = dict(topic.configs)
     request = forks.take_fork_request(configs)
@@ -242,7 +239,7 @@ def _refused(topic: messages.NewTopic, error: KafkaError) -> _Created:
 def _all_or_no_snapshots(
     topics: Sequence[messages.NewTopic], planned: Sequence[messages.NewTopic | _Created]
 ) -> list[messages.NewTopic | _Created]:
-    """Refuse all topics of snapshots if one of them is refused."""
+    """Reject all snapshot topics if one of them is rejected."""
     refused = next(
         (item for item in planned if isinstance(item, _Created) and is_frozen(item.name)),
         None,
@@ -301,8 +298,8 @@ def _refuse(result: delete_topics.DeletableTopicResult, message: str) -> None:
 def _find(
     node: Node, name: str | None, topic_id: UUID | None, count: int
 ) -> delete_topics.DeletableTopicResult:
-    """Return the result for a topic that the request names so many times. Each gets one answer, as
-    from Kafka.
+    """Return the result for a topic that occurs this many times in the request. Duplicates get one
+    result, as in Kafka.
     """
     topics = node.image.topics
     problem = (
@@ -331,8 +328,8 @@ def _find(
 
 
 def _find_frozen(node: Node, name: str | None, topic_id: UUID | None) -> FrozenTopic | None:
-    """Return the topic of a snapshot, or a deleted one that is named NAME@ID: by its id alone, a
-    repeated request would remove it for good.
+    """Return the snapshot topic, or a deleted topic named NAME@ID: by id alone, a repeated request
+    would remove it permanently.
     """
     frozen_topics = node.image.frozen_topics
     if topic_id is None:
@@ -374,7 +371,7 @@ async def _delete(
 
 
 def _known_count(node: Node, topic_id: UUID) -> int:
-    """Return how many partitions a topic has, as far as this broker knows."""
+    """Return the partition count of a topic, as far as this broker knows."""
     topic = node.image.topics.by_id(topic_id) or node.image.frozen_topics.by_id(topic_id)
     return 0 if topic is None else len(topic.partitions)
 
@@ -426,7 +423,7 @@ async def _grow(
     request: create_partitions.CreatePartitionsRequest,
     wanted: Sequence[messages.NewPartitions],
 ) -> dict[str, create_partitions.CreatePartitionsTopicResult]:
-    """Add the partitions in chunks, so that the controller serves others in between."""
+    """Add the partitions in chunks, so that the controller serves other requests in between."""
     deadline = asyncio.get_running_loop().time() + _timeout_s(node, request.timeout_ms)
     results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
     added_count = 0
@@ -462,7 +459,9 @@ async def _grow(
 
 
 def _added_count(node: Node, topic: messages.NewPartitions) -> int:
-    """Return how many partitions the topic gets, as far as this broker knows; 0: it is refused."""
+    """Return how many partitions are added to the topic, as far as this broker knows; 0 if the
+    request is rejected.
+    """
     found = node.image.topics.by_name(topic.name)
     added_count = 0 if found is None else topic.total - len(found.partitions)
     return added_count if 0 < added_count <= messages.PARTITIONS_PER_REQUEST_MAX else 0

@@ -1,15 +1,8 @@
-"""The transaction APIs: map wire messages to and from `TransactionCoordinator` and, for offsets,
-`GroupCoordinator`, which decide all rules.
+"""Transaction APIs: convert wire messages for `TransactionCoordinator` and, for offsets,
+`GroupCoordinator`, which implement the rules.
 
-Versions differ: clients that do not know PRODUCER_FENCED (InitProducerId up to 3,
-AddPartitionsToTxn, AddOffsetsToTxn and EndTxn up to 1) get INVALID_PRODUCER_EPOCH instead.
-TxnOffsetCommit up to 1 gets COORDINATOR_NOT_AVAILABLE for a loading coordinator. AddPartitionsToTxn
-adds all partitions of a transaction or none: if one is unknown, the others get
-OPERATION_NOT_ATTEMPTED. From version 4 on it comes from brokers, for many transactions. The version
-of a request says how its transaction works (KIP-890), whatever the level of `transaction.version`
-is, as in Kafka: EndTxn 5 and TxnOffsetCommit 5 are those of version 2. A late request
-(`LateRequest`) is dropped and its connection closed.
-Source: Kafka `KafkaApis`; KIP-98, KIP-360, KIP-447, KIP-664, KIP-890.
+The version of a request determines the version of its transaction (KIP-890), whatever the level of
+`transaction.version`, as in Kafka: EndTxn 5 and TxnOffsetCommit 5 belong to version 2.
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,12 +57,14 @@ from penstock.protocol.gen import (
 )
 
 _FIRST_OF_BROKERS: Final = 4
-"""AddPartitionsToTxn."""
+"""AddPartitionsToTxn of brokers."""
 _FIRST_WITH_NEXT_EPOCH: Final = 5
 """EndTxn."""
 _TopicResult: TypeAlias = add_partitions_to_txn.AddPartitionsToTxnTopicResult
 _KNOW_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
-"""First version of each API whose clients know PRODUCER_FENCED (KIP-588)."""
+"""First version of each API whose clients support PRODUCER_FENCED (KIP-588). Earlier ones get
+INVALID_PRODUCER_EPOCH.
+"""
 
 
 def _code(ctx: RequestContext, code: ErrorCode) -> ErrorCode:
@@ -128,8 +123,8 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
 
 
 def _may_be_idempotent(node: Node, ctx: RequestContext) -> bool:
-    """Return whether the client may be an idempotent producer: it may write to some topic, or it
-    has IdempotentWrite (KIP-679).
+    """Return whether the client may use an idempotent producer: it may write to some topic, or has
+    IdempotentWrite (KIP-679).
     """
     authorizer = node.authorizer
     if authorizer is None or authorizer.allows_any(ctx, Operation.WRITE, ResourceType.TOPIC):
@@ -138,7 +133,10 @@ def _may_be_idempotent(node: Node, ctx: RequestContext) -> bool:
 
 
 async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Response:
-    """AddPartitionsToTxn (24)."""
+    """AddPartitionsToTxn (24). All partitions of a transaction are added or none: if one is
+    unknown, the others get OPERATION_NOT_ATTEMPTED. From version 4 on, brokers send it for many
+    transactions.
+    """
     request = decoded(ctx, add_partitions_to_txn.decode_request)
     if ctx.api_version >= _FIRST_OF_BROKERS:
         if not allows_cluster(node, ctx, Operation.CLUSTER_ACTION):
@@ -171,7 +169,9 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
 async def _denied_partitions(
     node: Node, ctx: RequestContext, transactional_id: str, wanted: Sequence[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Return the codes of all partitions if the client may not write to one, else nothing."""
+    """Return the codes of all partitions if the client may not write to one of them, otherwise
+    nothing.
+    """
     if node.authorizer is None:
         return {}
     if not allows(node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
@@ -212,7 +212,7 @@ def _partitions(
 
 
 async def _unknown(node: Node, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-    """Return the codes of all partitions if one does not exist, else nothing."""
+    """Return the codes of all partitions if one does not exist, otherwise nothing."""
     codes = {
         partition: ErrorCode.OPERATION_NOT_ATTEMPTED
         if _exists(node, partition)
@@ -298,7 +298,7 @@ async def _end_epoch(
             request.transactional_id, producer, committed=request.committed
         )
     except (ControllerError, TimeoutError):
-        # The epochs are used up and no producer id is available; see InitProducerId.
+        # The epochs are exhausted and no producer id is available; see InitProducerId.
         code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER
     return end_txn.EndTxnResponse(
         error_code=code, producer_id=given.producer_id, producer_epoch=given.producer_epoch
@@ -306,8 +306,8 @@ async def _end_epoch(
 
 
 async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
-    """TxnOffsetCommit (28), at the coordinator of the group. Unknown topics and partitions are
-    refused individually.
+    """TxnOffsetCommit (28), at the group coordinator. Unknown topics and partitions are rejected
+    individually. Up to version 1, a loading coordinator returns COORDINATOR_NOT_AVAILABLE.
     """
     request = decoded(ctx, txn_offset_commit.decode_request)
     refused = _denied_commit(node, ctx, request)
@@ -365,8 +365,8 @@ async def _commit_offsets(
     request: txn_offset_commit.TxnOffsetCommitRequest,
     offsets: dict[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, ErrorCode]:
-    """Commit the offsets, once the coordinator of the transaction has answered if they may be its
-    first ones for this group.
+    """Commit the offsets. If they may be the first of the transaction for this group, wait for the
+    transaction coordinator.
     """
     adds = verification.commit_adds(ctx.api_version)
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
@@ -437,7 +437,7 @@ def _offset_code(ctx: RequestContext, code: ErrorCode | None) -> ErrorCode:
 
 
 async def handle_describe_transactions(node: Node, ctx: RequestContext) -> Response:
-    """DescribeTransactions (65), of ids that this broker coordinates."""
+    """DescribeTransactions (65), for ids that this broker coordinates."""
     request = decoded(ctx, describe_transactions.decode_request)
     states: list[describe_transactions.TransactionState] = []
     async for transactional_id in each_once(request.transactional_ids):

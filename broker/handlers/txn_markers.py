@@ -1,19 +1,5 @@
 """WriteTxnMarkers: a transaction coordinator reports the outcome of a transaction to the leaders of
-its partitions.
-
-Invariants: an answer without an error means that the marker is durable. In `__consumer_offsets` the
-transaction's offsets are then applied or dropped, even if the requester no longer waits. A marker
-whose serial is not above that of the producer's last ended transaction is a late copy: it is
-answered like the first one and changes nothing. A marker without a serial, from a tool other than
-this coordinator, is appended each time: an administrator may end any transaction, also one that its
-coordinator would end later, as in Kafka. It needs the producer's epoch, and no later coordinator
-may have written a marker here. A marker of transaction version 2 needs a later epoch than that of
-the open transaction. All partitions of one marker go into one group; the markers
-of a request enter the log in order.
-Limits: the maximum size of a frame limits a request; the WAL limits the wait for durability.
-Must not: decide the outcome of a transaction, or wait for partitions to open (the coordinator
-retries).
-Source: Kafka `KafkaApis.handleWriteTxnMarkersRequest`; KIP-98, KIP-664, KIP-890.
+its partitions (KIP-98, KIP-890).
 """
 
 import asyncio
@@ -72,7 +58,13 @@ def start_marker(
     node: Node, marker: Marker, wanted: Iterable[TopicPartition], version: int = 0
 ) -> "asyncio.Future[Codes]":
     """End the producer's transaction in the given partitions that this broker leads. The markers
-    are appended when this returns, and durable when the future is done.
+    are appended in one group when this returns, and durable when the future is done.
+
+    A marker whose serial is not above that of the producer's last ended transaction is a late copy:
+    it gets the same response and changes nothing. A marker without a serial comes from an
+    administrator, who may end any transaction with the producer's epoch unless a later coordinator
+    has written a marker here. In `__consumer_offsets`, the offsets of the transaction are applied
+    or dropped even if the requester no longer waits.
 
     NOT_LEADER_OR_FOLLOWER: refresh and retry. INVALID_PRODUCER_EPOCH,
     TRANSACTION_COORDINATOR_FENCED: a newer producer or coordinator has written here.
@@ -129,8 +121,8 @@ class LedMarkers:
 
 
 def led_partition(node: Node, key: TopicPartition) -> Partition | ErrorCode:
-    """Return the partition if this broker leads it, without waiting. The error says refresh where
-    it is not open here.
+    """Return the partition if this broker leads it, without waiting. If it is not open here, the
+    error makes the requester refresh.
     """
     found = node.partitions.get(*key)
     if isinstance(found, Partition) and node.can_write():
@@ -180,7 +172,9 @@ def _partitions(item: WritableTxnMarker) -> list[TopicPartition]:
 
 
 def _slices(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    """Yield the partitions in parts for one turn of the event loop; one part if there are none."""
+    """Yield the partitions in parts for one event loop iteration each; one part if there
+    are none.
+    """
     wanted = list(dict.fromkeys(partitions))
     for at in range(0, len(wanted) or 1, SLICE_COUNT):
         yield wanted[at : at + SLICE_COUNT]

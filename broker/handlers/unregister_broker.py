@@ -1,11 +1,8 @@
-"""UnregisterBroker: remove the registration of a dead broker that will not start again.
+"""UnregisterBroker (KIP-631): remove the registration of a dead broker that will not start again.
 
-Kafka 4.2 removes a live broker as well. Here the controller refuses while the broker is alive,
-while its WAL is not recovered, and while a move names it
-(`controller.managers.nodes.remove_broker`). Kafka has no code for that, so the answer is
-INVALID_REQUEST with the reason. An unknown id gets BROKER_ID_NOT_REGISTERED with Kafka's text.
-Must not: decide what is allowed; the controller does.
-Source: KIP-631; Kafka `ReplicationControlManager.unregisterBroker`.
+Kafka 4.2 also removes live brokers. Here the controller rejects it while the broker is alive, its
+WAL is not recovered, or a move refers to it (`controller.managers.nodes.remove_broker`), with
+INVALID_REQUEST and the reason.
 """
 
 from typing import Final

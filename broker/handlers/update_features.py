@@ -1,10 +1,7 @@
-"""UpdateFeatures: change the finalized levels of features at the controller, which decides.
+"""UpdateFeatures (KIP-584, KIP-1022): change finalized feature levels at the controller.
 
-An error is that of the first update that the controller refuses, and then none is made. Up to
-version 1 the answer names each feature of a request that succeeded, with Kafka's text `NONE`.
-`allow_downgrade` of version 0 has no effect, as in Kafka.
-Limits: an answer of the controller takes at most _TIMEOUT_S.
-Source: KIP-584, KIP-1022; Kafka `FeatureControlManager`.
+The error is that of the first rejected update, and then none is made. `allow_downgrade` of version
+0 has no effect, as in Kafka.
 """
 
 from typing import Final

@@ -1,13 +1,8 @@
-"""Ask the coordinator of a transaction before its first batch enters a partition (KIP-890).
+"""Verify transactions with their coordinator before the first batch enters a partition (KIP-890).
 
-Producers of version 2 (Produce 12, TxnOffsetCommit 5) do not name their partitions before: the
-leader adds the partition to the transaction. For the others it asks whether they have named it,
-unless `transaction.partition.verification.enable` is off or the coordinator is of an older version
-that cannot say. A later batch of the transaction needs no question, nor does one of a fenced epoch,
-which the partition refuses itself.
-Invariant: batches of one producer that wait for the same answer keep their order.
-Must not: append.
-Source: Kafka `ReplicaManager`, `AddPartitionsToTxnManager`, `TransactionSupportedOperation`.
+For producers of version 2 (Produce 12, TxnOffsetCommit 5), the leader adds the partition to the
+transaction. For older ones it only verifies that they have added it, unless
+`transaction.partition.verification.enable` is off or the coordinator runs an older version.
 """
 
 import asyncio
@@ -38,14 +33,14 @@ _UNAVAILABLE: Final = frozenset(
 
 
 def required_guard(node: Node, transactional_id: str | None, *, adds: bool) -> Guard | None:
-    """Return the guard for batches that need no question. None: nothing is verified."""
+    """Return the guard for batches that need no verification. None: nothing is verified."""
     if not adds and not node.config.transaction_partition_verification_enable:
         return None
     return WITHOUT_ID if transactional_id is None else UNVERIFIED
 
 
 def transactional_producer(records: memoryview | None) -> ProducerIdentity | None:
-    """Return the producer of a transactional batch; None for other and for damaged ones."""
+    """Return the producer of a transactional batch; None for other and for damaged batches."""
     if records is None or len(records) < HEADER_BYTES:
         return None
     attributes, producer_id, epoch = _ATTRIBUTES_AND_PRODUCER.unpack_from(records, _ATTRIBUTES_AT)
@@ -62,7 +57,11 @@ def needs_answer(
     *,
     adds: bool,
 ) -> bool:
-    """Return True if the coordinator has to be asked before a batch of this producer enters."""
+    """Return True if the coordinator must be asked before a batch of this producer is appended.
+
+    Later batches of a transaction need no verification, nor do fenced epochs, which the partition
+    rejects itself.
+    """
     log, producer_id, epoch = partition.log, producer.producer_id, producer.producer_epoch
     if log.producers.is_in_transaction(producer_id, epoch):
         return False
@@ -83,8 +82,8 @@ def ask(
     *,
     adds: bool,
 ) -> None:
-    """Ask the coordinator, or wait for the answer to the same question. `admitted` may be called
-    before this returns.
+    """Ask the coordinator, or wait for the same pending call. `admitted` may be called before this
+    returns. Waiting batches of one producer keep their order.
     """
     verifications = partition.log.verifications
     guard = verifications.find(producer.producer_id, producer.producer_epoch)
@@ -102,8 +101,8 @@ def ask(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What the coordinator is asked for one guard. Closures that call each other would be cycles
-    for the garbage collector, one for each transaction.
+    """A pending verification of one guard. A class, because closures that call each other would
+    leave a reference cycle per transaction.
     """
 
     node: Node
@@ -135,8 +134,8 @@ async def answer(
     *,
     adds: bool,
 ) -> Guard | ErrorCode:
-    """Return the guard, which the caller holds until it has appended and then releases, or why the
-    coordinator refuses.
+    """Return the guard, which the caller holds until it has appended and then releases, or the
+    coordinator's error.
     """
     done: asyncio.Future[Guard | ErrorCode] = asyncio.get_running_loop().create_future()
 
@@ -157,8 +156,8 @@ async def answer(
 
 
 def refusal_of_produce(code: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
-    """Return what a producer gets for a coordinator's refusal: a code that its version knows, and
-    with which it does the right thing.
+    """Convert a coordinator's error for a producer: to a code that its version supports and handles
+    correctly.
     """
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH, None
@@ -174,7 +173,7 @@ def refusal_of_produce(code: ErrorCode, version: int) -> tuple[ErrorCode, str | 
 
 
 def refusal_of_commit(code: ErrorCode, version: int) -> ErrorCode:
-    """Return what a client of TxnOffsetCommit gets; see `refusal_of_produce`."""
+    """Convert a coordinator's error for a client of TxnOffsetCommit; see `refusal_of_produce`."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _COMMIT_KNOWS_ABORTABLE:
@@ -198,7 +197,9 @@ def commit_adds(version: int) -> bool:
 
 
 def _can_be_asked(node: Node, transactional_id: str) -> bool:
-    """Return True unless the coordinator is known to be older software, in a rolling update."""
+    """Return True unless the coordinator is known to run an older version, during a
+    rolling update.
+    """
     index = node.transactions.partition_of(transactional_id)
     topic = node.image.topics.by_name(TRANSACTIONS_TOPIC)
     if index is None or topic is None:

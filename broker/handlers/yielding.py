@@ -1,11 +1,7 @@
-"""Go through what a request names, with turns for the event loop in between.
+"""Iterate over a large request, yielding to the event loop. See docs/design/fairness.md.
 
-A request of a megabyte names fifty thousand things. Each is looked up in microseconds, and all of
-them together would stop heartbeats and other clients for seconds.
-Invariants: the first slice of a request is long enough for nearly all requests. The others take
-turns, one slice of one request at a time, in the order in which they became due, with a pause after
-each. So all long requests together take a third of the event loop, however many there are.
-Source: docs/design/fairness.md.
+A request of a megabyte may contain fifty thousand elements. Each lookup takes microseconds, but all
+of them would block heartbeats and other clients for seconds.
 """
 
 import asyncio
@@ -20,33 +16,33 @@ from weakref import WeakKeyDictionary
 from penstock.base.clock import MonotonicClock
 
 FIRST_SLICE_S: Final = 0.002
-"""Work before the first pause."""
+"""Work before the first pause. Nearly all requests complete in this time."""
 
 SLICE_S: Final = 0.000_5
-"""Work between two pauses. A Produce takes about eight turns of the event loop, and may meet a
-slice in each. A turn costs 20 us.
+"""Work between two pauses. A Produce takes about eight event loop iterations, and may be delayed by
+a slice in each. Yielding costs 20 us.
 """
 
 PAUSE_S: Final = 0.001
-"""The event loop serves others between two slices. Timers of libuv count milliseconds."""
+"""Time for other tasks between two slices. libuv timers have millisecond resolution."""
 
 SLICE_COUNT: Final = 500
-"""Steps that may wait at the same time. A request that names fewer things is no long one."""
+"""Steps that may wait at the same time. Requests with fewer elements are not long."""
 
 STARTED_COUNT: Final = 8
-"""Steps that begin in one turn of the event loop: 0.2 to 0.5 ms."""
+"""Steps that begin in one event loop iteration: 0.2 to 0.5 ms."""
 
 CHUNK_COUNT: Final = 100
 
 _clock: MonotonicClock = time.perf_counter
-"""The simulator replaces it, since the time that work takes differs in every run."""
+"""Replaced by the simulator, because measured work times differ in every run."""
 
 _T = TypeVar("_T")
 _H = TypeVar("_H", bound=Hashable)
 
 
 class Slices:
-    """Counts the time of one request. Await `turn` whenever `is_over`."""
+    """Measures the time of one request. Await `turn` whenever `is_over`."""
 
     __slots__ = ("_ends_at",)
 
@@ -58,7 +54,7 @@ class Slices:
         return _clock() >= self._ends_at
 
     async def turn(self) -> None:
-        """Let others have their turns, then begin the next slice."""
+        """Let other tasks run, then begin the next slice."""
         await _next_turn()
         self._ends_at = _clock() + SLICE_S
 
@@ -73,7 +69,7 @@ async def sliced(items: Iterable[_T]) -> AsyncIterator[_T]:
 
 
 async def chunked(items: Sequence[_T]) -> AsyncIterator[Sequence[_T]]:
-    """Yield the items in parts, for work that takes less time than a step of a generator."""
+    """Yield the items in chunks, for work that takes less time than a generator step."""
     slices = Slices()
     for at in range(0, len(items), CHUNK_COUNT):
         yield items[at : at + CHUNK_COUNT]
@@ -82,7 +78,7 @@ async def chunked(items: Sequence[_T]) -> AsyncIterator[Sequence[_T]]:
 
 
 async def listed(items: Iterable[_T]) -> list[_T]:
-    """Return the items, which are made one by one: pass a generator."""
+    """Return a list of the items, which are created one by one: pass a generator."""
     slices = Slices()
     found: list[_T] = []
     for item in items:
@@ -93,7 +89,7 @@ async def listed(items: Iterable[_T]) -> list[_T]:
 
 
 async def counted(items: Iterable[_H]) -> Counter[_H]:
-    """Return how often each item is there."""
+    """Return the number of occurrences of each item."""
     slices = Slices()
     found: Counter[_H] = Counter()
     left = iter(items)
@@ -105,12 +101,12 @@ async def counted(items: Iterable[_H]) -> Counter[_H]:
 
 
 async def smallest(texts: Iterable[str], count: int) -> list[str]:
-    """Return the smallest texts in order, at most `count` of them, each once."""
+    """Return the smallest distinct strings in order, at most `count` of them."""
     slices = Slices()
     found: list[str] = []
     left = iter(texts)
     while some := list(islice(left, count)):
-        if len(found) == count:  # a request of sorted names ends here
+        if len(found) == count:  # a request with sorted names ends here
             some = [text for text in some if text < found[-1]]
         if some:
             found = sorted({*found, *some})[:count]
@@ -120,7 +116,7 @@ async def smallest(texts: Iterable[str], count: int) -> list[str]:
 
 
 async def each_once(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """Yield the items, which are hashable, without repetitions."""
+    """Yield the distinct items, which must be hashable."""
     seen: set[_T] = set()
     async for item in sliced(items):
         if item not in seen:
@@ -129,9 +125,8 @@ async def each_once(items: Iterable[_T]) -> AsyncIterator[_T]:
 
 
 async def gathered(steps: Iterable[Awaitable[_T]]) -> list[_T]:
-    """Return the results of all steps, of which SLICE_COUNT run at the same time. Steps that wait
-    share a deadline, which is a point in time: then waits do not add up. No pause for fewer than
-    STARTED_COUNT.
+    """Return the results of all steps, of which SLICE_COUNT run concurrently. Steps that wait share
+    a deadline, so that their waits do not add up. No pause for fewer than STARTED_COUNT.
     """
     found: list[_T] = []
     left = iter(steps)
@@ -152,7 +147,9 @@ async def gathered(steps: Iterable[Awaitable[_T]]) -> list[_T]:
 
 
 class _Turns:
-    """The slices that are due on one event loop."""
+    """The pending slices on one event loop: one slice of one request at a time, in order, with a
+    pause after each, so that all long requests together use at most a third of the event loop.
+    """
 
     def __init__(self) -> None:
         self._due: deque[asyncio.Future[None]] = deque()
@@ -166,12 +163,12 @@ class _Turns:
         await due
 
     def _begin_later(self) -> None:
-        # In an empty context: the timer serves all requests, not the one that starts it.
+        # In an empty context: the timer serves all requests, not just the one that starts it.
         asyncio.get_running_loop().call_later(PAUSE_S, self._begin_first, context=Context())
 
     def _begin_first(self) -> None:
-        """Let the first one run in the next turn of the event loop, and the others after it, each
-        behind a pause.
+        """Run the first slice in the next event loop iteration, and the others after it, each after
+        a pause.
         """
         first = self._due.popleft()
         if self._due:

@@ -279,7 +279,7 @@ async def test_a_change_that_gets_no_turn_in_time_says_so(
     async with cluster.broker.partition_turns.turn(CHUNK_PARTITIONS, math.inf):
         results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
     assert {result.error_code for result in results} == {ErrorCode.REQUEST_TIMED_OUT}
-    assert "repeat the request" in results[0].error_message
+    assert "retry the request" in results[0].error_message
     results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
     assert {result.error_code for result in results} == {ErrorCode.NONE}
 

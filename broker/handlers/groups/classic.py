@@ -1,12 +1,5 @@
-"""The classic consumer group APIs: map wire messages to and from `GroupCoordinator`, which decides
-all rules.
-
-Versions differ: JoinGroup up to 3 admits a member without an id immediately (KIP-394 begins with
-4). LeaveGroup and OffsetFetch have a single form and a list form. OffsetFetch answers unknown
-groups and partitions with offset -1 and error 0. If the client requires stable offsets, partitions
-that an open transaction may change get UNSTABLE_OFFSET_COMMIT (KIP-447). From version 10 on,
-OffsetCommit and OffsetFetch name topics by their ids.
-Source: Kafka `KafkaApis`.
+"""Classic consumer group APIs: convert wire messages for `GroupCoordinator`, which implements the
+rules. Kafka's `KafkaApis` defines the differences between versions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,21 +51,23 @@ from penstock.protocol.gen import (
 )
 
 _FIRST_WITH_PROTOCOL: Final = 5
-"""The first version of SyncGroup that names the protocol."""
+"""The first version of SyncGroup that contains the protocol."""
 _FIRST_WITHOUT_PROTOCOL: Final = 7
-"""The first version of JoinGroup in which a refusal has no protocol."""
+"""The first version of JoinGroup without a protocol in error responses."""
 _FIRST_WITH_MEMBER_EPOCH: Final = 9
 """The first version of OffsetCommit for members of consumer groups (KIP-848)."""
 _FIRST_WITH_GROUP_ERROR: Final = 2
-"""The first version of OffsetFetch in which an error stands for all partitions."""
+"""The first version of OffsetFetch with a group-level error."""
 _FIRST_WITH_TOPIC_IDS: Final = 10
-"""The first version of OffsetCommit and OffsetFetch with ids in place of names of topics."""
+"""The first version of OffsetCommit and OffsetFetch with topic ids instead of names."""
 _FIRST_WITH_UNKNOWN_GROUPS: Final = 6
-"""The first version of DescribeGroups with an error for a group that does not exist (KIP-1043)."""
+"""The first version of DescribeGroups with an error for a missing group (KIP-1043)."""
 
 
 async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
-    """JoinGroup (11). The coordinator parks it until the rebalance completes."""
+    """JoinGroup (11). The coordinator parks it until the rebalance completes. Up to version 3, a
+    member without an id is admitted immediately (KIP-394 begins with 4).
+    """
     request = decoded(ctx, join_group.decode_request)
     version = ctx.api_version
     if not allows_group(node, ctx, Operation.READ, request.group_id):
@@ -123,7 +118,7 @@ async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
     if ctx.api_version >= _FIRST_WITH_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):
-        # Kafka refuses such a request before it checks rights.
+        # Kafka rejects such a request before it checks rights.
         raise kafka_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     check_group(node, ctx, Operation.READ, request.group_id)
     await node.groups.ready(request.group_id)
@@ -187,7 +182,7 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
 
 
 async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
-    """OffsetCommit (8). Unknown topics and partitions are refused individually."""
+    """OffsetCommit (8). Unknown topics and partitions are rejected individually."""
     request = decoded(ctx, offset_commit.decode_request)
     if not allows_group(node, ctx, Operation.READ, request.group_id):
         return encode_response(ctx, _refused_commit(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
@@ -274,7 +269,7 @@ def _refused_commit(
 
 
 def _name_of(node: Node, ctx: RequestContext, topic_id: UUID | None, name: str) -> str | None:
-    """Return the name of a requested topic; None for an id that no topic has."""
+    """Return the name of a requested topic; None if no topic has this id."""
     if ctx.api_version < _FIRST_WITH_TOPIC_IDS:
         return name
     topic = None if topic_id is None else node.image.topics.by_id(topic_id)
@@ -323,6 +318,9 @@ def _offsets_to_commit(
 async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
     """OffsetFetch (9): one group up to version 7, several from version 8. Null topics select all
     committed offsets of the group.
+
+    Unknown groups and partitions return offset -1 and error 0. If the client requires stable
+    offsets, partitions that an open transaction may change return UNSTABLE_OFFSET_COMMIT (KIP-447).
     """
     request = decoded(ctx, offset_fetch.decode_request)
     by_name = ctx.api_version < _FIRST_WITH_TOPIC_IDS
@@ -354,7 +352,7 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
                         part.committed_offset,
                         part.committed_leader_epoch,
                         part.metadata,
-                        # Version 1 has no top-level error: each partition carries it.
+                        # Version 1 has no top-level error: each partition contains it.
                         part.error_code
                         if ctx.api_version >= _FIRST_WITH_GROUP_ERROR
                         else group.error_code or part.error_code,
@@ -371,7 +369,7 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
 def _named_once(
     groups: Sequence[offset_fetch.OffsetFetchRequestGroup],
 ) -> Iterable[offset_fetch.OffsetFetchRequestGroup]:
-    """Return the groups without those that are named again."""
+    """Return the groups without duplicates."""
     return {group.group_id: group for group in reversed(groups)}.values()
 
 
@@ -384,7 +382,7 @@ async def _fetch_group(
     *,
     is_fresh: bool,
 ) -> offset_fetch.OffsetFetchResponseGroup:
-    """is_fresh: whether the image has every topic that existed when the request came."""
+    """is_fresh: whether the image contains every topic that existed when the request arrived."""
     group_id, topics = request.group_id, request.topics
     found: GroupOffsets | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if describes_group(node, ctx, group_id):
@@ -399,7 +397,7 @@ async def _fetch_group(
     if topics is None:
         by_name: dict[str, list[int]] = {}
         for (topic, partition), committed in offsets.committed.items():
-            topic_id = _id_of(node, topic)  # None if the topic is gone
+            topic_id = _id_of(node, topic)  # None if the topic was deleted
             if topic_id is not None and committed.topic_id == topic_id:
                 by_name.setdefault(topic, []).append(partition)
         wanted = [(_id_of(node, topic), topic, indexes) for topic, indexes in by_name.items()]
@@ -431,7 +429,7 @@ def _id_of(node: Node, name: str) -> UUID | None:
 def _requested(
     topics: Sequence[offset_fetch.OffsetFetchRequestTopic | offset_fetch.OffsetFetchRequestTopics],
 ) -> list[tuple[UUID | None, str, list[int]]]:
-    """Return id, name and partitions of each topic. One that is named twice is answered once."""
+    """Return id, name and partitions of each topic, without duplicates."""
     found: dict[tuple[UUID | None, str], list[int]] = {}
     for topic in topics:
         topic_id = getattr(topic, "topic_id", None)
@@ -523,7 +521,9 @@ async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
 def _described(
     group_id: str, group: GroupDescription | ErrorCode | str
 ) -> describe_groups.DescribedGroup:
-    """Describe a group in the answer. group: a text says why there is no such classic group."""
+    """Describe a group for the response. group: an error message if there is no such
+    classic group.
+    """
     if isinstance(group, str):
         return describe_groups.DescribedGroup(
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,

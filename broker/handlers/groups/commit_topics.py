@@ -1,10 +1,8 @@
-"""Resolve the topic ids of committed offsets: offsets belong to a topic id, not to a name.
+"""Resolve topic names of committed offsets to ids: from the request, the assignment of the member,
+or this broker's image.
 
-Ids come from the request, else from the assignment of the member, else from this broker's image.
-The image may be behind: a topic may have been deleted and created again. So a request that depends
-on it is answered once a read of the controller has refreshed it; the read runs beside the append.
-Invariant: a commit for a topic that is known to be gone is never acknowledged.
-Must not: read below level 1 of `offsets.version`, because older controllers cannot answer.
+The image may lag behind a topic that was deleted and recreated, so responses that depend on it wait
+until a read from the controller has refreshed it. The read runs concurrently with the append.
 """
 
 import asyncio
@@ -25,11 +23,11 @@ class CommitTopics:
         self._node = node
         self._assigned = node.groups.assigned_topics(group_id, member_id)
         self.needs_read = False
-        """Whether an id comes from the image only."""
+        """Whether an id was taken from the image alone."""
 
     def id_of(self, name: str) -> UUID | None:
-        """Return the id of a topic; None: there is no such topic, or the member has partitions of
-        one that was deleted.
+        """Return the id of a topic; None: the topic does not exist, or the member has partitions of
+        a deleted one.
         """
         image = self._node.image
         topic = image.topics.by_name(name)
@@ -41,8 +39,8 @@ class CommitTopics:
         return None if topic is None else topic.topic_id
 
     def _may_be(self, topic_id: UUID, name: str) -> bool:
-        """Return whether this is a deleted topic that may have had the name; the names of those
-        that are gone for good are not known.
+        """Return whether this is a deleted topic that may have had the name; names of completely
+        removed topics are unknown.
         """
         image = self._node.image
         if image.topics.by_id(topic_id) is not None:
@@ -52,12 +50,14 @@ class CommitTopics:
 
 
 def begin_read(node: Node) -> "asyncio.Future[bool] | None":
-    """Begin to refresh the image; None: this cluster does not need it yet."""
+    """Start to refresh the image. None below level 1 of `offsets.version`, because older
+    controllers do not support it.
+    """
     return node.confirmed_reads.begin() if stores_ids(node.image) else None
 
 
 async def is_refreshed(read: "asyncio.Future[bool] | None") -> bool:
-    """Wait for the read, which other requests share."""
+    """Wait for the read, which requests share."""
     return read is None or await asyncio.shield(read)
 
 

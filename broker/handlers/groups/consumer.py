@@ -1,8 +1,5 @@
-"""The APIs of consumer groups (KIP-848): map wire messages to and from `ConsumerCoordinator`, which
-decides all rules.
-
-Nothing of it is served while the level of `group.version` is 0.
-Source: Kafka `KafkaApis`; KIP-848, KIP-1099.
+"""Consumer group APIs (KIP-848, KIP-1099): convert wire messages for `ConsumerCoordinator`, which
+implements the rules. Disabled while the level of `group.version` is 0.
 """
 
 from collections.abc import Sequence
@@ -30,7 +27,7 @@ from penstock.protocol.gen import consumer_group_heartbeat as heartbeats
 
 _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
-"""The types of members, by the protocol that they use (KIP-1099)."""
+"""Member types by protocol (KIP-1099)."""
 _NO_TOPIC: Final = UUID(int=0)
 
 
@@ -170,7 +167,7 @@ def _member(node: Node, member: ConsumerMember, target: Assignment) -> describin
 
 
 def _named(node: Node, assignment: Assignment) -> describing.Assignment:
-    """Return the partitions with the names of their topics, without deleted topics."""
+    """Return the partitions with topic names, without deleted topics."""
     names = {topic_id: node.groups.topics.name_of(topic_id) for topic_id in assignment}
     return describing.Assignment(
         [

@@ -1,9 +1,5 @@
-"""Describe groups of one kind, one after the other, without what the client may not see.
-
-A group with a topic that the client may not describe is an error, because its assignments would
-tell of the topic.
-Source: Kafka `KafkaApis#handleConsumerGroupDescribe`, `#handleShareGroupDescribe`,
-`#handleStreamsGroupDescribe`.
+"""Describe groups of one type. A group with a topic that the client may not describe returns an
+error, because its assignments would reveal the topic.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +18,7 @@ _HIDDEN_TOPICS: Final = (
 
 
 class DescribedGroup(Protocol):
-    """A group of the response of any of the APIs."""
+    """A group in the response of any of the APIs."""
 
     error_code: int
     error_message: str | None
@@ -44,10 +40,10 @@ async def describe_groups(
     topic_names: Callable[[_Described], set[str]],
     with_operations: bool,
 ) -> list[_Described]:
-    """Return a group, or an error, for each id once.
+    """Return a group, or an error, for each distinct id.
 
-    describe: of a group whose coordinator is ready. kind: for messages. refused: makes a group of
-    an error code, a message and an id. topic_names: of all topics that the group tells of.
+    describe: describes a group whose coordinator is ready. kind: for messages. refused: builds a
+    group from an error code, a message and an id. topic_names: returns all topics of a description.
     """
     groups: list[_Described] = []
     async for group_id in each_once(group_ids):
@@ -73,7 +69,7 @@ async def describe_groups(
 
 
 def _refusal(node: Node, group_id: str, code: ErrorCode, kind: str) -> str:
-    """Return why a group of this kind cannot be described."""
+    """Return why a group of this type cannot be described."""
     if code is not ErrorCode.GROUP_ID_NOT_FOUND:
         return code.message
     is_known = not isinstance(node.groups.find(group_id, create=False), ErrorCode)

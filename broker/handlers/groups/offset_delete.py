@@ -1,7 +1,6 @@
-"""OffsetDelete: delete committed offsets of a group, at its coordinator, which decides all rules.
+"""OffsetDelete (KIP-496): delete committed offsets of a group.
 
-Partitions that do not exist are refused one by one. An error of the group is answered alone.
-Source: KIP-496; Kafka `KafkaApis.handleOffsetDeleteRequest`.
+Nonexistent partitions are rejected individually. A group-level error is returned alone.
 """
 
 from penstock.base.acls import Operation

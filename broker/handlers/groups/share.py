@@ -1,7 +1,5 @@
-"""The APIs of share groups (KIP-932): map wire messages to and from `ShareGroups`, which has the
-rules.
-
-Source: Kafka `KafkaApis`; KIP-932.
+"""Share group APIs (KIP-932): convert wire messages for `ShareGroups`, which implements
+the rules.
 """
 
 from penstock.base.acls import Operation
@@ -132,7 +130,7 @@ def _member(node: Node, member: ShareMember) -> describing.Member:
 
 
 def _named(node: Node, assignment: Assignment) -> describing.Assignment:
-    """Return the partitions with the names of their topics, without deleted topics."""
+    """Return the partitions with topic names, without deleted topics."""
     names = {topic_id: node.groups.topics.name_of(topic_id) for topic_id in assignment}
     return describing.Assignment(
         [

@@ -1,7 +1,5 @@
-"""The APIs of streams groups (KIP-1071): map wire messages to and from `StreamsGroups`, which has
-the rules.
-
-Source: Kafka `KafkaApis`; KIP-1071.
+"""Streams group APIs (KIP-1071): convert wire messages for `StreamsGroups`, which implements the
+rules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +68,7 @@ def _is_on(node: Node) -> bool:
 
 
 async def _name_problem(topology: Topology) -> StreamsHeartbeatResult | None:
-    """Refuse topics that no application may have."""
+    """Reject topics that no application may use."""
     internal: list[str] = []
     invalid: list[str] = []
     async for name in each_once(_topic_names(topology)):
@@ -180,7 +178,7 @@ def _internal_topics(sent: Sequence[heartbeats.TopicInfo]) -> tuple[InternalTopi
     )
 
 
-# --- the answer -----------------------------------------------------------------------------------
+# --- response -------------------------------------------------------------------------------------
 
 
 def _answer(result: StreamsHeartbeatResult) -> heartbeats.StreamsGroupHeartbeatResponse:
@@ -249,7 +247,7 @@ async def handle_streams_group_describe(node: Node, ctx: RequestContext) -> Resp
 
 
 def _hidden(group: describing.DescribedGroup) -> describing.DescribedGroup:
-    """Return what Kafka tells of a group with topics that the client may not describe."""
+    """Return Kafka's response for a group with topics that the client may not describe."""
     return describing.DescribedGroup(
         error_code=group.error_code, error_message=_HIDDEN_TOPICS, group_id=group.group_id
     )

@@ -1,9 +1,8 @@
-"""Create the internal topics of streams groups, as the client whose heartbeat misses them.
+"""Create missing internal topics of streams groups, with the rights of the client that sent the
+heartbeat (KIP-1071).
 
-A heartbeat does not wait for them: it is answered with the status MISSING_INTERNAL_TOPICS, and a
-later one finds the topics. For two heartbeat intervals after a failure, the status has its reason.
-Only Kafka's topic configs are allowed.
-Source: Kafka `KafkaApis.handleStreamsGroupHeartbeat`; KIP-1071.
+Heartbeats do not wait: the response has the status MISSING_INTERNAL_TOPICS, and a later heartbeat
+finds the topics. For two heartbeat intervals after a failure, the status contains its reason.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,8 +29,8 @@ _UNSET: Final = -1
 async def with_missing_topics(
     node: Node, ctx: RequestContext, result: StreamsHeartbeatResult
 ) -> StreamsHeartbeatResult:
-    """Begin to create the internal topics that are missing. Returns the result, with the reason if
-    they cannot be created.
+    """Start to create missing internal topics. Returns the result, with the reason if they cannot
+    be created.
     """
     missing = result.missing_topics
     if not missing:
@@ -79,8 +78,8 @@ async def _create(
 
 
 def _own_config(topic: MissingTopic) -> str | None:
-    """Return a config of the topic that Kafka does not have, if there is one: members of streams
-    groups choose configs, and Penstock's own ones could make the topic more than an internal one.
+    """Return a config of the topic that Kafka does not have, if there is one. Members choose the
+    configs of internal topics, and Penstock's own configs could turn these into more than that.
     """
     return next((name for name, _ in topic.configs if is_own(name)), None)
 
@@ -100,7 +99,7 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def _with_detail(result: StreamsHeartbeatResult, more: str) -> StreamsHeartbeatResult:
-    """Return the result with more text in the status of missing topics."""
+    """Append text to the status of missing topics."""
     statuses = [
         (status, detail + more if status is Status.MISSING_INTERNAL_TOPICS else detail)
         for status, detail in result.statuses

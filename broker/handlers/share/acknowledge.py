@@ -1,9 +1,7 @@
-"""ShareAcknowledge: members of share groups say what became of their records.
+"""ShareAcknowledge (KIP-932, KIP-1222): acknowledge, release or reject records of share groups.
 
-Invariant: an acknowledgement is answered when its outcome is stored. One invalid batch refuses
-those of its partition in this request; other partitions are not affected. The last request of a
-session gives back what its member still has.
-Source: Kafka `KafkaApis.handleShareAcknowledgeRequest`; KIP-932, KIP-1222.
+The response is sent when the outcome is stored. One invalid batch rejects those of its partition in
+this request. The last request of a session releases the records that its member still holds.
 """
 
 from penstock.base.acls import Operation

@@ -1,17 +1,4 @@
-"""ShareFetch: members of share groups acknowledge records and get new ones.
-
-Acknowledgements come first, and may make records available again. Then each share partition gives
-what is available: records that were released, or new ones. Data in the log cache is returned
-without waiting for anything.
-
-Invariants: what a response contains of records is locked for the member, and only that is meant for
-it. A response is sent when min_bytes can be read, when all partitions have errors, or at max_wait.
-There is no polling: new records, released records and stored acknowledgements wake parked fetches.
-A damaged object fails only the fetches that begin in it.
-Limits: as Fetch, `fetch.max.bytes` per response; `max_records` of the request, but whole batches
-unless the request asks for a record limit (KIP-1206).
-Source: Kafka `KafkaApis.handleShareFetchRequest`, `DelayedShareFetch`, `ShareFetchUtils`; KIP-932.
-"""
+"""ShareFetch (KIP-932): members of share groups acknowledge records and acquire new ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -64,11 +51,13 @@ from penstock.stream.errors import OffsetOutOfRange
 _log = structlog.get_logger(__name__)
 
 _AT_ONCE_COUNT: Final = 500
-"""Partitions that are looked up in one turn of the event loop: about 3 ms."""
+"""Partitions that are looked up without yielding: about 3 ms."""
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What one fetch reads of one partition. The member wants some records, and allows any bytes."""
+"""Bytes read from one partition by one fetch: the member wants a number of records, but allows any
+number of bytes.
+"""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _RECORD_LIMIT: Final = 1
 _ACQUIRE_MODES: Final = (0, _RECORD_LIMIT)
@@ -154,7 +143,7 @@ class _ShareFetchCall:
         reads = not self._is_final and not request.is_renew_ack
         self._read = tuple(self._session.partitions) if reads else ()
         self._is_long = ctx.is_long or len(self._read) > _AT_ONCE_COUNT
-        """Whether the call goes through its partitions in slices."""
+        """Whether the call processes its partitions in slices."""
         if not self._is_long:
             self._denied = unreadable_topics(node, ctx, self._items())
             self._set_targets([ShareFetchTarget(item) for item in self._read])
@@ -169,7 +158,7 @@ class _ShareFetchCall:
             self._turns = targets[first:] + targets[:first]
 
     async def _prepare(self) -> None:
-        """Do what the constructor leaves out of a long call."""
+        """Do the part of the constructor that is deferred for long calls."""
         if self._is_long:
             self._denied = await find_unreadable_topics(self._node, self._ctx, self._items())
             self._set_targets(await listed(ShareFetchTarget(item) for item in self._read))
@@ -207,7 +196,7 @@ class _ShareFetchCall:
     # --- one attempt ------------------------------------------------------------------------------
 
     def begin(self) -> Response | Awaitable[Response]:
-        """Answer now, or return what answers later."""
+        """Respond now, or return a coroutine that responds later."""
         if self._is_final:
             return self.acknowledge_and_finish()
         if not self._is_long:
@@ -231,8 +220,8 @@ class _ShareFetchCall:
         return await self._finish()
 
     async def _evaluate_and_finish(self) -> Response:
-        """Look again, because other work runs before this task: what it brings wakes no fetch that
-        is not parked yet.
+        """Look again, because other work has run before this task, and wakes only parked
+        fetches.
         """
         await self._prepare()
         await self._evaluate_later()
@@ -240,7 +229,7 @@ class _ShareFetchCall:
 
     @property
     def _is_complete(self) -> bool:
-        """Return whether enough can be read, or waiting is of no use."""
+        """Return whether enough records can be read, or waiting is pointless."""
         if self._is_wait_over or not self._targets:
             return True
         if self._size_bytes and self._size_bytes >= self._min_bytes:
@@ -249,7 +238,7 @@ class _ShareFetchCall:
         return all(codes) or _NOT_LEADER in codes
 
     def _evaluate(self) -> None:
-        """Find every share partition, and the data in the log cache. Locks nothing. No I/O."""
+        """Locate every share partition and its cached data. Locks nothing. No I/O."""
         self._size_bytes = 0
         readable = self._readable(self._turns)
         for target in readable:
@@ -278,7 +267,7 @@ class _ShareFetchCall:
         return readable
 
     def _share_bytes(self, count: int) -> int:
-        """Return how many bytes are read of each of so many partitions."""
+        """Return the read limit of each of this many partitions."""
         max_bytes = min(max(self._request.max_bytes, 0), self._node.config.fetch_bytes_max)
         return min(max_bytes // count, _READ_BYTES_MAX)
 
@@ -288,7 +277,7 @@ class _ShareFetchCall:
             target.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _locate(self, target: ShareFetchTarget) -> bool:
-        """Return whether the share partition has something to give."""
+        """Return whether the share partition has available records."""
         if target.item.topic_id in self._denied:
             target.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return False
@@ -314,7 +303,7 @@ class _ShareFetchCall:
         return target.offset < self._end_offset(found)
 
     def _is_opening(self, item: TopicIdPartition) -> bool:
-        """Return whether this broker is about to lead the partition. The fetch waits for that."""
+        """Return whether this broker is about to lead the partition. The fetch waits for it."""
         topic = self._node.image.topics.by_id(item.topic_id)
         return (
             topic is not None
@@ -327,7 +316,7 @@ class _ShareFetchCall:
         return partition.last_stable_offset if self._reads_committed else partition.high_watermark
 
     def _wanted_end(self, target: ShareFetchTarget) -> int:
-        """Return up to where records may be acquired, apart from the last batch."""
+        """Return the offset up to which records may be acquired, apart from the last batch."""
         window = None if target.share is None else target.share.window
         end_offset = target.offset if window is None else window.end_offset
         return end_offset + self._options.records_max
@@ -366,10 +355,10 @@ class _ShareFetchCall:
         target.batches = batches
         self._size_bytes += sum(map(len, records))
 
-    # --- the rest of a call -----------------------------------------------------------------------
+    # --- completion -------------------------------------------------------------------------------
 
     async def _finish(self) -> Response:
-        """Read what is not cached, or wait for records, until there is an answer."""
+        """Read uncached data, or wait for records, until there is a response."""
         while True:
             if self._is_complete:
                 cold = [target for target in self._targets if target.is_cold]
@@ -379,15 +368,15 @@ class _ShareFetchCall:
                 if self._acquire() or self._is_wait_over:
                     return await self._answer_later()
                 if self._sources() != seen:
-                    await self._evaluate_later()  # what happened during the reads woke no fetch
+                    await self._evaluate_later()  # changes during the reads woke no fetch
                     continue
             if not await self._park():
                 self._is_wait_over = True
             await self._evaluate_later()
 
     def _sources(self) -> list[tuple[int, int, int]]:
-        """Return what the next attempt depends on: the news of each share partition, and the start
-        and the end of its log.
+        """Return the state that the next attempt depends on: the version of each share partition,
+        and the start and end of its log.
         """
         return [
             (
@@ -400,7 +389,7 @@ class _ShareFetchCall:
         ]
 
     def _acquire(self) -> bool:
-        """Lock what was read for the member. Return whether there is something to answer."""
+        """Lock the records that were read for the member. Return whether there is a response."""
         left = self._options.records_max
         has_error = all(
             target.result.error_code and not target.is_opening for target in self._targets
@@ -461,7 +450,7 @@ class _ShareFetchCall:
                     batches.find_aborted(await partition.read_aborted(offset, end_offset))
                 target.batches = batches
         except OffsetOutOfRange:
-            # The log has lost the records meanwhile; the next attempt begins behind them.
+            # The log has lost the records meanwhile; the next attempt begins after them.
             target.batches = None
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
             target.batches = None
@@ -476,7 +465,7 @@ class _ShareFetchCall:
             )
 
     async def _park(self) -> bool:
-        """Wait until something may have become available. Return False at max_wait."""
+        """Wait until records may have become available. Return False at max_wait."""
         if self._ctx.on_wait is not None:
             self._ctx.on_wait()
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -503,7 +492,7 @@ class _ShareFetchCall:
         try:
             async with asyncio.timeout_at(self._deadline):
                 if self._is_long:
-                    # Something may have become available while the last slices ran.
+                    # Records may have become available while the last slices ran.
                     before_bytes = self._size_bytes
                     await self._evaluate_later()
                     if self._size_bytes > before_bytes:
@@ -516,7 +505,7 @@ class _ShareFetchCall:
                 clean_up()
         return True
 
-    # --- the answer -------------------------------------------------------------------------------
+    # --- response ---------------------------------------------------------------------------------
 
     def _answer(self) -> Response:
         answer = ShareFetchAnswer(LeaderHints(self._node, self._ctx))
@@ -582,13 +571,13 @@ class _ShareFetchCall:
         )
 
     def _is_news(self, target: ShareFetchTarget) -> bool:
-        """Return whether the answer names the partition."""
+        """Return whether the response includes the partition."""
         partitions, item = self._session.partitions, target.item
         is_due = partitions.get(item, False)
         if item in partitions:
             partitions[item] = bool(target.result.error_code)
             if target.result.records:
-                # The next fetch begins with the others.
+                # The next fetch begins with the other partitions.
                 partitions[item] = partitions.pop(item)
         return bool(is_due or target.result.error_code or target.result.records)
 

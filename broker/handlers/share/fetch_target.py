@@ -1,4 +1,4 @@
-"""One partition of a ShareFetch, and what its answer holds so far."""
+"""One partition of a ShareFetch, with its response so far."""
 
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from penstock.protocol.share_fetch import ShareFetchPartitionResult
 
 
 class ShareFetchTarget:
-    """One partition of the session with what this call found so far."""
+    """One partition of the session, with the records found by this call."""
 
     __slots__ = (
         "batches",
@@ -38,7 +38,7 @@ class ShareFetchTarget:
         self.offset = 0
         self.is_cold = False
         self.is_waiting = False
-        """The share partition can give nothing before something wakes its fetches."""
+        """The share partition has no records until something wakes its fetches."""
         self.is_opening = False
 
     def fail(self, code: ErrorCode) -> None:
@@ -46,7 +46,7 @@ class ShareFetchTarget:
 
 
 class ShareFetchAnswer:
-    """What the answer to one call holds so far."""
+    """The response to one call so far."""
 
     __slots__ = ("by_topic", "hints", "results")
 

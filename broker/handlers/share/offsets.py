@@ -1,9 +1,5 @@
-"""The APIs by which administrators see and set where share groups read (KIP-932, KIP-1226): map
-wire messages to and from `ShareGroups` and the states of share partitions.
-
-The lag of a partition is what follows its start offset, without the records that are done already;
--1 until a share-partition leader has reported that count.
-Source: Kafka `KafkaApis`, GroupCoordinatorService.
+"""APIs to describe, alter and delete offsets of share groups (KIP-932, KIP-1226): convert wire
+messages for `ShareGroups` and the share coordinator.
 """
 
 import asyncio
@@ -92,7 +88,7 @@ async def _describe(
         if name in denied and group.topics is not None
     ]
     wanted = [item for item in wanted if item[0] not in denied]
-    # What is named again is looked up once, and what has no state not at all.
+    # Duplicates are looked up once, and partitions without a state not at all.
     keys = {
         SharePartitionKey(group_id, topic_id, index): None
         for _, topic_id, indexes in wanted
@@ -150,7 +146,9 @@ async def _summary(node: Node, key: SharePartitionKey) -> ShareStateSummary | Sh
 def _countable(
     found: Mapping[SharePartitionKey, ShareStateSummary | ShareStateError],
 ) -> Iterable[tuple[UUID, int]]:
-    """Return the partitions whose lag can be computed."""
+    """Return the partitions whose lag can be computed: the records after the start offset, without
+    those already done; -1 until a share-partition leader has reported that number.
+    """
     return [
         (key.topic_id, key.partition)
         for key, summary in found.items()
@@ -163,7 +161,7 @@ def _countable(
 def _partition(
     index: int, found: ShareStateSummary | ShareStateError | None, end_offset: int | None
 ) -> describing.DescribeShareGroupOffsetsResponsePartition:
-    """Return what is known. A partition that does not exist has no offset, nor an error."""
+    """Return the known state. A nonexistent partition has neither an offset nor an error."""
     if found is None:
         return describing.DescribeShareGroupOffsetsResponsePartition(
             index, start_offset=NO_START_OFFSET

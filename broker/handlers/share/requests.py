@@ -1,7 +1,4 @@
-"""What ShareFetch and ShareAcknowledge have in common: acknowledgements, and the end of a session.
-
-Source: Kafka `KafkaApis.handleAcknowledgements`, `validateAcknowledgementBatches`.
-"""
+"""Common parts of ShareFetch and ShareAcknowledge: acknowledgments, and the end of a session."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -26,13 +23,13 @@ from penstock.broker.partition.partition import Partition
 from penstock.controller.metadata.features import SHARE_VERSION
 
 RENEW_FROM: Final = 2
-"""First version of both requests in which locks can be renewed."""
+"""First version of both requests that can renew locks."""
 NO_TOPIC_ID: Final = UUID(int=0)
 
 
 def are_shares_on(node: Node) -> bool:
-    """Return whether the cluster has switched share groups on. Every request of theirs gets
-    UNSUPPORTED_VERSION otherwise, as in Kafka.
+    """Return whether share groups are enabled in the cluster. If not, all their requests get
+    UNSUPPORTED_VERSION, as in Kafka.
     """
     return node.image.features.level(SHARE_VERSION) >= 1
 
@@ -65,7 +62,7 @@ def unreadable_topics(
 async def find_unreadable_topics(
     node: Node, ctx: RequestContext, items: Iterable[TopicIdPartition]
 ) -> AbstractSet[UUID]:
-    """Do the same with turns for the event loop in between."""
+    """Do the same, yielding to the event loop."""
     if node.authorizer is None:
         return frozenset()
     topics = node.image.topics
@@ -143,7 +140,7 @@ def _are_valid(batches: Sequence[AcknowledgementBatch], type_max: int) -> bool:
 
 
 def find_partition(node: Node, item: TopicIdPartition) -> Partition | ErrorCode:
-    """Return the partition if this broker leads it and may answer for it."""
+    """Return the partition if this broker leads it and may respond for it."""
     topic = node.image.topics.by_id(item.topic_id)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -154,14 +151,16 @@ def find_partition(node: Node, item: TopicIdPartition) -> Partition | ErrorCode:
 
 
 async def end_session(node: Node, key: ShareSessionKey) -> None:
-    """Close the session of a member that leaves, and give back what it has."""
+    """Close the session of a member that leaves, and release its records."""
     session = node.share_sessions.close(key)
     if session is not None:
         await release(node, session)
 
 
 async def release(node: Node, session: ShareSession) -> None:
-    """Give back what the member of a closed session has, and forget a group that is gone."""
+    """Release the records of a member with a closed session, and remove a group that no longer
+    exists.
+    """
     group_id, member_id = session.key
     outcomes: list[Outcome] = []
     for item in session.partitions:

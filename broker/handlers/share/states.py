@@ -1,8 +1,6 @@
-"""The APIs of the share coordinator (KIP-932), which brokers call: map wire messages to and from
-`ShareCoordinator`, which has the rules.
-
-Each partition has a result of its own. The partitions of a request are written together.
-Source: Kafka `KafkaApis`, ShareCoordinatorService; KIP-932.
+"""APIs of the share coordinator (KIP-932), which brokers call: convert wire messages for
+`ShareCoordinator`. Each partition has its own result; all partitions of a request are written
+together.
 """
 
 import asyncio
@@ -38,7 +36,7 @@ _Result = TypeVar("_Result")
 
 
 class _Request(Protocol):
-    """Any of the requests."""
+    """Any of these requests."""
 
     group_id: str
     topics: Sequence[Any]
@@ -170,7 +168,7 @@ async def _run_all(
     answer: Callable[[int, _Found], _Result],
     refused: Callable[[int, int, str], _Result],
 ) -> list[tuple[UUID | None, list[_Result]]]:
-    """Begin a step for each partition, then wait for all of them; for brokers only. Returns the
+    """Start a step for each partition, then wait for all of them; for brokers only. Returns the
     results by topic.
     """
     may_run = allows_cluster(node, ctx, Operation.CLUSTER_ACTION)
