@@ -1,3 +1,1 @@
-"""A partition on its leader: the log over three streams, the producer state, and opening and
-closing.
-"""
+"""Partitions on their leader: the log over three streams, producer state, opening and closing."""

@@ -1,4 +1,4 @@
-"""Read what became of transactions from a txn stream. Layout: `stream.format.transaction_log`."""
+"""Read the outcomes of transactions from a txn stream (`stream.format.transaction_log`)."""
 
 from typing import Final, NamedTuple
 
@@ -17,9 +17,7 @@ _EVENTS_BYTES: Final = 64 * 1024
 
 
 class LogInconsistent(StreamError):
-    """Raised when streams and checkpoint contradict each other. The partition does not open;
-    nothing is guessed.
-    """
+    """Raised when streams and checkpoint contradict each other. The partition does not open."""
 
     def __init__(self, stream_id: StreamId, what: str) -> None:
         super().__init__(f"stream {stream_id}: {what}")
@@ -27,8 +25,8 @@ class LogInconsistent(StreamError):
 
 
 def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offset) -> None:
-    """Check that a walk over batches in memory advanced. Otherwise it would loop forever and block
-    the event loop. Raises LogInconsistent.
+    """Check that an iteration over batches in memory made progress. Otherwise it would loop forever
+    and block the event loop. Raises LogInconsistent.
     """
     if after <= before:
         raise LogInconsistent(
@@ -37,7 +35,7 @@ def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offs
 
 
 class TxnStream(NamedTuple):
-    """A txn stream as far as it may be read."""
+    """The readable part of a txn stream."""
 
     stream_id: StreamId
     start_offset: Offset
@@ -64,8 +62,8 @@ async def read_aborted(
 
 
 async def first_unstable_offset(storage: Storage, txn: TxnStream) -> Offset | None:
-    """Return the first offset of the earliest transaction that is open behind the last event, None
-    if none is. Costs one read of one block. Raises the errors of `Storage.read`.
+    """Return the first offset of the earliest transaction that is open after the last event, or
+    None. Costs one read of one block. Raises the errors of `Storage.read`.
     """
     if txn.end_offset <= txn.start_offset:
         return None

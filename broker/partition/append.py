@@ -1,14 +1,5 @@
-"""Append batches for many partitions as one group of the storage: one WAL object holds all of them
-or none.
-
-Invariants: everything is checked before anything changes, so a refused partition leaves no trace
-and a refused group changes nothing. A partition appears once in a group. A batch whose predecessor
-was refused is also refused (`RefusedBatches`). A refusal that clients treat as final and that
-depends on the end of the log requires a broker that leads alone (`broker.handlers.lease`).
-Transaction events for readers of the store are in the same group as their batch. An append is
-acknowledged only when it is durable; so is the repetition of a batch that is not durable yet.
-Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch.
-Source: Kafka `UnifiedLog.append`, KIP-98.
+"""Append batches of many partitions as one group of the storage, in one WAL object. No await. Costs
+25 us for one partition with one small batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,14 +29,14 @@ _NO_OFFSET: Final = Offset(-1)
 _DEPENDS_ON_END: Final = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_TXN_STATE}
 )
-"""Refusals that are wrong if a later leader has appended more. They write nothing, so the fence in
-the WAL does not protect them.
+"""Rejections that are wrong if a later leader has appended more. They write nothing, so the fence
+in the WAL does not protect them.
 """
 
 
 class CheckedBatch(NamedTuple):
-    """A producer's batch and what `validate_batch` returned for it. None: the request has no
-    records, which is refused.
+    """A producer's batch and the result of `validate_batch`. None: the request has no records,
+    which is rejected.
     """
 
     records: memoryview | None
@@ -53,8 +44,8 @@ class CheckedBatch(NamedTuple):
 
 
 Content: TypeAlias = CheckedBatch | memoryview | Marker | MirroredBatches
-"""A producer's batch, a batch of a coordinator, the marker that ends a transaction, or what a
-mirror sends.
+"""A producer's batch, a coordinator's batch, the marker that ends a transaction, or batches of a
+mirror.
 """
 
 
@@ -80,7 +71,7 @@ class AppendOutcome(Struct, eq=False, gc=False):
 
 
 class _Planned(Struct, eq=False, gc=False):
-    """header: None for the batches of a mirror."""
+    """header: None for mirrored batches."""
 
     partition: Partition
     header: BatchHeader | None
@@ -93,6 +84,11 @@ class _Planned(Struct, eq=False, gc=False):
 class PartitionAppend:
     """One append of a group. `outcomes` has one entry per part, in order. `settled` is called once,
     with this append, when all of them are final.
+
+    Everything is checked before anything changes, so a rejected partition or group leaves no trace.
+    A batch whose predecessor was rejected is also rejected (`RefusedBatches`). Transaction events
+    for readers of the store are in the same group as their batch. Appends, and repetitions of
+    batches, are acknowledged only when durable. A partition occurs once in a group.
     """
 
     __slots__ = (
@@ -123,9 +119,9 @@ class PartitionAppend:
         refusal: Refusal | None = None,
     ) -> None:
         """refused, leads_alone (as `Node.leads_alone`): None for batches without sequences.
-        from_coordinator: the append comes from this broker, whose transactional batches carry no
-        sequence. guard: see `PartitionLog.plan`. is_whole: append all parts or none. refusal:
-        what the check of schemas found; batches that are in the log already are answered
+        from_coordinator: the append comes from this broker, whose transactional batches have no
+        sequence. guard: see `PartitionLog.plan`. is_whole: append all parts or none. refusal: the
+        result of the schema check; batches that are already in the log are acknowledged
         nevertheless.
         """
         self.outcomes: list[AppendOutcome] = []
@@ -143,8 +139,8 @@ class PartitionAppend:
     def run(
         self, storage: Storage, parts: Sequence[tuple[Partition, Content]], now_ms: Millis
     ) -> None:
-        """Append the parts that are accepted. Does not wait; `settled` may already have been called
-        on return.
+        """Append the accepted parts. Does not wait; `settled` may already have been called on
+        return.
         """
         for partition, content in parts:
             self._plan(partition, content, now_ms)
@@ -229,7 +225,7 @@ class PartitionAppend:
     def _with_refusal(
         self, plan: BatchHeader | KnownBatch | Refusal
     ) -> BatchHeader | KnownBatch | Refusal:
-        """Return the refusal by the schemas instead of the plan, if it says more."""
+        """Return the schema rejection instead of the plan, if it is more specific."""
         if self._refusal is None or isinstance(plan, KnownBatch):
             return plan
         is_damaged = self._refusal.code is ErrorCode.CORRUPT_MESSAGE
@@ -249,8 +245,8 @@ class PartitionAppend:
         return next(filter(None, reasons), None)
 
     def _final_or_retriable(self, plan: Refusal) -> tuple[ErrorCode, str]:
-        """Return code and message of a refusal. They are retriable if a later leader may know
-        better.
+        """Return code and message of a rejection. They are retriable if a later leader may decide
+        differently.
         """
         if plan.code not in _DEPENDS_ON_END or self._leads_alone is None or self._leads_alone():
             return plan.code, plan.message
@@ -334,7 +330,7 @@ class PartitionAppend:
 
     def _on_durable(self, error: Exception | None) -> None:
         if error is not None:
-            # The records may be durable. The producer learns it when it repeats the batch, here or
+            # The records may be durable. The producer learns it when it retries the batch, here or
             # at the next leader.
             self._fail_all(error)
         for partition, planned in self._planned.items():
@@ -358,8 +354,8 @@ class PartitionAppend:
     def _settle_one(self) -> None:
         self._pending_count -= 1
         if self._pending_count == 0:
-            # The callback refers to this group. Keeping it would be a reference cycle, and the
-            # request's bytes would wait for the garbage collector.
+            # The callback refers to this group. Keeping it would be a reference cycle, so the
+            # request would stay in memory until the next garbage collection.
             settled, self._settled = self._settled, None
             assert settled is not None, "it is called once"
             settled(self)

@@ -1,8 +1,6 @@
 """Limit the bytes of concurrent cold reads of a broker, so that a hundred lagging consumers do not
-fill its memory.
-
-Invariant: the granted bytes never exceed the limit, except for a single reader that requests more.
-Grants follow the order of requests.
+exhaust its memory. A single reader may exceed the limit. Reads are admitted in the order of
+requests.
 """
 
 import asyncio
@@ -19,7 +17,7 @@ class ByteLimiter:
 
     @asynccontextmanager
     async def hold(self, size_bytes: int) -> AsyncGenerator[None]:
-        """Wait until so many bytes are free. No time limit here: the caller has one."""
+        """Wait until this many bytes are free, without a timeout."""
         wanted = min(size_bytes, self._limit_bytes)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((wanted, turn))

@@ -1,9 +1,6 @@
-"""Decide which compacted logs are due for cleaning.
+"""Decide which compacted logs are due for log compaction. Pure.
 
-Pure. As in Kafka, a log is due when the share of its bytes that were appended since the last pass
-exceeds `min.cleanable.dirty.ratio`, or when a record waits longer than `max.compaction.lag.ms`.
-Penstock has no segments: a pass may clean everything up to the last stable offset.
-Source: Kafka `LogCleanerManager.grabFilthiestCompactedLog`, `LogToClean`; KIP-354.
+Penstock has no segments: a pass may compact everything up to the last stable offset.
 """
 
 from collections.abc import Mapping
@@ -30,7 +27,7 @@ class CleaningPolicy:
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "CleaningPolicy | None":
-        """Return the policy of a topic, None if `cleanup.policy` does not contain compact."""
+        """Return the policy of a topic, or None if `cleanup.policy` does not contain compact."""
         if "compact" not in cleanup_policies(configs):
             return None
 
@@ -47,8 +44,8 @@ class CleaningPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DirtyPart:
-    """What is behind the cleaned part of a log of `log_bytes`. since_ms: when this broker first saw
-    it.
+    """The part of a log of `log_bytes` after its compacted part. since_ms: when this broker first
+    saw it.
     """
 
     log_bytes: int
@@ -56,7 +53,7 @@ class DirtyPart:
     since_ms: Millis
 
     def plus(self, size_bytes: int) -> "DirtyPart":
-        """Return the dirty part with so much appended."""
+        """Return the dirty part after another append."""
         return DirtyPart(self.log_bytes + size_bytes, self.dirty_bytes + size_bytes, self.since_ms)
 
     @property
@@ -65,10 +62,12 @@ class DirtyPart:
 
 
 def is_due(dirty: DirtyPart, policy: CleaningPolicy, now_ms: Millis) -> bool:
-    """Return whether a log is due for cleaning.
+    """Return whether a log is due, as in Kafka: the fraction of bytes appended since the last pass
+    exceeds `min.cleanable.dirty.ratio`, or a record waits longer than `max.compaction.lag.ms`
+    (KIP-354).
 
-    Records younger than `min.compaction.lag.ms` stay, so a log that was dirty for a shorter time
-    has nothing to clean.
+    Records younger than `min.compaction.lag.ms` are not compacted, so a log that has been dirty for
+    less time is not due.
     """
     if dirty.dirty_bytes <= 0:
         return False

@@ -1,15 +1,8 @@
-"""Read a partition that another broker leads, as far as its records are in objects.
+"""Read the committed objects of a partition with another leader.
 
-Any broker can: the metadata say which objects hold the log, and everything in them is below the
-high watermark of every leader. Brokers in the rack of a client serve it what is cold for the
-leader, so that these bytes do not cross racks (KIP-392).
-
-Invariants: an answer never passes the committed end of this broker's image, and for committed reads
-never the last stable offset there: the events of transactions are committed together with the
-batches that cause them, so what the newest committed event says is true of the committed log. Log
-start and committed end may be older than the leader's. Nothing here decides that an offset is out
-of range: the leader does.
-Must not: cache anything, or wait for records.
+The objects are in the metadata, and everything in them is below the leader's high watermark.
+Brokers in the rack of a client serve reads that are cold for the leader, to avoid traffic between
+racks (KIP-392).
 """
 
 from collections.abc import Sequence
@@ -37,8 +30,8 @@ from penstock.stream.storage import Storage
 
 @dataclass(slots=True)
 class CommittedReads:
-    """Counters; they only grow. sent: fetches of partitions led here that another broker should
-    serve. records, size_bytes: of partitions that other brokers lead.
+    """Counters; they never decrease. sent: fetches of partitions led here that were redirected to
+    another broker. records, size_bytes: of partitions with other leaders.
     """
 
     sent: int = 0
@@ -49,7 +42,9 @@ class CommittedReads:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPartition:
-    """The committed part of a log at one moment, for one read."""
+    """The committed part of a log at one moment, for one read. Log start and committed end may be
+    older than the leader's. Only the leader decides that an offset is out of range.
+    """
 
     key: PartitionKey
     leader: BrokerIncarnation
@@ -61,15 +56,18 @@ class CommittedPartition:
     storage: Storage
 
     async def last_stable_offset(self) -> Offset:
-        """Return the end of what is decided in the committed part. Costs at most one GET. Raises
-        the errors of `Storage.read`.
+        """Return the last stable offset of the committed part. Costs at most one GET. Raises the
+        errors of `Storage.read`.
+
+        Transaction events are committed together with the batches that cause them, so the newest
+        committed event describes the committed log.
         """
         unstable = await first_unstable_offset(self.storage, self.txn)
         return self.committed_end if unstable is None else min(unstable, self.committed_end)
 
     async def read(self, offset: Offset, end_offset: Offset, max_bytes: int) -> Sequence[Buffer]:
-        """Return whole batches, the first one regardless of its size. Passes over batches without
-        records, as `Partition.read`. Raises the errors of `Storage.read`.
+        """Return whole batches, the first one regardless of its size. Skips empty batches, like
+        `Partition.read`. Raises the errors of `Storage.read`.
         """
         return await read_records(self.storage, self.data_stream_id, offset, end_offset, max_bytes)
 
@@ -83,8 +81,8 @@ class CommittedPartition:
 def committed_partition(
     image: MetadataImage, storage: Storage, partition: PartitionMetadata
 ) -> CommittedPartition | None:
-    """Return the committed part of a partition, or None while it has no leader: clients that ask
-    for it then have to learn of the next one.
+    """Return the committed part of a partition, or None while it has no leader: clients then have
+    to look up the next one.
     """
     data = image.streams.get(partition.data_stream_id)
     txn = image.streams.get(partition.txn_stream_id)

@@ -1,10 +1,5 @@
-"""Count the bytes that a parked fetch waits for.
-
-Invariant: a fetch wakes once, when the bytes that became readable since it parked reach the missing
-number, or on a problem in one of its partitions. There is no polling: partitions call `progressed`
-when their high watermark advances.
-Must not: read data or know time; the caller owns the deadline.
-Source: Kafka `DelayedFetch`.
+"""Count the bytes that a parked fetch waits for, like Kafka's `DelayedFetch`. Partitions call
+`progressed` when their high watermark advances.
 """
 
 from collections.abc import Callable
@@ -30,7 +25,7 @@ class FetchWait:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Wake the fetch now: there is an error, or all bytes are available."""
+        """Wake the fetch now, because of an error or because all bytes are available."""
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()

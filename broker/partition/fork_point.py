@@ -1,15 +1,8 @@
-"""Find where a partition can be forked, and end what a fork, or a topic that came back after its
-deletion, has inherited.
+"""Find fork points, and abort the transactions inherited by a fork or by a restored topic.
 
-A fork is left at the border of a batch, and refers to committed objects only. What was open there,
-its source may still commit; the fork cannot, because the producer does not know it. So the first
-leader of a fork aborts those transactions, and forgets the sequences of the source's producers: a
-producer that writes to the fork begins at 0. A topic that came back has lost what was not committed
-when it was deleted: its coordinators have forgotten it as a part of their transactions.
-
-Invariant: the fork point describes exactly the batches below it, whatever is appended meanwhile.
-Must not: commit or upload (the caller does, before it looks for the point).
-Source: none in Kafka; the rules of transactions are those of KIP-98.
+A fork ends at a batch boundary in committed objects. The source may still commit its open
+transactions, but the fork cannot, because their producers do not write to it. A restored topic has
+lost what was uncommitted when it was deleted.
 """
 
 from collections.abc import Sequence
@@ -35,8 +28,8 @@ _EVENTS_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WantedPoint:
-    """Where a partition is to be forked: before `offset`, or before the first record that is not
-    older than `timestamp_ms`. Both -1: at the high watermark.
+    """Where to fork a partition: before `offset`, or before the first record with at least
+    `timestamp_ms`. Both -1: at the high watermark.
     """
 
     offset: int = AT_END
@@ -46,12 +39,12 @@ class WantedPoint:
 async def find_fork_point(
     storage: Storage, partition: Partition, wanted: WantedPoint, high_watermark: Offset
 ) -> ForkedPartition:
-    """Return the last border of a batch at or below what is wanted, with what the fork needs to
-    know.
+    """Return the last batch boundary at or below the requested position, with the state that the
+    fork needs.
 
-    high_watermark: at most the committed end; the fork ends there or below. Costs a look-up of the
-    timestamp, and up to three reads. Raises OffsetOutOfRange for an offset outside of the log, and
-    the errors of `Storage.read`.
+    high_watermark: at most the committed end; the fork ends there or below. Costs a timestamp
+    lookup, and up to three reads. Raises OffsetOutOfRange for an offset outside the log, and the
+    errors of `Storage.read`.
     """
     data = partition.log.data
     start, end, object_id = data.start_offset, high_watermark, NO_OBJECT
@@ -81,10 +74,11 @@ async def find_fork_point(
 async def _unstable_at(
     storage: Storage, log: PartitionLog, end_offset: Offset
 ) -> tuple[Offset, Offset]:
-    """Return the first offset of the transactions that are open at `end_offset` (at least that if
-    none is), and the end of the txn stream of a fork there: that of the last event below.
+    """Return the first offset of the transactions that are open at `end_offset` (at least
+    `end_offset` if there are none), and the end of the fork's txn stream: that of the last event
+    below.
 
-    If that event is trimmed, a transaction may be open since before the log start.
+    If that event is trimmed, a transaction may have been open since before the log start.
     """
     txn, position = log.txn, min(end_offset, log.txn.confirmed_offset)
     while position > txn.start_offset:
@@ -114,8 +108,8 @@ async def _unstable_at(
 
 
 def inherited_transactions(partition: Partition) -> Sequence[int]:
-    """Return the producers whose transaction is open and began before the fork, or before the topic
-    was deleted and came back.
+    """Return the producers with an open transaction that began before the fork, or before the topic
+    was deleted and restored.
     """
     fork = partition.record.fork
     end = max(NO_OFFSET if fork is None else fork.end_offset, _undeleted_offset(partition))
@@ -129,8 +123,8 @@ def inherited_transactions(partition: Partition) -> Sequence[int]:
 
 
 def _undeleted_offset(partition: Partition) -> int:
-    """Return the offset at which the topic came back; `NO_OFFSET` if it never did, or if only later
-    records are left, whose leader has ended what was open.
+    """Return the offset at which the topic was restored; `NO_OFFSET` if it never was, or if only
+    later records are left, whose leader has ended the open transactions.
     """
     since = partition.record.undeleted_epoch
     for at, (epoch, start_offset) in enumerate(partition.log.epochs.entries if since >= 0 else ()):
@@ -140,13 +134,13 @@ def _undeleted_offset(partition: Partition) -> int:
 
 
 def end_inherited(storage: Storage, partition: Partition, now_ms: Millis) -> None:
-    """Append abort markers for the transactions that were open where the fork was made, or when the
-    topic was deleted. Does not wait for them: nothing of them is stable until they are durable.
+    """Append abort markers for the transactions that were open at the fork point, or when the topic
+    was deleted. Does not wait: none of them is stable until the markers are durable.
 
-    The coordinator of a topic that came back may still know the transaction, and the producer may
-    go on with it: the marker fences it, so that no transaction is committed in part.
+    The coordinator of a restored topic may still know the transaction, and the producer may
+    continue it: the marker fences it, so that no transaction is committed in part.
 
-    May be repeated at each opening. Raises KafkaError if a marker is refused.
+    May be repeated at each opening. Raises KafkaError if a marker is rejected.
     """
     fences = partition.record.undeleted_epoch >= 0
     for producer_id in inherited_transactions(partition):

@@ -1,8 +1,5 @@
-"""One partition that this broker serves or will serve: how far it is, why it fails to open, and the
-requests that are parked for it.
-
-Must not: decide whether it is opened or closed, or answer requests.
-Source: Kafka `HostedPartition`.
+"""One partition that this broker serves or will serve: its state, its last failure to open, and
+parked requests.
 """
 
 from collections.abc import Callable
@@ -19,7 +16,7 @@ OpenCallback: TypeAlias = Callable[[Partition | ErrorCode], None]
 
 
 class HostedPartition:
-    """A partition that is open here or will be. `busy` is True while an operation runs for it."""
+    """A partition that is or will be open here. `busy` is True while an operation runs on it."""
 
     __slots__ = (
         "_error",
@@ -54,7 +51,7 @@ class HostedPartition:
 
     @property
     def is_failing(self) -> bool:
-        """Return True if the partition fails to open, also while the next attempt runs."""
+        """Return True if the partition fails to open, also during the next attempt."""
         return self.attempts_count > 0 and not self.is_open
 
     @property
@@ -74,7 +71,7 @@ class HostedPartition:
         self._error = error
 
     def failure(self, now_s: float) -> FailingPartition:
-        """Return how long and why the partition fails to open. Call it only if `is_failing`."""
+        """Return how long and why the partition has failed to open. Requires `is_failing`."""
         return FailingPartition(
             topic_id=self.key.topic_id,
             partition=self.key.partition,
@@ -84,9 +81,7 @@ class HostedPartition:
         )
 
     def park(self, callback: OpenCallback) -> Callable[[], None]:
-        """Keep the callback of a request behind the earlier ones. Returns a function that drops
-        it.
-        """
+        """Park the callback of a request after earlier ones. Returns a function that removes it."""
         self._parked.append(callback)
 
         def cancel() -> None:
@@ -96,6 +91,6 @@ class HostedPartition:
         return cancel
 
     def take_parked(self) -> list[OpenCallback]:
-        """Return the parked callbacks in the order of arrival. None is left."""
+        """Remove and return the parked callbacks in the order of arrival."""
         parked, self._parked = self._parked, []
         return parked

@@ -1,11 +1,8 @@
-"""The start offset of each leader epoch of a partition. Clients use it after a change of leader to
-find out whether the log was truncated.
+"""The start offset of each leader epoch of a partition, from which clients detect truncation after
+a leader change (KIP-101, KIP-320).
 
-Invariant: epochs and start offsets both grow strictly along the chain. Nothing is ever truncated,
-so the chain grows only at its end and loses entries at its beginning when the log start moves.
-Must not: know batches or streams.
-
-Source: Kafka `LeaderEpochFileCache`; KIP-101, KIP-320.
+Epochs and start offsets increase strictly. Nothing is ever truncated, so entries are only added at
+the end, and removed at the start when the log start advances.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +36,7 @@ class LeaderEpochs:
         self._entries.append((epoch, start_offset))
 
     def trim(self, log_start_offset: Offset) -> None:
-        """Drop epochs that end at or below the log start. The one that covers it now begins
+        """Drop epochs that end at or below the log start. The one that contains it now begins
         there.
         """
         dropped_count = 0
@@ -54,7 +51,7 @@ class LeaderEpochs:
 
     def end_offset(self, epoch: int, log_end_offset: Offset) -> tuple[int, int]:
         """Return the greatest epoch <= `epoch` and its end offset; (-1, -1) if `epoch` is newer
-        than all known ones, or -1, which is none. Other negative ones are older than all.
+        than all known ones, or -1. Other negative epochs are older than all.
         """
         if not self._entries or epoch > self._entries[-1][0] or epoch == _NO_EPOCH:
             return _NO_EPOCH, -1
@@ -68,7 +65,7 @@ class LeaderEpochs:
         raise AssertionError("the chain covers every epoch between its ends")
 
     def epoch_at(self, offset: Offset) -> int:
-        """Return the epoch of the record at `offset`; -1 if the chain begins after it."""
+        """Return the epoch of the record at `offset`; -1 if the first epoch begins after it."""
         for epoch, start_offset in reversed(self._entries):
             if start_offset <= offset:
                 return epoch

@@ -1,17 +1,7 @@
-"""Determine the leader that clients get for a partition. While it moves or its leader is dead, that
-is the broker that will lead next.
-
-Why so early: the target parks requests until it has opened the partition. A client that goes there
-immediately waits only for the move or the recovery, not for its next metadata refresh, which can be
-a second away after half a second without a leader (librdkafka doubles its pauses). If the election
-ends differently (the target died), the client gets an error or no answer and refreshes. The epoch
-in the answer is the one that the election will begin.
-A broker whose process has died (`gone`, see `broker.network.peer_watch`) is skipped before the
-controller has fenced it. The epoch stays as it is then, because that election may not come.
-
-Invariant: only brokers that are alive in the image are named. The prediction follows
-`controller.managers.elections` without its count of leaders: if no candidate can be elected, none
-is named.
+"""Determine the leader returned to clients. While a partition moves or its leader is dead, that is
+its next leader. The target parks early requests, so these clients only wait for the move or the
+recovery, instead of retrying metadata refreshes for up to a second. If another broker is elected,
+the client gets an error or no response and refreshes.
 """
 
 from collections.abc import Collection, Iterable
@@ -23,7 +13,7 @@ from penstock.controller.metadata.topics import NO_LEADER, PartitionMetadata, is
 from penstock.stream.ports import BrokerIncarnation
 
 Gone: TypeAlias = Collection[BrokerIncarnation]
-"""The brokers whose process has died, as far as this broker can see."""
+"""Returns the brokers whose process has died, as far as this broker can detect it."""
 
 
 class AnnouncedLeader(NamedTuple):
@@ -34,7 +24,13 @@ class AnnouncedLeader(NamedTuple):
 def announced_leader(
     image: MetadataImage, partition: PartitionMetadata, gone: Gone = frozenset()
 ) -> AnnouncedLeader | None:
-    """Return the leader to name, or None if there is none and the next one is unknown."""
+    """Return the live leader to announce, or None if there is none and the next one is unknown.
+
+    Predicts `controller.managers.elections`, apart from its leader counts, with the epoch of that
+    election. Brokers whose process has died (`gone`, see `broker.network.peer_watch`) are skipped
+    before the controller fences them; the epoch then stays the same, because that election may not
+    happen.
+    """
     leader = leader_of(partition)
     is_certain = is_moving(partition) or not image.nodes.is_alive(leader)
     if not is_certain and leader not in gone:
@@ -51,8 +47,8 @@ def is_next_leader(
     node_id: NodeId,
     gone: Gone = frozenset(),
 ) -> bool:
-    """Return True if the next election will make this broker the leader, as far as the image and
-    `gone` show. It then parks early requests.
+    """Return True if the next election will make this broker the leader, according to the image and
+    `gone`. It then parks early requests.
     """
     leader = leader_of(partition)
     if not is_moving(partition) and image.nodes.is_alive(leader) and leader not in gone:

@@ -1,10 +1,7 @@
-"""Measure the load of this broker's partitions and the latency of its appends.
+"""Measure the load of this broker's partitions and the latency of its appends. Pure.
 
 The hot path only adds to integer counters of `Partition`; rates are computed here every few
-seconds. Invariants: a rate is the decayed mean over the observed time, so a partition observed for
-one second also has a rate, a less certain one. At most `PARTITIONS_PER_REPORT_MAX` partitions,
-the busiest, are listed; the others are summed. Samples are bounded. Pure: the time is an argument.
-Source: Cruise Control's metrics reporter; the load averages of Unix.
+seconds.
 """
 
 from collections.abc import Generator, Sequence
@@ -20,8 +17,8 @@ from penstock.broker.partition.partition import Partition
 from penstock.controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad
 
 DECAY_S: Final = 5.0
-"""Time after which a sample counts for a third. A shorter time follows the load faster but is more
-sensitive to noise.
+"""Time after which the weight of a sample drops to a third. A shorter time follows the load faster
+but is more sensitive to noise.
 """
 SAMPLES_MAX: Final = 4_096
 STEP_COUNT: Final = 100
@@ -62,7 +59,9 @@ class _Rate:
 
 
 class LoadMeter:
-    """Rates of the partitions that are open here."""
+    """Rates of the partitions that are open here: decayed means over the observed time, so a
+    partition observed for one second also has a rate.
+    """
 
     def __init__(self, now: float) -> None:
         self._sampled_at = now
@@ -71,9 +70,9 @@ class LoadMeter:
     def sample(
         self, partitions: Sequence[Partition], now: float
     ) -> Generator[None, None, tuple[list[PartitionLoad], Load, int]]:
-        """Return (the busiest partitions, the sum of the others, their number). now: monotonic
-        seconds. O(partitions): 4 to 8 us per partition with a load, 0.4 us per other one, with a
-        pause every STEP_COUNT partitions.
+        """Return (the `PARTITIONS_PER_REPORT_MAX` busiest partitions, the sum of the others, their
+        number). now: monotonic seconds. O(partitions): 4 to 8 us per partition with load, 0.4 us
+        per idle one, with a pause every STEP_COUNT partitions.
         """
         before, self._sampled_at = self._sampled_at, now
         elapsed_s = max(now - before, 1e-3)
@@ -123,8 +122,8 @@ def _sum(loads: list[Load]) -> Load:
 
 
 class AppendTimes:
-    """Times from append to acknowledgement. A pending append counts with its age, so a hanging
-    store shows immediately.
+    """Times from append to acknowledgment. A pending append counts with its age, so a hanging store
+    is visible immediately.
     """
 
     def __init__(self) -> None:
@@ -136,7 +135,7 @@ class AppendTimes:
         self._waiting[append] = now
 
     def end(self, append: object, now: float, *, counts: bool = True) -> None:
-        """End an append. counts: False for a refused append, which says nothing about
+        """End an append. counts: False for a rejected append, which says nothing about
         durability.
         """
         began = self._waiting.pop(append)

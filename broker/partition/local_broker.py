@@ -1,7 +1,5 @@
-"""The broker as its partitions and coordinators see it: identity, led partitions, and whether it
+"""The broker as seen by its partitions and coordinators: identity, led partitions, and whether it
 may write.
-
-Must not: import a handler or `broker.node`.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -35,8 +33,8 @@ class LocalBroker(Protocol):
 
     @property
     def image(self) -> "MetadataImage":
-        """Return the follower's image. It is mutable and includes the changes of every answered RPC
-        of this broker. Do not keep parts of it across an await.
+        """Return the follower's image. It is mutable and includes the changes of every acknowledged
+        RPC of this broker. Do not keep parts of it across an await.
         """
         ...
 
@@ -52,19 +50,19 @@ class LocalBroker(Protocol):
     def now_ms(self) -> Millis: ...
 
     def connect_peers(self) -> "PeerConnections":
-        """Return connections to the other brokers, which the caller closes."""
+        """Return connections to the other brokers, to be closed by the caller."""
         ...
 
     def can_write(self) -> bool:
-        """Return False once the session is lost or the broker met a fence: it may not acknowledge
-        or read any more (`broker.handlers.lease`).
+        """Return False once the session is lost or the broker has found a fence: it may not
+        acknowledge or read any more (`broker.handlers.lease`).
         """
         ...
 
     @property
     def gone(self) -> Gone:
-        """Return the brokers whose process has died before the controller has fenced them. For the
-        choice of the leader that clients get.
+        """Return the brokers whose process has died before the controller has fenced them, for the
+        choice of the announced leader.
         """
         ...
 

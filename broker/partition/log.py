@@ -1,18 +1,5 @@
-"""The log of an open partition. A data stream has Kafka's offsets, a meta stream holds checkpoints,
-and a txn stream records transactions.
-
-A checkpoint holds the producers, the leader epochs and the recovery offset: the state of everything
-below that offset. It is appended after the data that it describes, through the same ordered WAL, so
-a durable checkpoint never describes lost data. Opening restores the newest checkpoint and reads
-headers from the recovery offset to the end. After a clean close that range is empty; after a crash
-it holds what was appended since the last checkpoint. There is no clean-shutdown flag, and opening
-writes nothing. A txn stream event is in the same group as the batch that causes it; opening does
-not read that stream.
-
-Invariant: `plan` changes nothing. `assign_offsets` and `appended` follow a successful plan in one
-step of the event loop.
-Must not: wait for durability or know clients (`Partition` does).
-Source: AutoMQ `ElasticLog`, `ElasticLogLoader`; KIP-98 (producer state).
+"""The log of an open partition: a data stream with Kafka's offsets, a meta stream of checkpoints,
+and a txn stream of transaction events.
 """
 
 from dataclasses import dataclass
@@ -95,16 +82,16 @@ class LogConfig:
     checkpoint. Limits the scan after a crash: 64 MiB take 0.3 s to read, shared by the new leaders.
     """
     producers_count_max: int = PRODUCERS_COUNT_MAX
-    """Maximum number of producers remembered per partition: 35 MiB if all of them are silent, and a
-    checkpoint of 10 MB. Beyond it the longest inactive one is forgotten early, which is an alert.
+    """Maximum number of producers tracked per partition: 35 MiB if all of them are idle, and a
+    checkpoint of 10 MB. Beyond it, the longest inactive one is dropped early, which is an alert.
     """
     producer_silent_ms: int = 86_400_000
-    """`producer.id.expiration.ms`: a producer without writes for this long is forgotten, unless its
+    """`producer.id.expiration.ms`: a producer without writes for this long is dropped, unless its
     transaction is open. May change at any time.
     """
     open_transactions_count_max: int = 2_000
-    """Open transactions per partition. Further ones are refused with a retriable error. Less than
-    the number of producers, so that some producers may be forgotten.
+    """Open transactions per partition. Further ones are rejected with a retriable error. Less than
+    the number of producers, so that some producers can always be dropped.
     """
 
 
@@ -145,7 +132,7 @@ class PartitionLog:
         """Bytes appended since the last checkpoint."""
         self.cleaned = CleanedPart()
         self.dirty_since_ms: Millis | None = None
-        """When the cleaner of this broker first saw records behind the cleaned part."""
+        """When this broker first saw records after the compacted part."""
         self._config = config
         self._leader_epoch = data.epoch
         self._reported_dropped_count = 0
@@ -164,10 +151,12 @@ class PartitionLog:
         guard: Guard | None = None,
     ) -> BatchHeader | KnownBatch | Refusal:
         """Return the header for `assign_offsets`, the known batch that `records` repeats, or a
-        refusal. Changes nothing.
+        rejection. Changes nothing.
+
+        `assign_offsets` and `appended` must follow a successful plan without an await.
 
         verdict: of `validate_batch`, if it was called before; the records are not checked here.
-        guard: what lets the first batch of a transaction in; None: nothing is required.
+        guard: what admits the first batch of a transaction; None: nothing is required.
         """
         header = verdict
         if header is None:
@@ -191,7 +180,7 @@ class PartitionLog:
         return Refusal(found, self._reason(found, header))
 
     def _reason(self, code: ErrorCode, header: BatchHeader) -> str:
-        """Return why the state of its producer refuses a batch."""
+        """Return why the producer state rejects a batch."""
         producer_id, epoch, sequence = (
             header.producer_id,
             header.producer_epoch,
@@ -213,7 +202,7 @@ class PartitionLog:
         self, marker: Marker, now_ms: Millis
     ) -> tuple[memoryview, BatchHeader | KnownBatch | Refusal]:
         """Return the control batch that ends a producer's transaction, with its header for
-        `assign_offsets`, a repetition, or a refusal.
+        `assign_offsets`, a repetition, or a rejection.
 
         Changes nothing. The `KnownBatch` of a repetition ends at or after the marker that ended the
         transaction.
@@ -239,7 +228,7 @@ class PartitionLog:
 
     def plan_mirrored(self, content: MirroredBatches) -> Positions | KnownBatch | Refusal:
         """Return the batches for `mirrored_entries`, the known batch that they repeat, or a
-        refusal. Changes nothing.
+        rejection. Changes nothing.
         """
         return plan_mirrored(content, self.rules, self.data.next_offset)
 
@@ -297,7 +286,7 @@ class PartitionLog:
     ) -> None:
         """Update the state after the storage accepted the batch at `base_offset`.
 
-        timestamp_ms: the newest timestamp of the batch, as it is in the log.
+        timestamp_ms: the newest timestamp of the batch in the log.
         """
         self.dirty_bytes += header.size_bytes
         if marker is not None:
@@ -322,8 +311,11 @@ class PartitionLog:
                 self.transactions.begin(header.producer_id, base_offset)
 
     def checkpoint(self, now_ms: Millis) -> AppendEntry:
-        """Return an entry with the state of everything appended so far. Append it to the meta
-        stream in the same step of the event loop.
+        """Return an entry with the state of everything appended so far: the producers, the leader
+        epochs and the recovery offset. Append it to the meta stream without an await.
+
+        It follows the data that it describes in the same ordered WAL, so a durable checkpoint never
+        describes lost data.
         """
         self.producers.expire(now_ms, self._config.producer_silent_ms)
         self.epochs.trim(self.data.start_offset)
@@ -346,7 +338,7 @@ class PartitionLog:
                 stream_id=self.data.stream_id,
                 count=dropped,
                 limit=self._config.producers_count_max,
-                effect="a batch that one of them repeats may be stored twice",
+                effect="a batch that one of them retries may be stored twice",
             )
 
     @property
@@ -420,9 +412,12 @@ async def restore_log(
     now_ms: Millis,
     fork: ForkPoint | None = None,
 ) -> PartitionLog:
-    """Restore the log from its open streams. Costs one read after a clean close, otherwise also the
-    headers since the last checkpoint. A fork without a checkpoint of its own costs the headers of
-    the transactions that were open where it was made.
+    """Restore the log from its open streams: the newest checkpoint, then batch headers from the
+    recovery offset to the end. Nothing is written, and the txn stream is not read.
+
+    Costs one read after a clean close, otherwise also the headers since the last checkpoint. A fork
+    without its own checkpoint costs the headers of the transactions that were open at the fork
+    point.
 
     Raises MetaCorrupt or LogInconsistent (fail closed), and the errors of `Storage.read`
     (retriable).
@@ -438,7 +433,8 @@ async def restore_log(
     if recovery_offset > data.next_offset:
         raise LogInconsistent(
             data.stream_id,
-            f"the checkpoint is of offset {recovery_offset}, the log ends at {data.next_offset}",
+            f"the checkpoint is at offset {recovery_offset}, but the log ends at"
+            f" {data.next_offset}",
         )
     if recovery_offset < data.next_offset:
         try:
@@ -455,7 +451,7 @@ async def restore_log(
 
 
 def _restore_checkpoint(log: PartitionLog, fork: ForkPoint | None) -> Offset:
-    """Restore the state of the newest checkpoint, or of a fork that has none. Returns the recovery
+    """Restore the state of the newest checkpoint, or of a fork without one. Returns the recovery
     offset.
 
     Raises MsgspecError.
@@ -487,7 +483,7 @@ async def _scan(
         before = offset
         for chunk in await storage.read(data.stream_id, offset, end, _SCAN_BYTES):
             for at, header in iter_headers(chunk):
-                # The log may begin inside of a batch, which may have begun a transaction.
+                # The log may begin inside a batch, which may have begun a transaction.
                 if header.next_offset > offset:
                     batch = memoryview(chunk)[at : at + header.size_bytes]
                     _replay(log, batch, header, now_ms)

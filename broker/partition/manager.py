@@ -1,18 +1,5 @@
 """Open and close partitions so that this broker serves exactly those that the metadata image
 assigns to this incarnation.
-
-Level-triggered: an image change only selects partitions to check. The action follows from the image
-and from what is open now. At most one operation runs per partition, and the partition is checked
-again when it ends. So a leadership that changed twice meanwhile, a lost reply or a failed open
-needs no special case. Opens and closes are batched: a thousand partitions take a few RPCs.
-
-Invariants: `get` finds a partition only while it may be served. Parked requests run in the order of
-arrival, before any later request finds the partition. Listeners get "opened" and "closed" strictly
-in turn. A partition that moves here, or whose dead leader this broker will follow, is hosted
-already, so that requests that clients send before the election wait here in order.
-Must not: append records, or block the image's thread (everything that waits is a task).
-Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft
-`BrokerMetadataPublisher`.
 """
 
 import asyncio
@@ -70,8 +57,8 @@ _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _CHECKPOINT_INTERVAL_S: Final = 1.0
 _FULL_CHECKPOINT_INTERVALS: Final = 30
-"""Every so many intervals, partitions with little new data get a checkpoint too, all together in
-one group.
+"""After this many intervals, partitions with little new data also get a checkpoint, all in one
+group.
 """
 
 
@@ -82,6 +69,17 @@ leading the partition. Must not block.
 
 
 class PartitionManager:
+    """Level-triggered: an image change only selects partitions to check. The action follows from
+    the image and from what is open now, with at most one operation per partition, and the partition
+    is checked again afterwards. So a leadership that changed twice meanwhile, a lost response or a
+    failed open needs no special case.
+
+    `get` returns a partition only while it may be served. Parked requests run in the order of
+    arrival, before later requests. Listeners get "opened" and "closed" alternately. A partition
+    that is moving here, or whose dead leader this broker will replace, is already hosted, so that
+    early requests wait here in order.
+    """
+
     def __init__(
         self,
         me: BrokerIncarnation,
@@ -109,7 +107,7 @@ class PartitionManager:
         self._served: dict[tuple[str, int], Partition] = {}
         self._listeners: list[LeaderChangeListener] = []
         self.cold_reads = ByteLimiter(COLD_BYTES_MAX)
-        """Limits the cold bytes that all fetches read at the same time."""
+        """Limits the concurrent cold reads of all fetches."""
         self.committed_reads = CommittedReads()
         self.append_times = AppendTimes()
         self.refused = RefusedBatches()
@@ -131,10 +129,10 @@ class PartitionManager:
         self._released = asyncio.Event()
 
     def reconfigure(self, *, producer_silent_ms: int) -> None:
-        """Forget producers that were silent for so long from the next checkpoints on."""
+        """Drop producers that were idle for this long, from the next checkpoints on."""
         self._log_config.producer_silent_ms = producer_silent_ms
 
-    # --- for handlers -----------------------------------------------------------------------------
+    # --- handlers ---------------------------------------------------------------------------------
 
     def get(self, topic_name: str, index: int) -> Partition | ErrorCode:
         """Return the partition if it is served here.
@@ -150,13 +148,13 @@ class PartitionManager:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         key = PartitionKey(topic.topic_id, index)
         # A partition that is not hosted has no callbacks, so a request parked for it would never
-        # end.
+        # complete.
         is_ours = key in self._hosted and (self._desired(key) is not None or self._is_expected(key))
         return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def committed(self, topic_name: str, index: int) -> CommittedPartition | None:
-        """Return the committed part of a partition that another broker leads, None if it has no
-        leader or does not exist.
+        """Return the committed part of a partition with another leader, or None if it has no leader
+        or does not exist.
         """
         image = self._image()
         topic = image.topics.by_name(topic_name)
@@ -168,8 +166,7 @@ class PartitionManager:
         """Call back, maybe immediately, when `get` no longer returns LEADER_NOT_AVAILABLE. Returns
         a function that cancels the callback.
 
-        Callbacks of one partition run in order, before any other request finds it, so parked
-        requests keep their order. There is no time limit here.
+        Callbacks of one partition run in order, before later requests. No timeout.
         """
         found = self.get(topic_name, index)
         topic = self._image().topics.by_name(topic_name)
@@ -216,7 +213,7 @@ class PartitionManager:
         return len(self._served)
 
     def wake_readers(self) -> None:
-        """Let every parked fetch check again, because the session is lost. O(partitions)."""
+        """Make every parked fetch check again, because the session is lost. O(partitions)."""
         for partition in self._served.values():
             partition.wake_readers()
 
@@ -225,7 +222,7 @@ class PartitionManager:
         return self._past_traffic.with_partitions(self._served.values())
 
     def producers(self) -> ProducerCounts:
-        """Count the producers that are remembered. O(partitions)."""
+        """Count the tracked producers. O(partitions)."""
         states = [partition.log.producers for partition in self._served.values()]
         return ProducerCounts(
             sum(map(len, states)),
@@ -239,15 +236,13 @@ class PartitionManager:
         return PartitionStates(**found)
 
     def failing(self) -> list[FailingPartition]:
-        """Return the partitions that fail to open, the longest failing ones first.
-        O(partitions).
-        """
+        """Return the partitions that fail to open, longest first. O(partitions)."""
         now_s = asyncio.get_running_loop().time()
         found = [hosted.failure(now_s) for hosted in self._hosted.values() if hosted.is_failing]
         return sorted(found, key=lambda item: -item.for_ms)
 
     def add_leader_change_listener(self, listener: LeaderChangeListener) -> None:
-        """Add a listener and report the partitions that are open already. Must not block or
+        """Add a listener and report the partitions that are already open. It must not block or
         raise.
         """
         self._listeners.append(listener)
@@ -264,7 +259,7 @@ class PartitionManager:
         self._spawn(self._checkpoint_periodically())
 
     async def close(self) -> None:
-        """Stop opening partitions and close all of them in few RPCs. No time limit here: the caller
+        """Stop opening partitions and close all of them in few RPCs. No timeout: the caller
         cancels.
         """
         self._is_closing = True
@@ -275,8 +270,8 @@ class PartitionManager:
             await self.abandon()
 
     async def settled(self) -> None:
-        """Wait until nothing is open that the image does not assign to this broker. No time limit
-        here: the caller cancels.
+        """Wait until every open partition is assigned to this broker by the image. No timeout: the
+        caller cancels.
         """
         while any(
             (hosted.busy or hosted.open_partition is not None) and self._desired(key) is None
@@ -297,7 +292,7 @@ class PartitionManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply an image change. Runs on the image's thread (the loop) and does not wait."""
+        """Apply an image change. Runs on the event loop and does not wait."""
         if self._is_over:
             return
         if delta.everything:
@@ -316,14 +311,14 @@ class PartitionManager:
         self._reconcile(keys)
 
     def on_gone(self, peer: BrokerIncarnation) -> None:
-        """Expect the partitions of a broker that is gone, or no longer if it is back. O(partitions
-        that it leads).
+        """Expect the partitions of a departed broker, or stop expecting them if it is back.
+        O(partitions that it leads).
         """
         if not self._is_over:
             self._reconcile(self._image().topics.led_by(peer))
 
     def _take_over_starts(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over the log starts from the image: a trim whose answer was lost took place."""
+        """Take over the log starts from the image, which includes trims whose response was lost."""
         trimmed: Iterable[StreamId] = delta.trimmed_stream_ids
         if delta.everything:
             trimmed = [handle.stream_id for handle in self._storage.open_handles()]
@@ -333,8 +328,8 @@ class PartitionManager:
                 self._storage.on_trimmed(stream_id, stream.start_offset)
 
     def _leaderless_keys(self) -> set[PartitionKey]:
-        """Return the partitions whose next leader may have changed because a broker came or left:
-        those without a live leader, and those that wait here. O(partitions without a live leader +
+        """Return the partitions whose next leader may have changed because a broker joined or left:
+        those without a live leader, and those expected here. O(partitions without a live leader +
         hosted partitions).
         """
         image = self._image()
@@ -368,8 +363,8 @@ class PartitionManager:
         )
 
     def _is_expected(self, key: PartitionKey) -> bool:
-        """Return True if the partition moves or its leader is dead or gone, and this broker is the
-        next leader.
+        """Return True if the partition is moving, or its leader is dead or gone, and this broker is
+        the next leader.
         """
         image = self._image()
         record = image.topics.partition(key)
@@ -407,8 +402,8 @@ class PartitionManager:
     def _update_hosted(
         self, key: PartitionKey, record: PartitionRecord | None
     ) -> HostedPartition | None:
-        """Return the hosted partition, adding or removing it as the image says. None: this broker
-        does not host it.
+        """Return the hosted partition, after adding or removing it according to the image. None:
+        this broker does not host it.
         """
         hosted = self._hosted.get(key)
         if record is not None or self._is_expected(key):
@@ -436,7 +431,7 @@ class PartitionManager:
         self._released.set()
 
     def _call_parked(self, hosted: HostedPartition) -> None:
-        """Answer the parked requests of this partition."""
+        """Run the parked requests of this partition."""
         parked = hosted.take_parked()
         if not parked:
             return
@@ -509,8 +504,8 @@ class PartitionManager:
             steps = await self._opener.close(closed)
             self._moves.report(((item.record, steps) for item in closed), gave_up=True)
         except StreamError:
-            # Only a WAL that has failed for good refuses a close. The next owner gets the durable
-            # records by recovery.
+            # Only a permanently failed WAL rejects a close. The next owner gets the durable records
+            # by recovery.
             if not self._storage.fenced:
                 raise
         for hosted in batch:
@@ -547,7 +542,7 @@ class PartitionManager:
         self._spawn(self._run_operation(operation, batch))
 
     async def _run_operation(self, operation: Operation, batch: list[HostedPartition]) -> None:
-        """Run an operation. A failure must not leave its partitions busy for good."""
+        """Run an operation. A failure must not leave its partitions busy forever."""
         try:
             await operation()
         except Exception as error:  # noqa: BLE001 - logged and retried by `_retry`; a defect in one batch must not stop the others
@@ -590,7 +585,7 @@ class PartitionManager:
 
 
 def _ignore_timings(_: list[MoveTiming]) -> None:
-    """Ignore the timings."""
+    """Do nothing: the default of `report`."""
 
 
 def _nothing_to_cancel() -> None:

@@ -1,15 +1,7 @@
 """A small key/value map on a partition's meta stream.
 
-Every write appends one record batch with the *whole* map, one record per key. So the last batch
-alone is the state: opening a partition reads one block, regardless of its history, and compaction
-is a trim below the last durable batch. The map is small (mostly the producer snapshot) and is
-written only at checkpoints.
-
-Invariant: the newest batch is the state. A batch is durable as a whole or not at all.
-Must not: append by itself. Callers add the entry to their own group, so that it is in the right WAL
-object.
-Source: AutoMQ `MetaStream`, without its replay and re-appending compaction, because the newest
-batch holds the whole state.
+Every write appends one batch with the whole map, one record per key, so that opening a partition
+reads one block, regardless of its history. The map is written only at checkpoints.
 """
 
 from collections.abc import Mapping
@@ -24,15 +16,15 @@ from penstock.stream.format.checkpoint import decode_map
 from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 
 TRIM_RECORDS_MIN: Final = 96
-"""Dead records that trigger a trim, which is one controller RPC. At 2 to 3 records per checkpoint
-that is every 16 minutes of steady writing.
+"""Dead records that trigger a trim, which is one controller RPC. With 2 to 3 records per
+checkpoint, that is every 16 minutes of steady writes.
 """
 _READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class MetaCorrupt(StreamError):
-    """Raised when the newest batch of a meta stream cannot be read as a map. The partition does not
-    open; nothing is guessed.
+    """Raised when the newest batch of a meta stream cannot be decoded. The partition does
+    not open.
     """
 
     def __init__(self, handle: StreamHandle, what: str) -> None:
@@ -74,8 +66,8 @@ class MetaStream:
         return self._values.get(key)
 
     def put(self, changes: Mapping[str, bytes], now_ms: Millis) -> AppendEntry:
-        """Change the map and return its entry. The caller appends it in the same step, before any
-        other append to this stream.
+        """Change the map and return its entry. The caller appends it in its own group without an
+        await, before any other append to this stream.
         """
         self._values.update(changes)
         self._durable_base_offset = self._durable_base()
@@ -100,7 +92,7 @@ class MetaStream:
     @property
     def trim_offset(self) -> Offset | None:
         """Return the offset of the newest durable batch, up to which the stream may be trimmed;
-        None until that is worth an RPC.
+        None until a trim is worth an RPC.
         """
         base_offset = self._durable_base()
         return base_offset if base_offset - self.handle.start_offset >= TRIM_RECORDS_MIN else None

@@ -1,7 +1,6 @@
-"""Totals of a broker's partitions for metrics, as values made of the counters in partitions.
-
-Invariant: nothing is counted per request here. A partition that leaves adds its counters to a sum,
-so the totals only grow.
+"""Totals over a broker's partitions for metrics, computed from counters of the partitions. Nothing
+is counted per request here. Counters of closed partitions are added to a sum, so totals never
+decrease.
 """
 
 from collections.abc import Iterable
@@ -51,4 +50,4 @@ class PartitionStates(NamedTuple):
     awaited: int = 0
     """This broker will lead them after the next election."""
     failing: int = 0
-    """An open failed; the next attempt is due or running."""
+    """An open failed; the next attempt is pending or running."""

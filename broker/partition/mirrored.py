@@ -1,14 +1,8 @@
-"""Decide what a mirror may append: batches with the offsets that they have in the source.
+"""Decide which batches of a mirror are appended. They keep the offsets of the source.
 
-The offset alone makes an append idempotent. What lies below the end of the log is there already,
-because only mirrors of one source write to the partition; what lies above it would leave a hole.
-So a killed mirror continues at the end of the log, and a second one does no harm. A gap of
-the source (log compaction, markers and aborted records of transactions) is covered by batches
-without records, as log compaction leaves them.
-
-Invariant: the accepted batches continue the log without a hole, and match their CRC32C. They have
-no producer: what the source knew of its producers and transactions is decided before.
-Must not: change the batches, or decompress them.
+The offset alone makes an append idempotent, because only mirrors of one source write to the
+partition: batches below the end of the log are already there, and later ones would leave a hole. A
+restarted mirror continues at the end of the log.
 """
 
 from collections.abc import Sequence
@@ -48,10 +42,12 @@ Positions: TypeAlias = Sequence[tuple[int, BatchHeader]]
 def plan_mirrored(
     content: MirroredBatches, rules: TopicRules, log_end: Offset
 ) -> Positions | KnownBatch | Refusal:
-    """Return the batches that continue the log, or a known batch if it has all of them. 3 us for
-    each batch, plus the CRC at 27 GB/s.
+    """Return the batches that continue the log, or a known batch if it contains all of them. 3 us
+    per batch, plus the CRC at 27 GB/s.
 
-    OUT_OF_ORDER_SEQUENCE_NUMBER: the log ends elsewhere; go on there.
+    Batches have no producer: the mirror has already resolved transactions. Gaps of the source (log
+    compaction, markers, aborted records) are covered by empty batches.
+    OUT_OF_ORDER_SEQUENCE_NUMBER: continue at the end of the log.
     """
     if content.source != rules.mirror_source:
         message = (

@@ -1,14 +1,7 @@
-"""Name the target to the producers of moving partitions while their records are still accepted.
-
-Why: a client delays a refused batch by its retry backoff (librdkafka: 100 ms), which is longer than
-the whole move. librdkafka also follows the leader in a *successful* answer, immediately and without
-a backoff; what it sends then waits at the target for the end of the move. Clients that read the
-hint only in errors are refused when the notice ends, as without it.
-Invariants: nothing else changes during a notice. The streams are open here, and everything accepted
-is flushed before they are closed. A notice ends `grace_ms` after the last partition's producers got
-the hint, so that earlier requests in flight are still accepted, and at the latest `longest_ms`
-after its beginning. Must not: decide what moves.
-Source: KIP-951; `rd_kafka_handle_Produce` of librdkafka.
+"""Announce the target of moving partitions to producers while their records are still accepted
+(KIP-951). A client delays a rejected batch by its retry backoff (librdkafka: 100 ms), which is
+longer than the whole move. librdkafka also follows a leader hint in a successful response, without
+backoff; its next requests wait at the target.
 """
 
 import asyncio
@@ -21,15 +14,20 @@ from penstock.broker.partition.partition import Partition
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveNoticeConfig:
     longest_ms: int = 100
-    """Longest time that a move waits for an answer that can carry the hint. 0: no notice."""
+    """Longest time that a move waits for a response that can include the hint. 0: no notice."""
     grace_ms: int = 20
-    """Time for requests that were in flight when their client got the hint. Longer than a round
-    trip within a region.
+    """Time for requests that were in flight when their client received the hint. Longer than a
+    round trip within a region.
     """
 
 
 class MoveNotice:
-    """One notice for all partitions that began to move together. They are closed together."""
+    """One notice for all partitions whose moves began together. They are closed together.
+
+    The streams stay open during a notice, and everything accepted is flushed before they are
+    closed. A notice ends `grace_ms` after the last partition has sent the hint, so that earlier
+    requests in flight are still accepted, and after `longest_ms` at the latest.
+    """
 
     __slots__ = ("_grace_s", "_on_over", "_timer", "_unannounced", "is_over")
 
@@ -45,7 +43,7 @@ class MoveNotice:
         self._timer = asyncio.get_running_loop().call_later(config.longest_ms / 1000, self._end)
 
     def mark_announced(self, partition: Partition) -> None:
-        """Note that an answer with the next leader of this partition is being sent."""
+        """Record that a response with the next leader of this partition is being sent."""
         if partition not in self._unannounced:
             return
         self._unannounced.discard(partition)

@@ -1,10 +1,5 @@
-"""The moves of partitions away from this broker and to it: begin the notices, and report the times.
-
-Invariants: a partition gets one notice for a move. It is held open until that is over, and is not
-checked by `PartitionManager` meanwhile. Partitions that begin to move together share a notice, and
-are closed together.
-Must not: decide what moves (the controller does), or close a partition.
-Source: KIP-951.
+"""Moves of partitions from and to this broker: start the notices, and report the times (KIP-951).
+The controller decides what moves, and `PartitionManager` closes partitions.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +23,7 @@ class Moves:
         on_over: Callable[[list[PartitionKey]], None],
     ) -> None:
         """report: receives the step times of moves. on_over: called with the partitions of a notice
-        that is over. Both must not block or raise.
+        that has ended. Both must not block or raise.
         """
         self._image = image
         self._config = config
@@ -39,8 +34,11 @@ class Moves:
     def begin_notices(
         self, keys: Iterable[PartitionKey], hosted: Mapping[PartitionKey, HostedPartition]
     ) -> list[PartitionKey]:
-        """Begin the notices that are due. Returns the partitions that need no notice, or none any
-        more.
+        """Start the notices that are due. Returns the partitions that need no notice, or no longer
+        need one.
+
+        A partition gets one notice per move. It stays open until the notice ends, and
+        `PartitionManager` does not check it meanwhile.
         """
         to_notify: list[HostedPartition] = []
         rest: list[PartitionKey] = []
@@ -56,7 +54,7 @@ class Moves:
 
     def _needs_notice(self, hosted: HostedPartition) -> bool:
         """Return True if the partition moves away by plan and its streams are still owned here. It
-        accepts records until its producers know the target.
+        accepts records until its producers have received the hint.
         """
         open_partition, notice = hosted.open_partition, hosted.notice
         if (
@@ -81,8 +79,8 @@ class Moves:
         )
 
     def _has_its_name(self, partition: Partition) -> bool:
-        """Return False if the topic was deleted and came back under another name: what clients
-        send under the old one is not for it.
+        """Return False if the topic was deleted and restored under another name: requests with the
+        old name are not meant for it.
         """
         topic = self._image().topics.by_id(partition.record.topic_id)
         return topic is not None and topic.name == partition.topic_name
@@ -109,7 +107,7 @@ class Moves:
     def report(
         self, steps_of: Iterable[tuple[PartitionRecord, Steps]], *, gave_up: bool = False
     ) -> None:
-        """Report the times of those that move. `record` is the one under which the partition was
+        """Report the times of completed moves. `record` is the one under which the partition was
         opened. gave_up: this broker is the source.
         """
         timings: list[MoveTiming] = []

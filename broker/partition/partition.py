@@ -1,12 +1,5 @@
-"""An open partition on its leader: high watermark, parked requests, and whether it accepts records.
-
-Invariants: only records below the high watermark are readable, and it advances only over durable
-records. The last stable offset stays at the earliest transaction whose end is not durable. After
-`stop` nothing is appended, and all waiting requests are answered immediately.
-Must not: call the controller or open anything (`PartitionManager` does), or know Kafka requests
-(handlers do).
-Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ `ElasticReplicaManager`. A delayed
-fetch wakes when the confirmed offset passes its position.
+"""An open partition on its leader: high watermark, parked requests, and whether it
+accepts records.
 """
 
 import asyncio
@@ -28,18 +21,18 @@ Settled: TypeAlias = Callable[[Exception | None], None]
 
 
 class MoveHint(Protocol):
-    """Names the next leader to the producers of a partition that moves away. Implemented by
+    """Announces the next leader to the producers of a moving partition. Implemented by
     `broker.partition.move_notice`.
     """
 
     def mark_announced(self, partition: "Partition") -> None:
-        """Note that an answer with the next leader of this partition is being sent."""
+        """Record that a response with the next leader of this partition is being sent."""
         ...
 
 
 class PartitionStopped(Exception):
-    """Raised when this broker stopped leading the partition before it knew that the records are
-    durable. They may be durable nevertheless.
+    """Raised when this broker stopped leading the partition before the outcome of a write was
+    known. The records may be durable nevertheless.
     """
 
 
@@ -80,11 +73,11 @@ class Partition:
         self.log = log
         self.accepts_records = True
         self.notice: MoveHint | None = None
-        """Set during a move: acknowledgements name the next leader."""
+        """Set during a move: acknowledgments include the next leader."""
         self.stop_error: Exception | None = None
         self.bytes_in = 0
-        """Bytes appended here. This counter and the next two only grow; `LoadMeter` derives rates
-        from them.
+        """Bytes appended here. This counter and the next two never decrease; `LoadMeter` derives
+        rates from them.
         """
         self.bytes_out = 0
         """Bytes of batches in Fetch responses."""
@@ -95,16 +88,16 @@ class Partition:
         self.records_out = 0
         """Offsets from the position of a fetch to the end of its records."""
         self.wakes_count = 0
-        """Calls of `wake_readers`, for fetches that looked here and are not parked yet."""
+        """Calls of `wake_readers`, for fetches that have looked here and are not parked yet."""
         self.trimming = asyncio.Lock()
-        """Held while the log start moves, so that it never goes back."""
+        """Held while the log start advances, so that it never decreases."""
         self._storage = storage
         self._high_watermark = log.data.confirmed_offset
         self._last_stable_offset = log.transactions.last_stable(self._high_watermark)
         self._waiting: list[tuple[Offset, Settled]] = []
         self._fetch_waits: dict[FetchWait, None] = {}
-        """In the order of arrival. A set would wake them in an order that no simulation can
-        repeat.
+        """In the order of arrival. A set would wake them in an order that the simulator cannot
+        reproduce.
         """
 
     @property
@@ -154,7 +147,7 @@ class Partition:
 
     def when_durable(self, end_offset: Offset, settled: Settled) -> None:
         """Call back when everything below `end_offset` is durable (maybe immediately), or when this
-        broker cannot learn that any more.
+        broker can no longer determine that.
         """
         if end_offset <= self._high_watermark:
             settled(None)
@@ -164,21 +157,21 @@ class Partition:
             self._waiting.append((end_offset, settled))
 
     def refuse_records(self) -> None:
-        """Accept no more records, because another broker will lead, and wake the readers. Appended
+        """Stop accepting records, because another broker will lead, and wake the readers. Appended
         records may still be acknowledged.
         """
         self.accepts_records = False
         self.wake_readers()
 
     def wake_readers(self) -> None:
-        """Let parked fetches check again: this broker may no longer be the one to answer them."""
+        """Make parked fetches check again: this broker may no longer be the one to serve them."""
         self.wakes_count += 1
         for wait in list(self._fetch_waits):
             wait.interrupt()
 
     def stop(self, error: Exception | None = None) -> None:
-        """Stop the partition: its streams are closed or lost. Requests that wait for durability get
-        an error that makes clients look for the leader.
+        """Stop the partition: its streams are closed or lost. Nothing is appended any more, and
+        requests that wait for durability get an error that makes clients look up the leader.
         """
         self.refuse_records()
         self.stop_error = error or PartitionStopped(
@@ -208,8 +201,8 @@ class Partition:
     def read_loaded(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer] | None:
-        """Return whole batches of objects that were read ahead, or None. See `Storage.read_loaded`
-        and `read`, which passes over batches without records.
+        """Return whole batches of read-ahead data, or None. See `Storage.read_loaded` and `read`,
+        which skips empty batches.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
         found = self._storage.read_loaded(self.log.data.stream_id, offset, end_offset, max_bytes)
@@ -221,8 +214,8 @@ class Partition:
         """Return whole batches from cache or store, the first one regardless of its size. Costs at
         least one GET if they are cold.
 
-        Passes over batches without records, which log compaction leaves, unless nothing follows
-        them: clients that look only at records would fetch the same offset again.
+        Skips empty batches left by log compaction, unless nothing follows them: clients that only
+        look at records would fetch the same offset again.
 
         Raises OffsetOutOfRange (trimmed meanwhile), and errors of the store.
         """
@@ -253,7 +246,7 @@ async def read_records(
 
 
 def _end_without_records(found: Sequence[Buffer]) -> Offset | None:
-    """Return the end of these batches if none of them has a record, else None."""
+    """Return the end of these batches if none of them has a record, otherwise None."""
     end: Offset | None = None
     for chunk in found:
         for _, header in iter_headers(chunk):

@@ -1,20 +1,5 @@
-"""The state of idempotent and transactional producers in a partition. It detects repeated batches
-and fences old producers.
-
-Per producer it holds the epoch, the last five batches, the first offset of the open transaction,
-and the coordinator epoch and serial of the marker that ended the last one. A batch is either next
-in order, a repetition of one of the five (answered with the old offset), certainly older than those
-(`DUPLICATE_SEQUENCE_NUMBER`: clients treat it as success without an offset), or out of order.
-
-Invariants: `check` changes nothing. `record` is called only for appended batches. Replaying the
-batch headers of the log gives the live state. "Certainly older" applies only to sequences appended
-since the producer became known here (`run_length`): earlier ones are unknown, and calling them
-duplicates would lose records.
-Must not: expire by record timestamps. A producer that loads last year's data is alive, so the
-broker's clock decides. Must not: forget a producer with an open transaction, because it could not
-be ended.
-
-Source: Kafka `ProducerStateManager`, `ProducerAppendInfo`; KIP-98; AutoMQ #1377, #1865.
+"""The state of idempotent and transactional producers in a partition, which detects duplicate
+batches and fences old producers.
 """
 
 from collections.abc import Iterator
@@ -65,13 +50,13 @@ class _Producer(msgspec.Struct, array_like=True):
     ended_serial: int = NO_SERIAL
     """The highest serial among the markers of that coordinator epoch."""
     last_timestamp_ms: int = -1
-    """The newest timestamp in the last batch or marker. For DescribeProducers alone; -1: not
-    known.
+    """The newest timestamp in the last batch or marker, only for DescribeProducers; -1 if
+    unknown.
     """
 
 
 class ActiveProducer(NamedTuple):
-    """A producer that is known here, as DescribeProducers lists it. -1: there is none yet."""
+    """A tracked producer, as listed by DescribeProducers. -1: not set yet."""
 
     producer_id: int
     epoch: int
@@ -82,7 +67,7 @@ class ActiveProducer(NamedTuple):
 
 
 class _ProducerHead(msgspec.Struct, array_like=True, gc=False):
-    """The fields of a stored `_Producer` up to the one that says whether it must be decoded."""
+    """The leading fields of a stored `_Producer`, which show whether it must be decoded."""
 
     producer_id: int
     epoch: int
@@ -106,8 +91,8 @@ def _unpacked(producer: _Producer | bytes | None) -> _Producer | None:
 
 
 class ProducerCounts(NamedTuple):
-    """The producers that a broker remembers. in_one_partition: the most. dropped: those that were
-    forgotten because of the limit.
+    """The producers tracked by a broker. in_one_partition: the maximum. dropped: those removed
+    because of the limit.
     """
 
     total: int
@@ -116,8 +101,8 @@ class ProducerCounts(NamedTuple):
 
 
 class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The state after all records below `offset`. Producers are in the order of their last
-    write, each an encoded `_Producer`.
+    """The state after all records below `offset`. Producers are ordered by their last write, each
+    an encoded `_Producer`.
     """
 
     offset: Offset
@@ -130,11 +115,15 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 class ProducerState:
-    """The producers of one partition. At most `producers_count_max`; beyond that the longest
+    """The producers of one partition. At most `producers_count_max`; beyond that, the longest
     inactive one is dropped and counted in `dropped_count`.
 
-    A producer that has not written since the last checkpoint is kept as it is stored there: 0.3 KiB
-    instead of up to 1 KiB, and the next checkpoint does not encode it again.
+    Replaying the batch headers of the log results in the live state. Producers expire by the
+    broker's clock, not by record timestamps: a producer that loads last year's data is active. A
+    producer with an open transaction never expires, because the transaction could not be ended.
+
+    A producer that has not written since the last checkpoint stays encoded: 0.3 KiB instead of up
+    to 1 KiB, and the next checkpoint does not encode it again.
     """
 
     __slots__ = ("_producers", "_producers_count_max", "dropped_count")
@@ -164,6 +153,12 @@ class ProducerState:
     ) -> KnownBatch | ErrorCode | None:
         """Check whether this batch may be appended. None: yes. A known batch: the batch repeats it.
         Changes nothing.
+
+        A batch is the next one, a repetition of one of the last five (acknowledged with the old
+        offset), certainly older (`DUPLICATE_SEQUENCE_NUMBER`, which clients treat as success
+        without an offset), or out of order. "Certainly older" requires that the sequence was
+        appended since the producer is tracked (`run_length`): treating earlier ones as duplicates
+        would lose records.
 
         base_sequence -1: the batch comes from a coordinator on this broker, whose batches are
         always in order.
@@ -231,9 +226,9 @@ class ProducerState:
         """Return True if this transaction, or a later one of the producer, has already ended here.
         For markers that `check_marker` accepts.
 
-        A coordinator repeats a marker when the answer is late, and the first copy may arrive when
+        A coordinator repeats a marker when the response is late, and the first copy may arrive when
         the next transaction is open. Serials are compared within one coordinator epoch:
-        `check_marker` refuses copies from earlier coordinators, and a later coordinator sends the
+        `check_marker` rejects copies from earlier coordinators, and a later coordinator sends the
         marker of each unfinished transaction before that id begins another one.
         """
         producer = self._get(marker.producer_id)
@@ -347,15 +342,15 @@ class ProducerState:
     def abort_marker(self, producer_id: int, *, fences: bool = False) -> Marker:
         """Return a marker that aborts the producer's open transaction without its coordinator.
 
-        fences: the producer's next batch is refused until it has the next epoch, which it gets when
-        it has aborted its transaction.
+        fences: the producer's next batch is rejected until it has the next epoch, which it gets
+        after aborting its transaction.
         """
         producer = _decode_producer_or_same(self._producers[producer_id])
         epoch = min(producer.epoch + fences, PRODUCER_EPOCH_MAX)
         return Marker(producer_id, epoch, False, max(producer.coordinator_epoch, 0))
 
     def leave_source(self) -> None:
-        """Keep only what a fork inherits: the open transactions, which it has to abort. Their
+        """Keep only what a fork inherits: the open transactions, which it must abort. Their
         producers have no sequences in the fork.
         """
         for producer_id, producer in list(self._producers.items()):
@@ -369,7 +364,7 @@ class ProducerState:
         the last snapshot take about 0.5 us each, the others 0.1 us.
         """
         for producer_id, producer in self._producers.items():
-            # The place in the order stays.
+            # Keeps the order.
             if isinstance(producer, _Producer) and producer.transaction_first_offset < 0:
                 self._producers[producer_id] = _encode_producer(producer)
         return ProducerSnapshot(
@@ -388,7 +383,7 @@ class ProducerState:
         for stored in snapshot.producers:
             head = _decode_head(stored)
             is_open = head.transaction_first_offset >= 0
-            # Bytes of their own: the whole checkpoint would stay in memory otherwise.
+            # A copy, because the whole checkpoint would stay in memory otherwise.
             self._producers[head.producer_id] = (
                 _decode_producer(stored) if is_open else bytes(stored)
             )

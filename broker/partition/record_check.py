@@ -1,9 +1,5 @@
-"""Check the records of a producer's batch as Kafka does: that consumers can read them, that their
-timestamps are within the limits of the topic, and that they have the keys it needs.
-
-Invariant: decompresses at most to the limit given, whatever the batch declares.
-Must not: change the batch, or know offsets and producers.
-Source: Kafka `LogValidator`.
+"""Check the records of a producer's batch as Kafka's `LogValidator` does: that consumers can decode
+them, that their timestamps are within the limits of the topic, and that required keys are present.
 """
 
 from mmap import mmap
@@ -36,10 +32,10 @@ from penstock.protocol.error_codes import ErrorCode
 
 KEYLESS: Final = "a compacted topic accepts only records with a key"
 NO_KEY: Final = "no_key"
-"""The reason of such refusals in metrics."""
+"""The reason of these rejections in metrics."""
 KEPT_BYTES_MAX: Final = 16 << 20
-"""Memory for decompressed records that is kept for the next batch: the page faults of new memory
-take up to three times as long as lz4 itself. Only what batches have used takes memory.
+"""Memory for decompressed records that is reused for the next batch: page faults of new memory take
+up to three times as long as lz4 itself.
 """
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
@@ -47,20 +43,22 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 INLINE_RATIO_MAX: Final = 32
 INLINE_LEAST_BYTES: Final = 64 << 10
-"""What the event loop decompresses of a batch in any case: 20 us, and 60 us with gzip."""
+"""Bytes of a batch that the event loop always decompresses: 20 us, and 60 us with gzip."""
 
 
 def plain_bytes_max(compressed_bytes: int) -> int:
-    """Return to how many bytes the event loop decompresses this many. Bombs take a thread."""
+    """Return the decompressed size that the event loop accepts for this many bytes. Decompression
+    bombs take a thread.
+    """
     return max(INLINE_LEAST_BYTES, INLINE_RATIO_MAX * compressed_bytes)
 
 
 class TakesLong(Exception):
-    """Raised for a batch that decompresses to more than the event loop should."""
+    """Raised for a batch whose decompressed size exceeds the limit of the event loop."""
 
 
 class RecordRules(Protocol):
-    """What a topic demands of records: a part of `TopicRules`."""
+    """The requirements of a topic on records: a part of `TopicRules`."""
 
     @property
     def needs_keys(self) -> bool: ...
@@ -75,13 +73,13 @@ class RecordRules(Protocol):
 
 
 class RecordCheck:
-    """Checks one batch after the other. Not for two threads at a time."""
+    """Checks one batch after the other. Not thread-safe."""
 
     __slots__ = ("_inflater", "_inline_bytes_max", "_walker")
 
     def __init__(self, inline_bytes_max: int | None = None) -> None:
-        """inline_bytes_max: the most that this decompresses, and less of a bomb; None: only the
-        topic has a limit.
+        """inline_bytes_max: the limit of the decompressed size, lower for decompression bombs;
+        None: only the topic has a limit.
         """
         self._walker = Walker()
         self._inline_bytes_max = inline_bytes_max
@@ -90,11 +88,11 @@ class RecordCheck:
     def newest_timestamp(
         self, records: memoryview, header: BatchHeader, rules: RecordRules, now_ms: Millis
     ) -> int | Refusal:
-        """Return the newest timestamp of the records, or why they are refused. Raises TakesLong.
+        """Return the newest timestamp of the records, or why they are rejected. Raises TakesLong.
 
-        Batches are decompressed as a whole. In chunks of 64 KiB, with the streams of the codecs'
-        libraries, CPU was 0.94 to 1.0 of that for zstd and xerial snappy, but 1.1 to 1.3 for gzip
-        and 1.3 to 2.9 for lz4; raw snappy has no chunks.
+        Batches are decompressed as a whole. Streaming in chunks of 64 KiB took 0.94 to 1.0 times
+        the CPU for zstd and xerial snappy, but 1.1 to 1.3 times for gzip and 1.3 to 2.9 times for
+        lz4; raw snappy has no chunks.
         """
         limits = _limits(rules, now_ms)
         is_sound = False
@@ -152,9 +150,9 @@ class RecordCheck:
     def _plain_size(
         self, records: memoryview, header: BatchHeader, data: memoryview
     ) -> PlainSize | None:
-        """Return to how much the records decompress, as far as that is known before; None if they
-        are not an lz4 frame that Kafka reads. Saves repeated attempts: there is no content size in
-        frames of Java's producer.
+        """Return the decompressed size if it is known in advance; None if the records are not an
+        lz4 frame that Kafka can read. Saves repeated attempts: frames of Java's producer have no
+        content size.
         """
         if header.compression == Compression.LZ4:
             return self._walker.lz4_frame(data)
@@ -166,13 +164,13 @@ class RecordCheck:
         return PlainSize(0, 0)
 
     def _release(self, *, is_refused: bool) -> None:
-        """Give the memory of large batches back, and that of bombs."""
+        """Release the memory of large batches and decompression bombs."""
         is_bomb = is_refused and self._inline_bytes_max is None
         if is_bomb or len(self._inflater.output) > KEPT_BYTES_MAX:
             self._inflater = self._new_inflater()
 
     def _new_inflater(self) -> Inflater:
-        # Touching mapped memory needs no interpreter; allocating a bytearray stops other threads.
+        # Touching mapped memory does not hold the GIL; allocating a bytearray blocks other threads.
         inflater = Inflater(allocate=lambda size_bytes: mmap(-1, size_bytes))
         inflater.reserve(self._inline_bytes_max or KEPT_BYTES_MAX)
         return inflater

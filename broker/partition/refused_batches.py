@@ -1,18 +1,8 @@
-"""Remember refused batches of idempotent producers, so that the batches sent right after them are
-also refused.
-
-A producer has up to five requests in flight. Suppose the first is refused because its partition is
-still opening or the WAL is full. The second may arrive after that is over, with a sequence gap that
-this broker caused. Accepting it (the producer may be unknown here) would acknowledge both:
-librdkafka counts everything before an acknowledged batch as delivered.
-`OUT_OF_ORDER_SEQUENCE_NUMBER` would be correct but harmful: librdkafka then begins a new epoch in
-all partitions and sends its unanswered batches again in that epoch, where duplicates cannot be
-detected.
-
-Invariant: a batch has to wait only if it is ahead of the log, and sequences between the two were
-refused here recently, in the same epoch of its producer. Other gaps, batches in order and
-repetitions are not affected. Bounded in number and time. Must not: know why a batch was refused.
-Source: KIP-98; librdkafka `rd_kafka_handle_idempotent_Produce_error`, `rd_kafka_dr_implicit_ack`.
+"""Track rejected batches of idempotent producers, so that batches sent right after them are also
+rejected. A producer has up to five requests in flight. If the first is rejected because its
+partition is opening or the WAL is full, the second may arrive after that, with a sequence gap.
+Accepting it would acknowledge both in librdkafka, which counts everything before an acknowledged
+batch as delivered.
 """
 
 from collections import OrderedDict
@@ -25,9 +15,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.topic_key import TopicKey
 
 _RETENTION_MS: Final = 30_000
-"""A request is not in flight for longer: clients wait this long for an answer
-(`request.timeout.ms`).
-"""
+"""Maximum time in flight: clients wait this long for a response (`request.timeout.ms`)."""
 _COUNT_MAX: Final = 10_000
 _AHEAD_MAX: Final = 1 << 30
 
@@ -35,9 +23,7 @@ _Key = tuple[TopicKey, int, int]
 
 
 class _Refused(NamedTuple):
-    """The refused sequences of one producer. at_ms: the last time when the first sequence was
-    refused.
-    """
+    """The rejected sequences of one producer. at_ms: when the first sequence was last rejected."""
 
     epoch: int
     first_sequence: int
@@ -46,7 +32,7 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """Refused batches of all partitions of a broker. Times are from a monotonic clock. 300 bytes
+    """Rejected batches of all partitions of a broker. Times are from a monotonic clock. 300 bytes
     each, at most 10,000; then the oldest are dropped.
     """
 
@@ -66,8 +52,8 @@ class RefusedBatches:
         code: ErrorCode,
         now_ms: int,
     ) -> None:
-        """Remember a refused batch if clients send it again and it has a sequence. `topic` is an
-        id if this broker does not know its name yet.
+        """Record a rejected batch if clients retry it and it has a sequence. `topic` is an id if
+        this broker does not know its name yet.
         """
         header = _header_of(batch) if code.retriable else None
         if header is None:
@@ -95,7 +81,13 @@ class RefusedBatches:
     def reason_to_wait(
         self, topic: TopicKey, index: int, batch: memoryview, producers: ProducerState, now_ms: int
     ) -> str | None:
-        """Return why this batch has to wait until an earlier one is sent again, or None."""
+        """Return why this batch has to wait until an earlier one is sent again, or None.
+
+        It has to if it is ahead of the log, and sequences between the two were recently rejected
+        here in the same epoch. `OUT_OF_ORDER_SEQUENCE_NUMBER` would be harmful: librdkafka then
+        begins a new epoch in all partitions and sends unacknowledged batches again, where
+        duplicates cannot be detected.
+        """
         header = _header_of(batch)
         if header is None:
             return None

@@ -1,10 +1,8 @@
-"""Compute log starts from retention by age and by size.
+"""Compute log starts from retention by age and size. Pure.
 
-Pure. Retention deletes whole ranges, as Kafka deletes whole segments. A range is the part of a
-stream that one object holds. Records that are only in the WAL stay until they are committed, which
-takes at most `upload.block.max.age.ms`.
-Invariant: the start never goes back, and never beyond the last range.
-Source: Kafka `UnifiedLog.deleteRetentionMsBreachedSegments`, `deleteRetentionSizeBreachedSegments`.
+Retention deletes whole ranges (the part of a stream in one object), as Kafka deletes whole
+segments. Records that are only in the WAL are kept until they are committed, which takes at most
+`upload.block.max.age.ms`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,7 @@ _RETENTION_BYTES: Final = "retention.bytes"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The age and size that one topic keeps; `UNLIMITED` for no limit."""
+    """The maximum age and size of one topic; `UNLIMITED` for no limit."""
 
     age_ms: int
     size_bytes: int
@@ -30,8 +28,8 @@ class Retention:
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "Retention":
-        """Values were validated by the controller when they were set; absent ones have Kafka's
-        defaults. A topic whose policy is not delete keeps everything.
+        """Values were validated by the controller; absent ones have Kafka's defaults. A topic whose
+        policy is not delete keeps all records.
         """
         if "delete" not in cleanup_policies(configs):
             return cls(UNLIMITED, UNLIMITED)
@@ -43,7 +41,7 @@ class Retention:
 
 
 def allows_delete_records(configs: Mapping[str, str]) -> bool:
-    """Return whether `cleanup.policy` lets clients delete records: it is not compact alone."""
+    """Return whether `cleanup.policy` allows clients to delete records: it is not only compact."""
     return cleanup_policies(configs) != frozenset({"compact"})
 
 
@@ -53,12 +51,12 @@ def retained_from(
     now_ms: Millis,
     committed_ms: Callable[[ObjectId], Millis],
 ) -> Offset | None:
-    """Return the offset from which a log is kept, None to keep all of it.
+    """Return the offset from which records are kept, or None to keep all.
 
-    entries: the stream's ranges in order. committed_ms: when an object was committed; it stands in
-    for the age of records without a timestamp, and a range with some of them goes when both they
-    and the newest known timestamp are old. Takes 0.1 us per range that goes, and 0.06 us per
-    range if there is a limit of size.
+    The last range is always kept. entries: the stream's ranges in order. committed_ms: when an
+    object was committed, used as the age of records without a timestamp; a range with some of them
+    is deleted when both they and the newest known timestamp are old. Takes 0.1 us per deleted
+    range, and 0.06 us per range if there is a size limit.
     """
     start: Offset | None = None
     excess_bytes = -1

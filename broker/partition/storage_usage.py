@@ -1,9 +1,8 @@
-"""Measure what the data stream of a partition occupies in the object store.
+"""Measure the storage used by the data stream of a partition. Pure.
 
-Pure. Invariant: every record that the partition can serve is counted once, whether it is committed
-or only in the WAL. A range counts whole, even where the log start lies inside of it, because its
-object holds it whole. An object that several partitions share counts in each of them by the bytes
-of the partition's own range.
+Every record that the partition can serve counts once, whether it is committed or only in the WAL.
+Ranges count completely, even if the log start lies inside, and shared objects count in each
+partition by its own range.
 """
 
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from penstock.stream.ports import ObjectRole
 @dataclass(frozen=True, slots=True)
 class PartitionUsage:
     """object_count: objects with committed ranges of the partition. wal_bytes: the part of
-    `size_bytes` that is in WAL objects. shared_bytes: the part that another log refers to as well,
-    such as a fork, a snapshot, a deleted topic or deleted records.
+    `size_bytes` in WAL objects. shared_bytes: the part that other logs also refer to, such as
+    forks, snapshots, deleted topics or deleted records.
     """
 
     size_bytes: int
@@ -35,7 +34,7 @@ def usage_of(
 ) -> PartitionUsage:
     """Return the usage of one data stream.
 
-    uncommitted_bytes: durable batches behind the last entry, which only WAL objects hold. Costs
+    uncommitted_bytes: durable batches after the last entry, which are only in WAL objects. Costs
     0.2 us per entry.
     """
     committed_bytes = in_place_bytes = 0

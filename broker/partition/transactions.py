@@ -1,14 +1,5 @@
-"""Track the transactions of one partition: the open ones, the last stable offset, and the recently
-aborted ones.
-
-Invariants: offsets come in log order. The last stable offset never goes back and never passes a
-transaction whose end is not durable. The events of `begin_event` and `end_event` give readers of
-the txn stream the same result as `last_stable` here.
-Limits: the caller limits open transactions. The newest `aborted_count_max` aborted ones are kept;
-older ones are only in the txn stream, and `aborted_within` returns None for them.
-Must not: know producers' epochs or sequences (`producer_state`), or do I/O.
-Source: Kafka `ProducerStateManager` (ongoing and unreplicated transactions, `firstUnstableOffset`),
-`TransactionIndex`; KIP-98.
+"""Track the transactions of one partition: open ones, the last stable offset, and recently aborted
+ones. Offsets are passed in log order.
 """
 
 from collections import deque
@@ -96,7 +87,7 @@ class Transactions:
     # --- appends ----------------------------------------------------------------------------------
 
     def begin(self, producer_id: int, first_offset: Offset) -> None:
-        """Open a transaction unless it is open already."""
+        """Open a transaction unless it is already open."""
         self._open.setdefault(producer_id, first_offset)
 
     def end(self, marker: Marker, offset: Offset) -> None:
@@ -111,7 +102,7 @@ class Transactions:
                 self._aborted_from = Offset(self._aborted.popleft().last_offset + 1)
 
     def confirm(self, high_watermark: Offset) -> Offset:
-        """Apply that markers below `high_watermark` are durable. Returns the last stable offset."""
+        """Mark markers below `high_watermark` as durable. Returns the last stable offset."""
         if not self._open and not self._ended:
             return high_watermark
         while self._ended and self._ended[0][1] < high_watermark:
@@ -121,7 +112,7 @@ class Transactions:
     # --- visibility -------------------------------------------------------------------------------
 
     def last_stable(self, high_watermark: Offset) -> Offset:
-        """Return the offset below which everything is durable and decided."""
+        """Return the offset below which everything is durable and decided. Never decreases."""
         if not self._open and not self._ended:
             return high_watermark
         firsts = [first for first, _ in self._ended]
@@ -133,7 +124,7 @@ class Transactions:
         self, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction] | None:
         """Return the aborted transactions that overlap [start, end), by first offset. None: some
-        may be only in the txn stream.
+        may only be in the txn stream.
         """
         if start_offset < self._aborted_from:
             return None
@@ -145,8 +136,8 @@ class Transactions:
         return sorted(found, key=_first_offset)
 
     def aborted_since(self, offset: Offset, end_offset: Offset) -> AbortedTail:
-        """Return the aborted transactions whose marker lies in [offset, end), or in as much of the
-        end of that as is in memory.
+        """Return the aborted transactions whose marker is in [offset, end), as far as they are in
+        memory.
         """
         start = max(offset, self._aborted_from)
         found = [item for item in self._aborted if start <= item.last_offset < end_offset]

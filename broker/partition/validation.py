@@ -1,10 +1,8 @@
-"""Decide whether a producer's batch may enter the log: by its header, its checksum and its records
+"""Decide whether a producer's batch may be appended: by its header, its checksum and its records
 (`broker.partition.record_check`).
 
-Invariant: an accepted batch begins with one whole v2 batch with a valid CRC32C, within the limits
-of the topic, and its offsets can be set by patching only the header.
-Must not: change the batch, or know offsets or producers.
-Source: Kafka `ProduceRequest`, `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`.
+An accepted batch is one whole v2 batch with a valid CRC32C, within the limits of the topic, and its
+offsets can be set by patching only the header.
 """
 
 from collections.abc import Mapping
@@ -41,11 +39,11 @@ from penstock.stream.config import DECOMPRESSED_BATCH_BYTES_MAX
 MESSAGE_BYTES_MAX_DEFAULT: Final = 1_048_588
 TIMESTAMP_AFTER_MAX_MS_DEFAULT: Final = 3_600_000
 SAMPLED_ONE_IN: Final = 16
-"""Which batches `record.validation=sampled` checks, by their CRC."""
+"""The fraction of batches checked with `record.validation=sampled`, selected by CRC."""
 _MAGIC_AT: Final = 16
 _LENGTH_AT: Final = 8
 _LENGTH_MIN: Final = 14
-"""What Kafka accepts as the length of a batch of any format."""
+"""The minimum batch length that Kafka accepts in any format."""
 _ONE_BATCH: Final = "each partition needs exactly one whole record batch"
 _RECORD_BYTES_MIN: Final = 7
 _FOREVER_MS: Final = 2**63 - 1
@@ -59,24 +57,24 @@ _TIMESTAMP_LIMITS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """The configs of a topic that affect batches. Names as in Kafka."""
+    """The configs of a topic that affect batches, by Kafka's names."""
 
     message_bytes_max: int = MESSAGE_BYTES_MAX_DEFAULT
     needs_keys: bool = False
-    """Whether the topic is compacted. Not that of a mirror: its records are those of its source."""
+    """Whether the topic is compacted. False for a mirror: its records are those of its source."""
     is_log_append_time: bool = False
     timestamp_before_max_ms: int = _FOREVER_MS
     timestamp_after_max_ms: int = TIMESTAMP_AFTER_MAX_MS_DEFAULT
     has_timestamp_limit: bool = False
-    """Whether an operator has set one of these limits. Then the records are always checked."""
+    """Whether an operator has set one of these limits. The records are then always checked."""
     validation: str = VALIDATES_ALL
     decompressed_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
     schemas: SchemaRules | None = None
-    """Checked before the batch comes here (`broker.handlers.record_checks`). None for a mirror: its
+    """Checked before `validate_batch` (`broker.handlers.record_checks`). None for a mirror: its
     records are those of its source.
     """
     mirror_source: str = ""
-    """What the topic is a mirror of; empty if producers write to it."""
+    """The source of a mirror; empty if producers write to the topic."""
 
     @classmethod
     def from_configs(
@@ -110,7 +108,7 @@ class TopicRules:
 
     def checks_records(self, header: BatchHeader, *, is_suspect: bool = False) -> bool:
         """Return whether the records of this batch are checked. is_suspect: whether its producer
-        has sent bad ones.
+        has sent invalid ones.
         """
         return (
             self.validation == VALIDATES_ALL
@@ -137,14 +135,14 @@ def validate_batch(
     allows_zstd: bool = True,
     allows_transactions: bool = True,
 ) -> BatchHeader | Refusal:
-    """Return the header that a producer's single batch in `records` gets, or the refusal: derived
-    fields are those of the records, whatever the producer wrote. 3 us for a small batch, plus the
-    CRC at 27 GB/s, plus the check of records. Raises TakesLong.
+    """Return the header of the single batch in `records`, or the rejection. Derived fields are
+    computed from the records, whatever the producer wrote. 3 us for a small batch, plus the CRC at
+    27 GB/s, plus the record check. Raises TakesLong.
 
     check: None: the records are not checked. from_coordinator: the batch comes from this broker,
-    which may write in a producer's name without its sequence. is_suspect: see
-    `TopicRules.checks_records`. allows_zstd: not before version 7 of Produce (KIP-110).
-    allows_transactions: not without a transactional id.
+    which may write with a producer's id without its sequence. is_suspect: see
+    `TopicRules.checks_records`. allows_zstd: from version 7 of Produce on (KIP-110).
+    allows_transactions: requires a transactional id.
     """
     if rules.mirror_source:
         message = (
@@ -174,8 +172,8 @@ def validate_batch(
 
 
 def _whole_batch(records: memoryview | None) -> BatchHeader | Refusal:
-    """Return the header of the batch at the start of `records`, if it is the only one. Bytes behind
-    it that are less than a batch are ignored, as by Kafka.
+    """Return the header of the batch at the start of `records`, if it is the only one. Trailing
+    bytes that are less than a batch are ignored, as in Kafka.
     """
     if records is None or len(records) < BATCH_OVERHEAD:
         return Refusal(ErrorCode.INVALID_RECORD, _ONE_BATCH)
@@ -203,7 +201,7 @@ def _whole_batch(records: memoryview | None) -> BatchHeader | Refusal:
 
 
 def _check_begin(records: memoryview) -> Refusal | None:
-    """Check the bytes by which Kafka finds the end of a batch."""
+    """Check the bytes with which Kafka finds the end of a batch."""
     if _length(records) < _LENGTH_MIN:
         message = f"batch length {_length(records)} is less than {_LENGTH_MIN}"
         return Refusal(ErrorCode.CORRUPT_MESSAGE, message)
@@ -278,13 +276,13 @@ def _check_producer(header: BatchHeader, from_coordinator: bool) -> Refusal | No
             f"producer {header.producer_id} cannot have epoch {header.producer_epoch}",
         )
     if header.producer_id < 0 and header.is_transactional:
-        # Kafka appends it. Nothing could end that transaction.
+        # Kafka appends it, but nothing could end that transaction.
         return Refusal(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
     return None
 
 
 def _check_timestamp_type(header: BatchHeader, rules: TopicRules) -> Refusal | None:
-    """Kafka refuses what claims to have the time of the log, where that is what it will get."""
+    """Kafka rejects batches that claim log append time if the topic uses it."""
     if not rules.is_log_append_time or not header.attributes & TIMESTAMP_TYPE_MASK:
         return None
     message = "producers must not set the timestamp type to LogAppendTime"
@@ -295,7 +293,7 @@ def _check_timestamp_type(header: BatchHeader, rules: TopicRules) -> Refusal | N
 
 
 def _check_header_times(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Refusal | None:
-    """Check what the header says of the timestamps, where the records are not checked."""
+    """Check the timestamps in the header, if the records are not checked."""
     if rules.is_log_append_time:
         return None
     first_ms, last_ms = header.base_timestamp_ms, header.max_timestamp_ms
@@ -315,8 +313,8 @@ def _check_header_times(header: BatchHeader, rules: TopicRules, now_ms: Millis) 
 
 
 def _with_times(header: BatchHeader, newest_ms: int) -> BatchHeader:
-    """Return the header with the timestamp type and the newest timestamp of its records. Topics
-    with LogAppendTime get theirs with the offsets.
+    """Return the header with the timestamp type and the newest timestamp of its records. In topics
+    with LogAppendTime, it is set with the offsets.
     """
     if newest_ms == header.max_timestamp_ms and not header.attributes & TIMESTAMP_TYPE_MASK:
         return header

@@ -1,15 +1,7 @@
-"""Let the first batch of a transaction in only if its coordinator knows that it writes here:
-otherwise the transaction would hang, and readers of committed records would wait forever.
+"""Admit the first batch of a transaction only if its coordinator knows that it writes here
+(KIP-890). Otherwise the transaction would hang, and committed reads would wait forever.
 
-The leader asks the coordinator, and appends when it has answered. Meanwhile a marker may end the
-transaction, or the one before; so the answer may be about what is over. A guard stands for one
-question: after a marker of its producer nothing is appended under it, and the question is asked
-again. Once a batch is in, its transaction is open here, and later ones need no question.
-Invariant: one guard for each epoch of a producer, because only the coordinator knows which epoch is
-the newest. Batches of an epoch are appended in the order in which they came, whichever question is
-answered first: a newer guard takes over what waits for the one before.
-Must not: ask the coordinator (`broker.handlers.verification` does).
-Source: Kafka `VerificationGuard`, `VerificationStateEntry`; KIP-890.
+`broker.handlers.verification` asks the coordinator.
 """
 
 from collections.abc import Callable
@@ -19,7 +11,12 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 class Guard:
-    """A question to the coordinator, from when it is asked to when its batches are appended."""
+    """One verification, from the request to the coordinator until its batches are appended.
+
+    A marker may end the transaction meanwhile, so that the response is outdated. After a marker of
+    its producer nothing is appended under the guard, and the coordinator is asked again. Later
+    batches of an open transaction need no verification.
+    """
 
     __slots__ = (
         "adds",
@@ -32,31 +29,33 @@ class Guard:
     )
 
     def __init__(self, producer_id: int, producer_epoch: int, *, adds: bool) -> None:
-        """adds: the coordinator is to add the partition to the transaction, which is one of version
-        2. Its epoch is new then, so its sequences begin at 0.
+        """adds: the coordinator adds the partition to a transaction of version 2. Its epoch is new,
+        so its sequences begin at 0.
         """
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.adds = adds
         self.waiting: list[Admitted] = []
         self.is_answered = False
-        """The transaction has the partition; those who hold the guard are about to append."""
+        """The transaction includes the partition; the holders of the guard are about to append."""
         self.holders_count = 0
         self.is_stale = False
-        """A marker came before the answer, which may be about the transaction that it ended."""
+        """A marker arrived before the response, which may refer to the ended transaction."""
 
 
 Admitted: TypeAlias = Callable[[Guard | ErrorCode], None]
-"""Gets the guard that lets the batch in, or why the coordinator refuses it."""
+"""Called with the guard that admits the batch, or with the coordinator's error."""
 
 UNVERIFIED: Final = Guard(-1, -1, adds=False)
-"""The guard of batches that needed no question, because their transaction should be open."""
+"""The guard of batches that need no verification, because their transaction should be open."""
 WITHOUT_ID: Final = Guard(-1, -1, adds=False)
-"""The guard of requests without a transactional id: no coordinator can be asked."""
+"""The guard of requests without a transactional id: there is no coordinator to ask."""
 
 
 class Verifications:
-    """The guards of one partition, by producer id and epoch. There are few at any time."""
+    """The guards of one partition, by producer id and epoch: only the coordinator knows which epoch
+    is the newest. There are few at any time.
+    """
 
     __slots__ = ("_guards",)
 
@@ -71,7 +70,9 @@ class Verifications:
         return None if guard is None or guard.is_stale else guard
 
     def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> Guard:
-        """Return a new guard, which takes over what waits for the one before."""
+        """Return a new guard, which takes over the waiting batches of the previous one, so that
+        batches of an epoch keep their order.
+        """
         guard = Guard(producer_id, producer_epoch, adds=adds)
         before = self._guards.get((producer_id, producer_epoch))
         if before is not None:
@@ -80,14 +81,12 @@ class Verifications:
         return guard
 
     def asks_again(self, guard: Guard) -> bool:
-        """Return True if the caller has to ask again, because the answer may be about what is
-        over.
-        """
+        """Return True if the caller has to ask again, because the response may be outdated."""
         is_stale, guard.is_stale = guard.is_stale, False
         return is_stale and self._guards.get((guard.producer_id, guard.producer_epoch)) is guard
 
     def answered(self, guard: Guard, code: ErrorCode) -> None:
-        """Let everything in, or refuse everything, that waits for the answer."""
+        """Admit or reject everything that waits for the response."""
         guard.is_answered = code is ErrorCode.NONE
         guard.holders_count += 1
         waiting, guard.waiting = guard.waiting, []
@@ -98,8 +97,8 @@ class Verifications:
             self.release(guard)
 
     def release(self, guard: Guard) -> None:
-        """Note that a holder has appended. Who appends later than in `Admitted` holds the guard
-        until then, by `holders_count`.
+        """Record that a holder has appended. If it appends later than in `Admitted`,
+        `holders_count` holds the guard until then.
         """
         guard.holders_count -= 1
         key = guard.producer_id, guard.producer_epoch
@@ -107,7 +106,7 @@ class Verifications:
             del self._guards[key]
 
     def ended(self, producer_id: int) -> None:
-        """Note that a marker has ended the producer's transaction."""
+        """Record that a marker has ended the producer's transaction."""
         for key, guard in list(self._guards.items()):
             if key[0] == producer_id:
                 guard.is_stale = True
@@ -115,5 +114,5 @@ class Verifications:
                     del self._guards[key]
 
     def holds(self, guard: Guard, producer_id: int, producer_epoch: int) -> bool:
-        """Return True if the guard lets this batch in."""
+        """Return True if the guard admits this batch."""
         return self.find(producer_id, producer_epoch) is guard

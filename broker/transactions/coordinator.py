@@ -1,16 +1,5 @@
-"""The transaction coordinator of one broker: answers the requests about transactional ids by
-`Transaction`, one at a time for each id.
-
-A transactional id belongs to one partition of `__transaction_state`; the leader of the partition
-coordinates it. `TransactionStates` keeps the transactions, and makes changes durable.
-Invariants: a request is answered when the record of its change is durable.
-Late requests are not executed: those of version 2 have the epoch of their transaction, and others
-come on an older connection than one that their producer has used since (`ConnectionOrder`).
-Limits: `TransactionLimits`. A producer's request waits at most SETTLE_WAIT_S for the previous
-transaction, then it gets CONCURRENT_TRANSACTIONS. Requests of brokers do not wait, because others
-wait behind them.
-Must not: know Kafka requests (handlers do), or how changes become durable.
-Source: Kafka TransactionCoordinator.
+"""The transaction coordinator of one broker. A transactional id belongs to a partition of
+`__transaction_state`, whose leader coordinates it.
 """
 
 import asyncio
@@ -50,6 +39,12 @@ NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
 class TransactionCoordinator:
     """The transaction coordinator. Call all methods on the event loop.
 
+    Requests of one id are handled one at a time, and acknowledged when the record of their change
+    is durable. Late requests are rejected: those of version 2 have the epoch of their transaction,
+    and others arrive on an older connection than one used since (`ConnectionOrder`). Requests of
+    producers wait at most SETTLE_WAIT_S for the previous transaction, then get
+    CONCURRENT_TRANSACTIONS. Requests of brokers do not wait, because others wait behind them.
+
     now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`).
     """
 
@@ -66,8 +61,8 @@ class TransactionCoordinator:
         compaction: CompactionLimits | None = None,
         local: LocalMarkers | None = None,
     ) -> None:
-        """record_version: returns the version of new records, which the level of
-        `transaction.version` allows. local: None: all markers are sent.
+        """record_version: returns the version of new records, according to the level of
+        `transaction.version`. local: None: all markers are sent.
         """
         self._log = transactions_log
         self._markers = markers
@@ -88,11 +83,13 @@ class TransactionCoordinator:
         self._requests = ConnectionOrder()
 
     def reconfigure(self, *, timeout_max_ms: int, tick_interval_ms: int) -> None:
-        """Use other limits: of timeouts from the next request on, of ticks after the next one."""
+        """Use other limits: timeouts from the next request on, tick intervals after the
+        next tick.
+        """
         self._states.limits = replace(self._states.limits, timeout_max_ms=timeout_max_ms)
         self._tick_interval_s = tick_interval_ms / 1_000
 
-    # --- becoming and ceasing to be coordinator ---------------------------------------------------
+    # --- leadership -------------------------------------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
         self._shards.opened(partition)
@@ -112,7 +109,7 @@ class TransactionCoordinator:
         self._markers.close()
 
     def partition_of(self, transactional_id: str) -> int | None:
-        """Return the partition of `__transaction_state`, or None while the topic does not exist."""
+        """Return the partition of `__transaction_state`, or None if the topic does not exist."""
         return self._shards.partition_of(transactional_id)
 
     # --- requests ---------------------------------------------------------------------------------
@@ -160,7 +157,7 @@ class TransactionCoordinator:
         *,
         connection_id: int,
     ) -> ErrorCode:
-        """Add partitions to the transaction. connection_id grows with each connection of this
+        """Add partitions to the transaction. connection_id increases with each connection of this
         broker. Raises LateRequest.
         """
         added = frozenset(partitions)
@@ -176,8 +173,8 @@ class TransactionCoordinator:
     async def answer_leader(
         self, membership: Membership, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Answer the leader of partitions that has batches of the transaction: add the partitions
-        to it, or say which ones it has. Does not wait for the previous transaction.
+        """Respond to a partition leader that has batches of the transaction: add the partitions, or
+        return those already included. Does not wait for the previous transaction.
         """
         wanted = frozenset(partitions)
         if membership.adds:
@@ -213,8 +210,8 @@ class TransactionCoordinator:
     async def end_epoch(
         self, transactional_id: str, producer: ProducerIdentity, *, committed: bool
     ) -> tuple[ErrorCode, ProducerIdentity]:
-        """End the transaction of this epoch, for producers of version 2. Returns what the producer
-        uses for its next transaction.
+        """End the transaction of this epoch, for producers of version 2. Returns the producer id
+        and epoch for its next transaction.
 
         Raises ControllerError and TimeoutError if no producer id is available.
         """
@@ -275,7 +272,7 @@ class TransactionCoordinator:
         )
 
     def listed(self) -> list[TransactionMetadata]:
-        """Return the transactions of the partitions that are loaded here."""
+        """Return the transactions of the loaded partitions."""
         return [
             transaction.current
             for state in self._shards.loaded()
@@ -293,7 +290,7 @@ class TransactionCoordinator:
         create: bool = False,
         waits: bool = True,
     ) -> ErrorCode:
-        """Run the step, again after the previous transaction has finished if it waits for that.
+        """Run the step, and again after the previous transaction has finished if it waits for that.
         Returns when its record is durable.
         """
         if transactional_id == "":
@@ -310,8 +307,8 @@ class TransactionCoordinator:
                 assert isinstance(transaction, Transaction), "an error persists nothing"
                 outcome = await self._states.persist(state, transaction, outcome)
             elif not self._log.leads_alone:
-                # Nothing is appended, so the fence in the WAL does not protect this answer: the
-                # next coordinator may know better.
+                # Nothing is appended, so the fence in the WAL does not protect this response: the
+                # next coordinator may decide differently.
                 return ErrorCode.NOT_COORDINATOR
             if (
                 outcome is not ErrorCode.CONCURRENT_TRANSACTIONS
@@ -320,7 +317,7 @@ class TransactionCoordinator:
             ):
                 return outcome
 
-    # --- time -------------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def _tick_periodically(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(

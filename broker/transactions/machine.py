@@ -1,25 +1,7 @@
-"""The life of one transactional id as a pure state machine. It maps requests and times to records
-to persist and markers to write.
+"""The life of one transactional id as a pure state machine (KIP-98, KIP-360, KIP-588, KIP-890).
 
-    Empty ─add─▶ Ongoing ─end─▶ PrepareCommit ─markers─▶ CompleteCommit ─add─▶ Ongoing ...
-                    └─end, timeout, a new producer─▶ PrepareAbort ─markers─▶ CompleteAbort
-
-Where the markers can be written in one step with the outcome, the log has CompleteCommit or
-CompleteAbort right after Ongoing (`complete_at_once`).
-
-Producers of version 2 (KIP-890) get the next epoch with the end of every transaction: the record of
-the outcome has it, and its markers fence the epoch of the transaction. So a late request names a
-transaction that is over. They may also abort what has not begun, because a batch may be on its way.
-
-Invariants: at most one record is in flight (`pending`); meanwhile all requests get
-CONCURRENT_TRANSACTIONS. The state is the durable one. Once PrepareCommit or PrepareAbort is durable
-the outcome is final, and markers are sent only then, or become durable in the same step. A fenced
-producer (older epoch, other producer id) changes nothing. Fencing an open transaction (timeout, a
-new producer) is one step: PrepareAbort with the next epoch, which no producer gets. Kafka has an
-in-memory state PrepareEpochFence before it. A failed record leaves no trace, so the same epoch is
-tried again.
-Must not: know the clock, the log, or the requester.
-Source: Kafka TransactionCoordinator, TransactionMetadata; KIP-98, KIP-360, KIP-588, KIP-890.
+Empty ─add─▶ Ongoing ─end─▶ PrepareCommit ─markers─▶ CompleteCommit ─add─▶ Ongoing ...
+                └─end, timeout, a new producer─▶ PrepareAbort ─markers─▶ CompleteAbort
 """
 
 from collections.abc import Iterable
@@ -84,6 +66,15 @@ def new_transaction(transactional_id: str, limits: TransactionLimits) -> "Transa
 
 
 class Transaction:
+    """The transaction of one transactional id.
+
+    At most one record is in flight (`pending`); meanwhile, requests get CONCURRENT_TRANSACTIONS.
+    `current` is the durable state. The outcome is final once PrepareCommit or PrepareAbort is
+    durable, and markers are sent only then, or become durable in the same step. Fencing an open
+    transaction is one step: PrepareAbort with the next epoch, which no producer gets. A failed
+    record leaves no trace, so the same epoch is tried again.
+    """
+
     __slots__ = ("_limits", "_loaded_ms", "current", "pending")
 
     def __init__(
@@ -94,8 +85,7 @@ class Transaction:
         loaded_ms: int | None = None,
     ) -> None:
         """loaded_ms: when it was read from the log. An open transaction gets its whole timeout from
-        then on, because another process set its start time, and that process's clock may be an hour
-        off.
+        then on, because its start time comes from another process, whose clock may be an hour off.
         """
         self._loaded_ms = loaded_ms if metadata.state is TransactionState.ONGOING else None
         self.current = metadata
@@ -112,7 +102,7 @@ class Transaction:
 
     def needs_producer_id(self, expected: ProducerIdentity | None) -> bool:
         """Return True if the next `init_producer` needs a new producer id: there is none yet, or
-        its epochs are used up.
+        its epochs are exhausted.
         """
         if self.is_new:
             return True
@@ -197,7 +187,8 @@ class Transaction:
                 current, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch
             )
         if expected.producer_epoch == current.last_producer_epoch:
-            # a repeated request whose answer was lost, maybe one that returned another producer id
+            # a repeated request whose response was lost, maybe one that returned another producer
+            # id
             return current
         return ErrorCode.PRODUCER_FENCED
 
@@ -236,8 +227,8 @@ class Transaction:
     def missing_partitions(
         self, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
     ) -> ErrorCode | frozenset[TopicPartition]:
-        """Return those of the partitions that are not in the producer's open transaction. A record
-        in flight does not matter: leaders of partitions check again when they append.
+        """Return the partitions that are not in the producer's open transaction. A record in flight
+        does not matter: partition leaders check again when they append.
         """
         refusal = self._check_identity(producer)
         if refusal is not None:
@@ -249,8 +240,8 @@ class Transaction:
     def end(
         self, producer: ProducerIdentity, *, committed: bool, now_ms: int
     ) -> ErrorCode | Persist:
-        """End the transaction. It is answered when the outcome is durable and so final. A repeated
-        request with the same outcome succeeds.
+        """End the transaction. The response is sent when the outcome is durable and thus final. A
+        repeated request with the same outcome succeeds.
         """
         refusal = self._check_producer(producer)
         if refusal is not None:
@@ -294,7 +285,9 @@ class Transaction:
 
     @property
     def end_needs_producer_id(self) -> bool:
-        """Return True if the next `end_epoch` needs a new producer id: the epochs are used up."""
+        """Return True if the next `end_epoch` needs a new producer id, because the epochs are
+        exhausted.
+        """
         return self.current.producer_epoch >= EPOCH_LAST_GIVEN
 
     def end_epoch(
@@ -306,11 +299,15 @@ class Transaction:
         now_ms: int,
     ) -> ErrorCode | Persist:
         """End the transaction of this epoch, for producers of version 2. The producer continues
-        with `next_producer` of the record, or of `current` if the request is a repeated one.
+        with `next_producer` of the record, or of `current` if the request is repeated.
+
+        The record and the markers have the next epoch, so a late request refers to a transaction
+        that has ended. A producer may also abort before its transaction has begun, because a batch
+        may be in flight.
         """
         current = self.current
         if self.pending is not None or self._is_ending:
-            # The producer may use what it was given by the end that is under way.
+            # The producer may use the identity returned by the pending end.
             return ErrorCode.CONCURRENT_TRANSACTIONS
         is_repeated = self._has_ended(producer)
         refusal = None if is_repeated else self._check_identity(producer)
@@ -344,7 +341,7 @@ class Transaction:
         )
 
     def _has_ended(self, producer: ProducerIdentity) -> bool:
-        """Return True if the last transaction was the one of this epoch: the end is repeated."""
+        """Return True if this epoch is that of the last transaction: the end is repeated."""
         current = self.current
         if current.state not in {
             TransactionState.COMPLETE_COMMIT,
@@ -389,7 +386,7 @@ class Transaction:
             updated_ms=now_ms,
         )
 
-    # --- results of the coordinator ---------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     def persisted(self) -> WriteMarkers | None:
         assert self.pending is not None, "no record is in flight"
@@ -414,15 +411,15 @@ class Transaction:
         return self._persist(_completed(self.current, now_ms))
 
     def complete_at_once(self, outcome: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-        """Replace the record of the outcome, which is not appended yet, by that of the completed
-        transaction, whose markers become durable with it.
+        """Replace the unappended record of the outcome by that of the completed transaction, whose
+        markers become durable with it.
         """
         assert outcome.state in PREPARED, outcome.state.label
         self.pending = _completed(outcome, now_ms)
         return self.pending
 
     def complete_later(self, outcome: TransactionMetadata) -> None:
-        """Take `complete_at_once` back: the markers could not be appended."""
+        """Undo `complete_at_once`: the markers could not be appended."""
         self.pending = outcome
 
     def _persist(

@@ -1,17 +1,4 @@
-"""Send the outcome of transactions to the leaders of their partitions, with retries until all have
-it.
-
-Each broker gets one request at a time, with all its waiting markers: under load many transactions
-share a request. Failed markers are routed again after a pause that doubles.
-Invariants: a transaction is reported done once, when every partition has its marker or no longer
-exists. Nothing is sent for transactions of a partition of `__transaction_state` that this broker
-has lost. Repeating a marker is harmless, also when a copy is late: the leader checks epochs and
-serials, and ends a transaction once.
-Limits: MARKERS_PER_REQUEST_MAX partitions per request, one request per broker, REQUEST_TIMEOUT_S
-for its answer.
-Must not: know how requests are sent (`Write`), or write the state of a transaction.
-Source: Kafka TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler.
-"""
+"""Send transaction markers to the leaders of the partitions, with retries until all have them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -34,7 +21,7 @@ _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _FENCED: Final = int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 _SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""A partition with a later epoch of the producer has no transaction of this epoch left to end."""
+"""A partition with a later epoch of the producer has no open transaction of this epoch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,21 +48,23 @@ class Target:
 
     @property
     def version(self) -> int:
-        """Return the version of the transaction, which says how its marker is checked."""
+        """Return the version of the transaction, which determines how its marker is checked."""
         return self.job.version
 
 
 @dataclass(slots=True)
 class _Queue:
-    """The markers that wait for one broker."""
+    """The markers that wait for one broker. There is one request at a time, so that transactions
+    share requests under load.
+    """
 
     waiting: list[Target] = field(default_factory=list[Target])
     sender: asyncio.Task[None] | None = None
 
 
 LeaderOf: TypeAlias = Callable[[TopicPartition], NodeId | None]
-"""Returns the leader, or None if there is none at the moment. Raises KeyError if the partition does
-not exist (any more).
+"""Returns the leader, or None if there is currently none. Raises KeyError if the partition does not
+exist (any more).
 """
 Write: TypeAlias = Callable[[NodeId, Sequence[Target]], Awaitable[Mapping[Target, int]]]
 """Sends one request to one broker and returns error codes. After any exception all of it is
@@ -99,8 +88,11 @@ class MarkerSender:
         done: Callable[[], None],
         version: int = 0,
     ) -> None:
-        """Send the marker. `done` is called once all partitions have it, but not if this broker
-        loses the coordinator's partition first (`forget`).
+        """Send the marker. `done` is called once all partitions have it or no longer exist, but not
+        if this broker loses the coordinator's partition first (`forget`).
+
+        Repeating a marker is harmless, also when a copy is late: the leader checks epochs and
+        serials, and ends a transaction once.
         """
         job = _Job(coordinator_partition, marker, version, done, set(partitions))
         self._jobs.setdefault(coordinator_partition, set()).add(job)

@@ -1,8 +1,4 @@
-"""Values of a transaction: its states, its metadata, and effects for the coordinator.
-
-Source: Kafka `transaction-coordinator` (TransactionState, TransactionMetadata); KIP-98, KIP-360,
-KIP-890.
-"""
+"""Values of a transaction: its states, its metadata, and effects for the coordinator."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,19 +13,20 @@ NO_EPOCH: Final = -1
 NO_TIME_MS: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 EPOCH_LAST_GIVEN: Final = EPOCH_MAX - 1
-"""The last epoch that a producer gets. The one above is reserved to fence it; then the
+"""The last epoch assigned to producers. The one above is reserved to fence it; then the
 transactional id gets another producer id.
 """
 
 EPOCH_PER_TRANSACTION: Final = 2
-"""The version of transactions from which each one has its own epoch (KIP-890). Producers of earlier
-versions keep theirs.
+"""The transaction version from which each transaction has its own epoch (KIP-890). Producers of
+earlier versions keep theirs.
 """
 
 
 class TransactionState(IntEnum):
     """States of a transaction. The numbers are stored: never reuse one. Kafka's 7
-    (PrepareEpochFence) is never stored and not needed: see `machine`.
+    (PrepareEpochFence) is never stored and not needed: fencing an open transaction is one step
+    here, PrepareAbort with the next epoch.
     """
 
     EMPTY = 0
@@ -51,7 +48,7 @@ class TransactionState(IntEnum):
 SETTLED: Final = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
-"""States without an open transaction: a producer may be initialized and a transaction begun."""
+"""States without an open transaction: a producer may be initialized and a transaction may begin."""
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 """States with a final outcome whose markers are being written."""
 
@@ -64,7 +61,7 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A transaction whose coordinator is asked whether it has partitions, or to add them."""
+    """A transaction whose coordinator is asked whether it includes partitions, or to add them."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -84,7 +81,7 @@ class TransactionMetadata:
     state: TransactionState
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIME_MS
-    """When the first partition was added. The timeout counts from here."""
+    """When the first partition was added. The timeout starts here."""
     updated_ms: int = NO_TIME_MS
     last_producer_epoch: int = NO_EPOCH
     """The epoch before the last increment that the producer itself requested. For repeated
@@ -95,11 +92,11 @@ class TransactionMetadata:
     requests.
     """
     next_producer_id: int = NO_PRODUCER_ID
-    """The producer id after this transaction, because its end used up the epochs. The producer has
-    it already.
+    """The producer id after this transaction, because its end exhausted the epochs. The producer
+    already uses it.
     """
     client_version: int = 0
-    """The version of transactions of the client that began or ended the last one."""
+    """The transaction version of the client that began or ended the last one."""
 
     @property
     def producer(self) -> ProducerIdentity:
@@ -107,8 +104,8 @@ class TransactionMetadata:
 
     @property
     def next_producer(self) -> ProducerIdentity:
-        """Return what the producer uses for its next transaction. Differs from `producer` while a
-        transaction ends that used up the epochs.
+        """Return the identity for the next transaction. Differs from `producer` while a transaction
+        ends that exhausted the epochs.
         """
         if self.next_producer_id == NO_PRODUCER_ID:
             return self.producer
@@ -118,7 +115,7 @@ class TransactionMetadata:
 @dataclass(frozen=True, slots=True)
 class Persist:
     """Append this record of the transactional id, then call `persisted` or `not_persisted`, then
-    answer.
+    respond.
     """
 
     metadata: TransactionMetadata
@@ -142,12 +139,12 @@ class TransactionLimits:
 
     timeout_max_ms: int = 900_000
     partitions_max: int = 10_000
-    """Partitions of one transaction. With this limit its record and a request of markers stay below
-    1 MB.
+    """Partitions of one transaction. With this limit, its record and a request of markers stay
+    below 1 MB.
     """
     transactions_max: int = 50_000
-    """Transactional ids per partition of `__transaction_state`, about 1 KiB each. Above the limit
+    """Transactional ids per partition of `__transaction_state`, about 1 KiB each. Above the limit,
     new ids get a retriable error.
     """
     id_expiration_ms: int = 7 * 24 * 3_600_000
-    """`transactional.id.expiration.ms`: an id without use for this long is dropped."""
+    """`transactional.id.expiration.ms`: an id that is unused for this long is dropped."""

@@ -1,9 +1,5 @@
-"""Send WriteTxnMarkers and AddPartitionsToTxn to other brokers. What is for this broker needs no
-socket.
-
-Invariant: one request to a broker at a time (the caller ensures that).
-Must not: retry, or interpret errors.
-Source: Kafka InterBrokerSendThread, WriteTxnMarkersRequest, AddPartitionsToTxnRequest.
+"""Send WriteTxnMarkers and AddPartitionsToTxn to other brokers, without retries. Requests to this
+broker need no socket. The caller sends one request at a time to a broker.
 """
 
 import asyncio
@@ -30,7 +26,7 @@ WriteLocally: TypeAlias = Callable[
     [Marker, Sequence[TopicPartition], int], Awaitable[Mapping[TopicPartition, ErrorCode]]
 ]
 """Writes the markers of a transaction of this version here, as the handler of WriteTxnMarkers does
-for other brokers. It appends before it returns, so that several share a bulk.
+for other brokers. It appends before it returns, so that several markers share a bulk.
 """
 
 
@@ -39,7 +35,7 @@ Codes: TypeAlias = Mapping[tuple[int, TopicPartition], int]
 
 
 class MarkerPeers:
-    """Implements `broker.transactions.markers.Write` over the brokers of the image."""
+    """Implements `broker.transactions.markers.Write` with the brokers of the image."""
 
     def __init__(self, node: LocalBroker, write_locally: WriteLocally) -> None:
         self._node = node
@@ -87,14 +83,15 @@ class MarkerPeers:
 AnswerLocally: TypeAlias = Callable[
     [Membership, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, ErrorCode]]
 ]
-"""Answers about a transaction that this broker coordinates: `TransactionCoordinator.answer_leader`.
+"""Responds for a transaction that this broker coordinates:
+`TransactionCoordinator.answer_leader`.
 """
 
 
 class CoordinatorPeers:
-    """Implements `broker.transactions.verifier.Ask` over the brokers of the image.
+    """Implements `broker.transactions.verifier.Ask` with the brokers of the image.
 
-    Its connections are not those of markers: a marker may be what the answer waits for.
+    It has its own connections: the response may depend on a marker.
     """
 
     def __init__(self, node: LocalBroker, answer_locally: AnswerLocally) -> None:

@@ -1,9 +1,5 @@
-"""Allocate producer ids that are unique in the cluster.
-
-Invariant: an id is given once. Ids come in blocks from the controller, and the rest of a block is
-never used after the broker ends.
-
-Source: Kafka's RPCProducerIdManager.
+"""Allocate producer ids that are unique in the cluster, from blocks assigned by the controller. The
+rest of a block is never used after the broker ends.
 """
 
 import asyncio
@@ -13,7 +9,7 @@ from penstock.controller.api.messages import AllocateProducerIds
 
 
 class ProducerIds:
-    """The block of producer ids of this broker. One request to the controller serves all waiting
+    """The current block of producer ids. One request to the controller serves all waiting
     producers.
     """
 
@@ -25,7 +21,7 @@ class ProducerIds:
 
     async def allocate(self) -> int:
         """Return the next id. Raises ControllerError or TimeoutError if a new block is needed and
-        the controller does not answer.
+        the controller does not respond.
         """
         async with self._lock:
             if self._next == self._end:

@@ -1,12 +1,5 @@
-"""The records of `__transaction_state`, in Kafka's binary format, so that Kafka's tools can read
-the topic.
-
-Key version 0: transactional id. Value version 0: producer id, epoch, timeout, status, partitions by
-topic, times. Version 1 (flexible, KIP-890) has tagged fields besides: the previous and the next
-producer id, and the client's version of transactions. It is written from level 1 of
-`transaction.version` on. A null value is a tombstone. The reader skips unknown key versions, as in
-Kafka.
-Source: Kafka `TransactionLogKey.json`, `TransactionLogValue.json`.
+"""Encode and decode the records of `__transaction_state` in Kafka's binary format, so that Kafka's
+tools can read the topic.
 """
 
 import struct
@@ -38,12 +31,12 @@ _TIMES: Final = struct.Struct(">qq")
 
 
 def record_version(image: MetadataImage) -> int:
-    """Return the version of new values, which the level of `transaction.version` allows."""
+    """Return the version of new values, according to the level of `transaction.version`."""
     return min(image.features.level(TRANSACTION_VERSION), _VALUE_VERSION_MAX)
 
 
 class MalformedTransactionRecord(Exception):
-    """Raised for a key or value in another format. Loading counts it and continues with the next
+    """Raised for a key or value in an unknown format. Loading counts it and continues with the next
     record.
     """
 
@@ -67,7 +60,9 @@ def decode_key(data: bytes) -> str | None:
 
 
 def encode_value(metadata: TransactionMetadata, version: int = 0) -> bytes:
-    """Encode a value. What version 0 cannot express is written in version 1."""
+    """Encode a value. Version 1 (flexible, KIP-890) is used from level 1 of `transaction.version`
+    on, and for what version 0 cannot express.
+    """
     version = max(version, metadata.next_producer_id != NO_PRODUCER_ID)
     is_flexible = version >= 1
     writer = Writer()

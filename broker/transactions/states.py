@@ -1,18 +1,5 @@
-"""The transactions that one broker coordinates: load them, make their changes durable in
-`__transaction_state`, and finish those that are decided.
-
-Becoming leader of a partition loads it, and continues with decided but unfinished transactions.
-Where this broker leads all partitions of a transaction, its end is one group of the storage: the
-markers and the record of the completed transaction (docs/design/transactions.md). Otherwise the
-outcome is recorded first, and the markers are sent.
-Invariants: a change is answered and markers are sent only when its record is durable. Records of an
-id are appended one after the other. Markers carry the leader epoch of the partition, so that those
-of an earlier coordinator are refused, and the serial of their transaction, so that a late copy does
-not end the next one. The serial is the end of the partition's log when the outcome was appended, or
-when it was loaded: it grows from transaction to transaction, regardless of clocks.
-Limit: `TransactionLimits.transactions_max` transactions of a partition.
-Must not: decide what a request changes (`Transaction` does), or how markers are sent.
-Source: Kafka TransactionStateManager.
+"""The transactions coordinated by one broker: load them, make their changes durable in
+`__transaction_state`, and finish decided ones. See docs/design/transactions.md.
 """
 
 import asyncio
@@ -85,8 +72,8 @@ class LocalMarkers(Protocol):
     def parts(
         self, marker: Marker, partitions: Iterable[TopicPartition], version: int
     ) -> MarkerParts | None:
-        """Return what to append, or None unless this broker leads all partitions and none of them
-        has a marker like this one or a later one. version: of the transaction.
+        """Return the parts to append, or None unless this broker leads all partitions and none of
+        them has this marker or a later one. version: of the transaction.
         """
         ...
 
@@ -96,7 +83,14 @@ class LocalMarkers(Protocol):
 
 
 class TransactionStates:
-    """The transactions of the partitions that are loaded here. Call all methods on the event loop.
+    """The transactions of the loaded partitions. Call all methods on the event loop.
+
+    Requests are acknowledged and markers are sent only when the record of the change is durable.
+    Records of an id are appended one at a time. Markers have the leader epoch of the partition, so
+    that those of an earlier coordinator are rejected, and the serial of their transaction, so that
+    a late copy does not end the next one. The serial is the end of the partition's log when the
+    outcome was appended, or when it was loaded: it increases from transaction to transaction,
+    regardless of clocks.
 
     now_ms, record_version, local: as in `TransactionCoordinator`. limits: may be replaced.
     """
@@ -140,8 +134,7 @@ class TransactionStates:
                     self._replay(state, key, value)
                 except MalformedTransactionRecord:
                     malformed_count += 1
-        # Resume decided transactions only when this state can be found, because `done` looks for
-        # it.
+        # Resume decided transactions only once this state can be found, because `done` looks it up.
         asyncio.get_running_loop().call_soon(self._resume, state)
         log.info(
             "transactions_loaded",
@@ -176,7 +169,7 @@ class TransactionStates:
     def transaction(
         self, state: LoadedPartition, transactional_id: str, *, create: bool
     ) -> Transaction | ErrorCode:
-        """Return the transaction of the id. create: a new one, if the id is unknown."""
+        """Return the transaction of the id. create: create it if the id is unknown."""
         transaction = state.transactions.get(transactional_id)
         if transaction is not None:
             return transaction
@@ -192,7 +185,9 @@ class TransactionStates:
     async def persist(
         self, state: LoadedPartition, transaction: Transaction, persist: Persist
     ) -> ErrorCode:
-        """Write the change, and return what its request gets once it is durable, or refused."""
+        """Write the change, and return the result of its request once it is durable, or
+        rejected.
+        """
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def answer(code: ErrorCode) -> None:
@@ -209,8 +204,9 @@ class TransactionStates:
         persist: Persist,
         answer: Callable[[ErrorCode], None],
     ) -> None:
-        """Write the change. `answer` is called as `persist` returns, maybe before this returns. The
-        markers of an outcome are written with it, or sent when it is durable.
+        """Write the change. `answer` is called with the result of `persist`, maybe before this
+        returns. If this broker leads all partitions, the markers are in the same group as the
+        record of the completed transaction; otherwise they are sent once the outcome is durable.
         """
         if persist.metadata.state in PREPARED and self._end_at_once(
             state, transaction, persist, answer
@@ -244,7 +240,7 @@ class TransactionStates:
         answer: Callable[[ErrorCode], None],
     ) -> bool:
         """Append the markers with the record of the completed transaction. Returns False if nothing
-        was appended, because they need another broker or were refused.
+        was appended, because another broker is needed or they were rejected.
         """
         outcome = persist.metadata
         marker = _marker(state, outcome, self._log.end_offset(state.index))

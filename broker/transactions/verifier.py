@@ -1,12 +1,5 @@
-"""Ask coordinators whether transactions have a partition that this broker leads, or to add it.
-
-Each coordinator gets one request at a time, with all questions that wait for it: under load many
-transactions share a request. A coordinator that moves, loads, or still ends the previous
-transaction of the producer is asked again after RETRY_S.
-Invariant: every question is answered once, within ANSWER_MAX_S and the time of one request.
-Limits: QUESTIONS_PER_REQUEST_MAX, one request per broker, REQUEST_TIMEOUT_S for its answer.
-Must not: know how requests are sent (`Ask`), or what an answer means for a client.
-Source: Kafka `AddPartitionsToTxnManager`; KIP-890.
+"""Ask coordinators whether transactions include a partition that this broker leads, or to add it
+(KIP-890).
 """
 
 import asyncio
@@ -26,7 +19,7 @@ QUESTIONS_PER_REQUEST_MAX: Final = 2_000
 REQUEST_TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.02
 ANSWER_MAX_S: Final = 1.0
-"""How long a question is asked again. The previous transaction needs one or two PUTs to end."""
+"""How long a verification is retried. The previous transaction needs one or two PUTs to end."""
 _ASKED_AGAIN: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -48,18 +41,20 @@ class _Question:
 
 @dataclass(slots=True)
 class _Queue:
-    """The questions that wait for one broker."""
+    """The verifications that wait for one broker. There is one request at a time, so that
+    transactions share requests under load.
+    """
 
     waiting: list[_Question] = field(default_factory=list[_Question])
     sender: asyncio.Task[None] | None = None
 
 
 CoordinatorOf: TypeAlias = Callable[[str], NodeId | None]
-"""Returns the broker that coordinates this transactional id, or None at the moment."""
+"""Returns the broker that coordinates this transactional id, or None if it is currently unknown."""
 Codes: TypeAlias = Mapping[tuple[str, TopicPartition], ErrorCode]
-"""The answers by transactional id and partition."""
+"""Error codes by transactional id and partition."""
 Ask: TypeAlias = Callable[[NodeId, Mapping[Membership, Sequence[TopicPartition]]], Awaitable[Codes]]
-"""Sends one request to one broker, which names each transactional id once."""
+"""Sends one request to one broker, with each transactional id once."""
 
 
 class TransactionVerifier:
@@ -75,8 +70,11 @@ class TransactionVerifier:
         partition: TopicPartition,
         answered: Callable[[ErrorCode], None],
     ) -> None:
-        """Ask the coordinator. `answered` is called later, with NONE if the transaction has the
-        partition.
+        """Ask the coordinator. `answered` is called once, later, within ANSWER_MAX_S and the time
+        of one request, with NONE if the transaction includes the partition.
+
+        A coordinator that moves, loads, or still ends the previous transaction is asked again after
+        RETRY_S.
         """
         deadline = asyncio.get_running_loop().time() + ANSWER_MAX_S
         self._route(_Question(membership, partition, answered, deadline))
@@ -91,7 +89,7 @@ class TransactionVerifier:
     def _route(self, question: _Question) -> None:
         node_id = self._coordinator_of(question.membership.transactional_id)
         if node_id is None:
-            # Never at once: the caller is not ready for the answer yet.
+            # Never immediately: the caller is not ready for the response yet.
             self._ask_again(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         queue = self._queues.setdefault(node_id, _Queue())
@@ -150,8 +148,8 @@ class TransactionVerifier:
 
 
 def _next_request(waiting: Sequence[_Question]) -> tuple[list[_Question], list[_Question]]:
-    """Return the questions of the next request, and those that wait longer. Answers name
-    transactional ids only, so a request has one membership of each.
+    """Return the verifications of the next request, and those that wait longer. Responses only
+    contain transactional ids, so a request has one entry for each.
     """
     batch: list[_Question] = []
     later: list[_Question] = []
