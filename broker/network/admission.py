@@ -1,11 +1,7 @@
-"""Hold new connections back until their listener may take them.
+"""Admission of new connections (KIP-402, KIP-612): delay them until their listener has room.
 
-A connection that is held is accepted by the system, but nothing is read from it, as if it was still
-in the backlog. Invariants: a listener admits connections in the order of their arrival, and holds
-at most `HELD_MAX`. It has a limit of unauthenticated ones, at which the oldest of the address that
-has the most is closed; they also give way to addresses with fewer when there is no room.
-Must not: touch a socket; the connections do.
-Source: Kafka's Acceptor and `ConnectionQuotas.waitForConnectionSlot`; KIP-402, KIP-612.
+A delayed connection is accepted by the kernel, but nothing is read from it, as if it were still in
+the backlog.
 """
 
 from collections import defaultdict, deque
@@ -18,7 +14,9 @@ from penstock.base.connections_by_address import ConnectionsByAddress
 from penstock.broker.quotas.connections import Connections, ConnectionSettings
 
 HELD_MAX: Final = 1_024
-"""How many connections of a listener wait; each has a descriptor, unlike those in the backlog."""
+"""Maximum number of delayed connections of a listener; each has a file descriptor, unlike those in
+the backlog.
+"""
 
 _UNAUTHENTICATED: Final = "too many unauthenticated connections (max.unauthenticated.connections)"
 _GIVES_WAY: Final = "unauthenticated, and another address has no room (max.connections)"
@@ -27,7 +25,7 @@ _TOO_MANY_WAIT: Final = "too many connections wait (max.connections)"
 
 
 class Deadline(Protocol):
-    """A call that is due at a time of the event loop, as `asyncio.TimerHandle`."""
+    """A scheduled call, like `asyncio.TimerHandle`."""
 
     def when(self) -> float: ...
 
@@ -35,11 +33,11 @@ class Deadline(Protocol):
 
 
 CallLater = Callable[[float, Callable[[], None]], Deadline]
-"""Calls a function after so many seconds, as the event loop does."""
+"""Calls a function after a number of seconds, like the event loop."""
 
 
 class NewConnection(Protocol):
-    """A connection as its admission sees it."""
+    """A connection as seen by its admission."""
 
     listener: str
     peer_host: str
@@ -50,7 +48,7 @@ class NewConnection(Protocol):
         ...
 
     def held(self) -> None:
-        """Read nothing until it is admitted or closed."""
+        """Read nothing until the connection is admitted or closed."""
         ...
 
     def close(self, reason: str) -> None: ...
@@ -62,22 +60,27 @@ class _Queue:
     by_address: ConnectionsByAddress[NewConnection] = field(
         default_factory=ConnectionsByAddress[NewConnection]
     )
-    """Those that wait."""
+    """Delayed connections."""
     is_counted: bool = False
     """Whether the first one has been counted for the rates."""
     timer: Deadline | None = None
-    """Set while connections come too fast and none is admitted."""
+    """Set while the rate limit is exceeded and no connection is admitted."""
 
 
 class Admission:
-    """The admission of all listeners of one broker."""
+    """Admission to all listeners of one broker, in the order of arrival.
+
+    At the limit of unauthenticated connections of a listener, the oldest one of the address with
+    the most is closed. They also give way to connections of addresses with fewer when there is no
+    room.
+    """
 
     def __init__(
         self, connections: Connections, now: MonotonicClock, call_later: CallLater
     ) -> None:
         self.connections = connections
         self.refused_count = 0
-        """Connections that were closed because of their address."""
+        """Connections closed because of their address."""
         self._now = now
         self._call_later = call_later
         self._queues: dict[str, _Queue] = {}
@@ -85,7 +88,7 @@ class Admission:
         self._unauthenticated: dict[str, ConnectionsByAddress[NewConnection]] = defaultdict(
             ConnectionsByAddress
         )
-        """Admitted connections by listener, so that a flood of one does not touch the others."""
+        """By listener, so that a flood on one does not affect the others."""
         self._closing: dict[NewConnection, Deadline] = {}
 
     @property
@@ -101,7 +104,7 @@ class Admission:
         self._admit_all()
 
     def arrive(self, arrival: NewConnection) -> None:
-        """Admit the connection, hold it, or close it."""
+        """Admit the connection, delay it, or close it."""
         queue = self._queues.setdefault(arrival.listener, _Queue())
         if self._take_place(arrival, queue):
             return
@@ -119,11 +122,11 @@ class Admission:
             arrival.held()
 
     def authenticated(self, arrival: NewConnection) -> None:
-        """Note that the client has authenticated: the connection gives way to no other client."""
+        """Record that the client is authenticated: the connection gives way to no other client."""
         self._unauthenticated[arrival.listener].discard(arrival)
 
     def gone(self, arrival: NewConnection) -> None:
-        """Note that the connection has closed."""
+        """Record that the connection has closed."""
         timer = self._closing.pop(arrival, None)
         if timer is not None:
             timer.cancel()
@@ -151,8 +154,8 @@ class Admission:
         queue.by_address.discard(arrival)
 
     def _take_place(self, arrival: NewConnection, queue: _Queue) -> bool:
-        """If there is no room, admit a connection in the place of an unauthenticated one, whose
-        address has more of them. Its place is free once it has closed.
+        """If there is no room, admit a connection in place of an unauthenticated one whose address
+        has more of them. Its place is free once it has closed.
         """
         listener = arrival.listener
         if queue.timer is not None or self.connections.has_room(listener):
@@ -173,8 +176,8 @@ class Admission:
         return True
 
     def _largest_crowd(self) -> ConnectionsByAddress[NewConnection]:
-        """Return the unauthenticated connections of the listener where an address has the most of
-        them.
+        """Return the unauthenticated connections of the address that has the most of them at the
+        listener.
         """
         protected = self.connections.settings.protected
         return max(
@@ -235,7 +238,7 @@ class Admission:
         self._closing[arrival] = self._call_later(refusal.after_ms / 1_000, close)
 
     def _close_for_broker(self, of_brokers: ConnectionsByAddress[NewConnection]) -> None:
-        """Close an unauthenticated connection, or else the client's that was idle longest."""
+        """Close an unauthenticated connection, or the client connection that was idle longest."""
         crowd = self._largest_crowd()
         if crowd.count_max > 1 or (crowd and crowd is not of_brokers):
             crowd.pop().close(_FOR_BROKER)

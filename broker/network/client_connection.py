@@ -1,15 +1,4 @@
-"""One client connection: a socket around the pure core in `broker.network.connection`.
-
-Invariants: requests of a connection start and are answered in the order of arrival. Produce
-requests overlap; any other request blocks the following ones until it is done, as in Kafka, so a
-connection never has more than one task. At a limit of memory the connection is not read, and TCP
-applies back pressure to the client. It may grow to twice the shared limit within a frame, because
-half-received frames could otherwise block each other for good; beyond that it is closed. While the
-storage is full no Produce starts and its connection is not read; consumers and heartbeats continue.
-Must not: interpret requests (the dispatcher does).
-
-Source: Kafka's Selector and KafkaChannel (muting), queued.max.request.bytes.
-"""
+"""One client connection: a socket around the pure core in `broker.network.connection`."""
 
 import asyncio
 from collections import deque
@@ -37,7 +26,7 @@ from penstock.protocol.apis import SASL_AUTHENTICATE
 from penstock.protocol.errors import WireError
 
 SLOW_SENDER_S: Final = 0.5
-"""A TLS client that sent less than what its connection is woken for in this time is slow."""
+"""A TLS client is slow if it sent less than its wake-up threshold in this time."""
 BURST_BYTES_MAX: Final = 1 << 16
 """Bytes read from one connection before the others get their turn. libuv alone would read up to 32
 buffers in a row, of up to 1 MiB each.
@@ -48,7 +37,9 @@ _NOTHING: Final = memoryview(b"")
 
 
 class ConnectionServer(Protocol):
-    """What all connections of a broker share. `broker.network.server.Server` implements it."""
+    """The state shared by all connections of a broker. `broker.network.server.Server` implements
+    it.
+    """
 
     config: BrokerConfig
     access: ClientAccess
@@ -63,13 +54,13 @@ class ConnectionServer(Protocol):
     received_bytes: int
     sent_bytes: int
     muted: set["Connection"]
-    """Connections from which nothing is read because of a quota."""
+    """Connections that are muted because of a quota."""
 
     @property
     def dispatcher(self) -> Dispatcher: ...
 
     def add(self, connection: "Connection") -> None:
-        """Note a new connection, and let it in when its listener may take it."""
+        """Register a new connection, and admit it when its listener has room."""
         ...
 
     def authenticated(self, connection: "Connection") -> None: ...
@@ -77,18 +68,26 @@ class ConnectionServer(Protocol):
     def remove(self, connection: "Connection") -> None: ...
 
     def wait_for_dispatcher(self, connection: "Connection") -> None:
-        """Pump the connection when the dispatcher is not blocked any more."""
+        """Pump the connection when the dispatcher is no longer blocked."""
         ...
 
     def flush_soon(self, connection: "Connection") -> None:
-        """Flush the connection at the next turn of the event loop."""
+        """Flush the connection in the next event loop iteration."""
         ...
 
     def log_closed(self, connection: "Connection", reason: str) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client connection. Implements `ConnectionInfo` for handlers."""
+    """One client connection. Implements `ConnectionInfo` for handlers.
+
+    Requests start and are answered in the order of arrival. Produce requests overlap; any other
+    request blocks later ones until it is done, as in Kafka, so there is at most one task. At a
+    memory limit nothing is read, and TCP applies back-pressure to the client. Within a frame, a
+    connection may use up to twice the shared limit, because partial frames could otherwise block
+    each other forever; beyond that it is closed. While the storage is full, no Produce starts;
+    consumers and heartbeats continue.
+    """
 
     def __init__(
         self, server: ConnectionServer, number: int, listener: str, protocol: SecurityProtocol
@@ -126,20 +125,20 @@ class Connection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._is_read_paused = False
         self._has_ended = False
-        """Whether the client has left, so that the connection will close soon."""
+        """Whether the client has disconnected, so that the connection will close soon."""
         self._is_held = False
-        """Whether the connection waits for its listener to take it."""
+        """Whether the connection is delayed by its listener."""
         self._is_shaking_hands = False
-        """Whether what arrived waits for a turn of the handshake."""
+        """Whether received bytes wait for a handshake turn."""
         self._mute: Deadline | None = None
-        """Ends the time in which nothing is read because of a quota."""
+        """Ends the time in which the connection is muted."""
         self._burst_bytes = 0
         """Bytes read since the other connections had their turn."""
 
     # --- asyncio protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # The transports of uvloop do not derive from those of asyncio.
+        # uvloop transports do not derive from those of asyncio.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self.local_host, self.local_port = _address(transport.get_extra_info("sockname"))
@@ -193,14 +192,14 @@ class Connection(asyncio.BufferedProtocol):
             self._server.handshakes.add(self.peer_host, self._take_tls)
 
     def eof_received(self) -> bool:
-        """Close soon: many clients may leave in the same turn of the event loop."""
+        """Close soon: many clients may disconnect in the same event loop iteration."""
         self._close_soon()
         return True
 
     # --- TLS and authentication -------------------------------------------------------------------
 
     def _take_tls(self, data: memoryview = _NOTHING) -> None:
-        """Take what was fed to TLS, and this."""
+        """Process these bytes with those passed to TLS before."""
         if self._tls is None or self._transport is None or self._transport.is_closing():
             return
         try:
@@ -239,8 +238,8 @@ class Connection(asyncio.BufferedProtocol):
             self._wake_limit.expect(self._transport, missing_bytes)
 
     def take_what_came(self, now: float) -> None:
-        """Find out whether a frame comes slowly or not at all: wake for its next byte. Until then
-        the connection does not count as stalled.
+        """Determine whether a frame has stalled, by waking up for its next byte. Until then, the
+        connection does not count as stalled.
         """
         if self._wake_limit.is_late and now - self.last_bytes_at >= SLOW_SENDER_S:
             self._wake_after(0)
@@ -272,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def authenticated(self, principal: Principal) -> None:
-        """Note who the client is, and lift the limits of those who have not authenticated."""
+        """Set the principal, and lift the limits of unauthenticated connections."""
         self.principal = principal
         self._move_usage()
         if self.is_authenticated:
@@ -284,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline.cancel()
 
     def _move_usage(self) -> None:
-        """Charge what is held, and what comes, to the principal."""
+        """Charge current and future memory to the principal."""
         memory = self._server.memory
         usage = memory.usage(self.principal)
         if usage is not self.usage:
@@ -349,8 +348,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Start the requests that may start, then decide whether to continue reading. Cheap when
-        none waits.
+        """Start pending requests, then decide whether to continue reading. Cheap if nothing is
+        pending.
         """
         if self._is_pumping:
             return
@@ -387,8 +386,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, frame: bytearray) -> None:
         slot = self._order.open(len(frame))
-        # While requests wait here, nothing is read, so this one was complete when the last bytes
-        # arrived, or before.
+        # While requests are pending here, nothing is read, so this one was complete when the last
+        # bytes arrived, or before.
         respond = partial(self._answer, slot, self._api_key(frame), self.last_bytes_at)
         try:
             coroutine = self._server.dispatcher.start(self, frame, respond)
@@ -399,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
             self._task = self._server.loop.create_task(self._run(coroutine, respond))
 
     def _api_key(self, frame: bytearray) -> int:
-        """Return the API of a frame, for the counts of requests."""
+        """Return the API key of a frame, for request counts."""
         if self.sasl is not None and self.sasl.takes_bare_tokens:
             return SASL_AUTHENTICATE.key
         return int.from_bytes(frame[:_API_KEY_BYTES], "big")
@@ -426,8 +425,8 @@ class Connection(asyncio.BufferedProtocol):
         self.pump()
 
     def _send(self, ready: Sequence[Buffer]) -> None:
-        """Collect answers of one turn of the event loop and send them with one system call: one WAL
-        object acknowledges many requests.
+        """Collect the responses of one event loop iteration and send them with one system call: one
+        WAL object acknowledges many requests.
         """
         if not self._outbox:
             self._server.flush_soon(self)
@@ -437,7 +436,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Send the answers of this turn of the event loop."""
+        """Send the responses of this event loop iteration."""
         outbox, self._outbox = self._outbox, []
         sent_bytes, self._outbox_bytes = self._outbox_bytes, 0
         if outbox and self._transport is not None and not self._transport.is_closing():
@@ -451,9 +450,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._end_tls(self._tls, str(error))
 
     def _update_reading(self) -> None:
-        """Report the memory of this connection to the server, and pause or resume reading
-        accordingly.
-        """
+        """Report the memory of this connection to the server, and pause or resume reading."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -484,8 +481,8 @@ class Connection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def mute(self, wait_ms: int) -> None:
-        """Read and start no request for so long, or longer if it is muted already. Answers to
-        earlier requests are sent. The connection is not idle meanwhile.
+        """Read and start no request for this long, or longer if it is already muted. Responses to
+        earlier requests are sent. The connection does not count as idle meanwhile.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -508,13 +505,15 @@ class Connection(asyncio.BufferedProtocol):
     # --- closing ----------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
-        """Drop the connection, with one (limited) log line. Waiting requests get no answer."""
+        """Drop the connection with one (rate limited) log event. Pending requests get no
+        response.
+        """
         if self._transport is not None and not self._transport.is_closing():
             self._server.log_closed(self, reason)
             self._transport.abort()
 
     def close_quietly(self) -> None:
-        """Send the completed answers, then close. Used at shutdown and to send the client to
+        """Send the completed responses, then close. Used at shutdown and to make the client use
         another broker.
         """
         self.flush()
@@ -528,7 +527,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._order) + len(self._waiting)
 
     def expired(self, now: float) -> str | None:
-        """Return the reason to close this connection for inactivity, or None."""
+        """Return why this connection is closed for inactivity, or None."""
         config = self._server.config
         if self._is_read_paused and not self._is_write_paused:
             return None  # the broker paused reading
@@ -550,14 +549,14 @@ def _buffers(response: Response) -> Sequence[Buffer]:
         return ()
     return (
         (cast("Buffer", response),)
-        if isinstance(response, _ONE_BUFFER)  # a union would be made anew for each answer
-        else cast("Sequence[Buffer]", response)  # the dispatcher encodes long answers
+        if isinstance(response, _ONE_BUFFER)  # a union would be created for each response
+        else cast("Sequence[Buffer]", response)  # the dispatcher encodes long responses
     )
 
 
 def _address(name: Sequence[object] | None) -> tuple[str, int]:
-    """Return host and port of a socket name. An IPv4 address mapped into IPv6 becomes IPv4. A
-    closed socket has none.
+    """Return host and port of a socket name. IPv4-mapped IPv6 addresses become IPv4. A closed
+    socket has none.
     """
     if not name:
         return "", 0

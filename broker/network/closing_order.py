@@ -1,9 +1,7 @@
-"""Close connections whose clients have left, a few in each turn of the event loop.
+"""Close disconnected connections, a few per event loop iteration.
 
-A process that ends, or a proxy, may leave a thousand connections at the same moment, and each takes
-25 us to close: with all of them in one turn, others waited for 25 to 40 ms.
-Invariant: connections close in the order in which their clients left.
-Pure, but for the call of the event loop.
+When a process or a proxy ends, a thousand clients may disconnect at once. Closing a connection
+takes 25 us, so closing all of them together would block others for 25 to 40 ms.
 """
 
 from collections import deque
@@ -11,18 +9,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 COUNT_MAX: Final = 20
-"""Connections that close in one turn: half a millisecond."""
+"""Connections closed per iteration: half a millisecond."""
 
 
 class ClosingOrder:
-    """call_soon: of the event loop."""
+    """call_soon: that of the event loop."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], Any]) -> None:
         self._call_soon = call_soon
         self._waiting: deque[Callable[[], None]] = deque()
 
     def add(self, close: Callable[[], None]) -> None:
-        """Call this in a turn of the event loop, after those that came before."""
+        """Call this in an event loop iteration, after earlier ones."""
         self._waiting.append(close)
         if len(self._waiting) == 1:
             self._call_soon(self._close_some)

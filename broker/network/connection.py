@@ -1,14 +1,8 @@
-"""The sans-I/O core of one client connection: turn bytes into frames and send answers in the order
-of the requests.
+"""The sans-I/O core of one client connection: split bytes into frames, and send responses in the
+order of the requests.
 
-Invariants: each frame is a bytearray of its own, and only its handler writes to it. Memory for a
-frame grows with the bytes that arrived on this connection (at most four times them), regardless of
-its size prefix. An answer is sent only after all earlier ones.
-Must not: touch a socket or a clock, or interpret requests.
-
-Small frames are cut out of a receive buffer that all connections share, so an idle connection owns
-no buffer. The rest of a partial frame is received directly into its bytearray.
-Source: Kafka's NetworkReceive and RequestChannel; KIP-72 for counting what is buffered.
+Small frames are copied out of a receive buffer shared by all connections, so that idle connections
+need no buffer. The rest of a partial frame is received directly into its bytearray.
 """
 
 import struct
@@ -22,7 +16,7 @@ from penstock.base.buffers import Buffer
 from penstock.protocol.errors import FrameTooLarge
 
 RECEIVE_BYTES: Final = 64 * 1024
-"""Size of the shared receive buffer, and so the most that one wake-up of a socket receives."""
+"""Size of the shared receive buffer, and thus the maximum received per wake-up of a socket."""
 
 _PREFIX_BYTES: Final = 4
 _size_at: Final = struct.Struct(">i").unpack_from
@@ -32,6 +26,9 @@ _GROWTH: Final = 4
 
 class FrameReader:
     """Splits received bytes into frames, without their size prefix.
+
+    Each frame is a separate bytearray. Its memory grows with the bytes that arrived on this
+    connection (at most four times as many), regardless of the size prefix.
 
     Use `get_buffer`, receive into it, then call `received(count)`. The buffer is valid only until
     the next `received` of any reader that shares the receive buffer.
@@ -55,8 +52,8 @@ class FrameReader:
         self._declared = 0
         self._filled = 0
         self._capacity_bytes = _FIRST_CAPACITY_BYTES
-        """Initial capacity of a frame. It grows with the frames that arrived, so that batches of 1
-        MB are not copied while they grow.
+        """Initial capacity of a frame. It grows with received frames, so that batches of 1 MB are
+        not copied while they grow.
         """
 
     @property
@@ -66,7 +63,7 @@ class FrameReader:
 
     @property
     def missing_bytes(self) -> int:
-        """Return how many bytes the incomplete frame still needs; 0 without one."""
+        """Return the number of missing bytes of the incomplete frame; 0 if there is none."""
         return self._declared - self._filled if self._frame is not None else 0
 
     @property
@@ -74,7 +71,7 @@ class FrameReader:
         return self._frame is not None or bool(self._prefix)
 
     def limit(self, bytes_max: int) -> None:
-        """Change the size of the largest frame, for those that begin after now."""
+        """Change the maximum size of later frames."""
         self._bytes_max = bytes_max
 
     def get_buffer(self) -> memoryview:
@@ -136,31 +133,31 @@ class FrameReader:
 
 
 class ResponseSlot(Struct, eq=False, gc=False):
-    """The answer of one request. `request_bytes` is the memory of the request until it is
-    answered.
+    """The response of one request. `request_bytes` is the memory of the request until the response
+    is sent.
     """
 
     request_bytes: int
     filled: bool = False
     buffers: Sequence[Buffer] = ()
     size_bytes: int = 0
-    """Size of an answer that waits for earlier ones."""
+    """Size of a response that waits for earlier ones."""
 
 
 class ResponseOrder:
-    """Holds back answers until all earlier requests of the connection are answered."""
+    """Holds back responses until all earlier requests of the connection are answered."""
 
     __slots__ = ("_slots", "held_bytes", "request_bytes")
 
     def __init__(self) -> None:
         self._slots: deque[ResponseSlot] = deque()
         self.held_bytes = 0
-        """Size of the answers that wait for earlier ones."""
+        """Size of the responses that wait for earlier ones."""
         self.request_bytes = 0
-        """Size of the requests without an answer."""
+        """Size of the requests without a response."""
 
     def __len__(self) -> int:
-        """Return the number of requests in flight: unanswered, or with an answer that waits for
+        """Return the number of requests in flight: without a response, or with one that waits for
         earlier ones.
         """
         return len(self._slots)
@@ -172,9 +169,10 @@ class ResponseOrder:
         return slot
 
     def fill(self, slot: ResponseSlot, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Answer a request and return the buffers that may be sent now. acks=0 passes no buffers.
+        """Set the response of a request and return the buffers that may be sent now. acks=0 passes
+        no buffers.
 
-        Raises AssertionError if the request was already answered, which is a bug.
+        Raises AssertionError if the request already has a response, which is a bug.
         """
         assert not slot.filled, "a request was answered twice"
         slot.filled = True

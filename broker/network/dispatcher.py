@@ -1,4 +1,4 @@
-"""What handles the requests of connections."""
+"""Interface between connections and request handlers."""
 
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -7,7 +7,7 @@ from penstock.broker.network.request import ConnectionInfo, Respond, Response
 
 
 class CannotAnswer(Exception):
-    """Raised when a request has no error response. The connection is closed and the message is
+    """Raised if a request has no error response. The connection is closed and the message is
     logged.
     """
 
@@ -24,7 +24,7 @@ class Dispatcher(Protocol):
     def start(
         self, connection: ConnectionInfo, frame: bytearray, respond: Respond
     ) -> Coroutine[Any, Any, Response] | None:
-        """Handle a request: answer through `respond`, now or later, or return a coroutine to run.
+        """Handle a request: respond through `respond`, now or later, or return a coroutine to run.
         Raises WireError, CannotAnswer.
         """
         ...

@@ -1,12 +1,8 @@
-"""Let TLS handshakes take turns with everything else: one step in a turn of the event loop, and a
-share of its time. Addresses take turns too, so that one that floods does not keep others out.
+"""Schedule TLS handshakes: one step per event loop iteration, and a limited share of its time.
+Addresses take turns, so that a flood from one does not block others. Pure.
 
-A step takes 0.1 to 0.3 ms with a key on P-256, 1 to 2 ms with RSA, and the requests of its client
-that follow about as much. When a thousand clients connect again at once, others would wait for all
-of that, and for the processors that the clients take.
-Invariants: a connection waits at most once, and nothing is read from it meanwhile, so the limit of
-unauthenticated connections limits what waits. A few handshakes after a pause do not wait.
-Pure, but for the calls of the event loop. Time is a parameter.
+A step takes 0.1 to 0.3 ms with a P-256 key, 1 to 2 ms with RSA, and the client's next requests
+about as much. When a thousand clients reconnect at once, other requests would wait for all of that.
 """
 
 from collections import OrderedDict, deque
@@ -16,21 +12,24 @@ from typing import Any, Final
 from penstock.base.clock import MonotonicClock
 
 SHARE: Final = 1 / 15
-"""Of the time that steps may take, once BURST_S is used up."""
+"""Maximum share of time for handshakes, once BURST_S is used up."""
 
 BURST_S: Final = 0.02
-"""How long others may have waited for handshakes less than SHARE: 3 to 7 logins."""
+"""How much longer handshakes may take than SHARE allows: 3 to 7 logins."""
 
 STEP_S_MAX: Final = 0.003_3
-"""What one step uses of the time, at most: 150 logins a second with slow keys too."""
+"""Maximum time counted for one step: 150 logins per second, even with slow keys."""
 
 _TIMER_S: Final = 0.001
-"""The shortest time that a timer of the event loop can wait."""
+"""Minimum delay of event loop timers."""
 
 
 class HandshakeOrder:
-    """call_soon, call_later: of the event loop. now: in seconds, more exact than the event loop's,
-    which stands still during a step.
+    """Delays each connection at most once, and a few handshakes after a pause not at all. Nothing
+    is read from waiting connections.
+
+    call_soon, call_later: of the event loop. now: in seconds, more precise than the event loop
+    time, which does not advance during a step.
     """
 
     def __init__(
@@ -43,16 +42,16 @@ class HandshakeOrder:
         self._call_later = call_later
         self._now = now
         self._lanes: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
-        """What waits by address, in the order of their turns."""
+        """Waiting steps by address, in the order of their turns."""
         self._is_running = False
         self._due_s = now()
-        """When the time of the steps so far is paid for."""
+        """When the time of past steps is compensated."""
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
 
     def add(self, host: str, step: Callable[[], None]) -> None:
-        """Run a step of a client at this address, once those before it had their turns."""
+        """Run a step of a client at this address, after earlier ones."""
         self._lanes.setdefault(host, deque()).append(step)
         if not self._is_running:
             self._is_running = True

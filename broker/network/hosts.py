@@ -1,7 +1,7 @@
-"""Resolve the hosts that quotas name, so that connections are compared by address.
+"""Resolve the hosts of quotas to addresses.
 
-An address stands for itself. A name stands for all its addresses at the time when its quota is set;
-who changes its addresses sets the quota again.
+A host name stands for all its addresses when its quota is set; if they change, the quota must be
+set again.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 async def resolve(hosts: Iterable[str]) -> dict[str, list[str]]:
-    """Return the addresses of each host; none for one that cannot be resolved in 5 s."""
+    """Return the addresses of each host; none for a host that cannot be resolved within 5 s."""
     wanted = list(dict.fromkeys(hosts))
     return dict(zip(wanted, await asyncio.gather(*map(_addresses, wanted)), strict=True))
 

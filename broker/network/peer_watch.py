@@ -1,17 +1,8 @@
-"""Notice within milliseconds that the process of another broker has died.
+"""Detect within milliseconds that the process of another broker has died.
 
-A killed process closes its sockets, so an idle connection to it breaks before its clients ask
-another broker for the next leader. The controller fences the dead broker only after the grace of
-its session. Until then Metadata would name it, and librdkafka, for one, asks again a second later.
-
-Invariant: a broker counts as gone only while its address refuses connections after a connection to
-it broke, and for at most GONE_MAX_S. A reset alone, a timeout and an unreachable network prove
-nothing. Being gone decides which leader clients are sent to, never who leads: a firewall may refuse
-connections to a broker that lives.
-While its connection is broken and its address still accepts, a broker is in doubt: answers that may
-name it wait for the end of the doubt, at most DOUBT_S.
-Limits: one idle connection per broker to each other broker; one attempt per PROBE_S to reach a
-broker whose connection broke.
+The kernel closes the sockets of a killed process, so an idle connection to it breaks before its
+clients ask for the next leader. The controller fences the dead broker only after the session
+timeout; until then Metadata would return it, and librdkafka would retry a second later.
 """
 
 import asyncio
@@ -36,20 +27,28 @@ GONE_MAX_S: Final = 10.0
 """The controller has fenced a dead broker long before."""
 PROBE_S: Final = 0.1
 DOUBT_S: Final = 0.05
-"""A killed process closes its connections, the newest first, and then its listener: within 3 ms on
-a busy machine. A broker that lives and closes a connection causes as long a doubt.
+"""A killed process closes its connections, newest first, and then its listener: within 3 ms on a
+busy machine. A live broker that closes a connection causes the same delay.
 """
 _NEXT_TURNS_S: Final = 0.001
 RECONNECT_MIN_S: Final = 0.2
 RECONNECT_MAX_S: Final = 10.0
 _SOON_COUNT: Final = 50
-"""A broker registers a moment before it accepts connections, so the first attempts follow quickly.
-One that cannot be reached from here costs an attempt per RECONNECT_MAX_S.
+"""A broker registers just before it accepts connections, so the first attempts follow quickly. An
+unreachable broker costs one attempt per RECONNECT_MAX_S.
 """
 
 
 class PeerWatch:
-    """Hold the connections. Subscribe `on_batch` to the image; `close` ends them."""
+    """Keeps an idle connection to each other broker. Subscribe `on_batch` to the image; `close`
+    ends them.
+
+    A broker counts as gone only while its address refuses connections after a connection to it
+    broke, and for at most GONE_MAX_S. A reset alone, a timeout or an unreachable network prove
+    nothing. This only affects which leader clients are sent to, never who leads: a firewall may
+    refuse connections to a live broker. While its connection is broken and its address still
+    accepts, a broker is in doubt, and responses that may return it wait, at most DOUBT_S.
+    """
 
     def __init__(
         self,
@@ -71,13 +70,13 @@ class PeerWatch:
 
     @property
     def gone(self) -> Collection[BrokerIncarnation]:
-        """Return the brokers whose process has died, as far as this broker can see. Never one that
-        is fenced: the image says so.
+        """Return the brokers whose process has died, as far as this broker can detect it. Never
+        includes fenced ones.
         """
         return self._gone
 
     def is_in_doubt(self) -> bool:
-        """Return whether a broker may have died just now."""
+        """Return whether a broker may just have died."""
         return bool(self._doubted or self._peers.has_broken())
 
     async def until_certain(self) -> None:
@@ -87,7 +86,7 @@ class PeerWatch:
                 while self.is_in_doubt():
                     if self._doubted:
                         await self._certain.wait()
-                    else:  # the watch comes to the broken connection in one of the next turns
+                    else:  # the watch processes the broken connection in one of the next iterations
                         await asyncio.sleep(_NEXT_TURNS_S)
 
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
@@ -126,8 +125,8 @@ class PeerWatch:
             await asyncio.sleep(RECONNECT_MIN_S if is_soon else RECONNECT_MAX_S)
 
     async def _probe(self, peer: BrokerIncarnation) -> bool:
-        """Count the broker as gone while its address refuses connections. Returns False if the
-        broker is to be connected first before it can be gone again.
+        """Count the broker as gone while its address refuses connections. Returns False if a
+        connection is required before it can be gone again.
         """
         self._doubted.add(peer)
         self._certain.clear()

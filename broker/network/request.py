@@ -1,6 +1,5 @@
-"""The request as its handler receives it: the frame, its origin, and the way to answer.
-
-Invariant: everything here is a value or a protocol, so that tests run handlers with small fakes.
+"""A request as received by its handler: the frame, its origin, and the way to respond. All values
+and protocols, so that tests can run handlers with small fakes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,24 +16,24 @@ from penstock.broker.security.sasl import SaslState
 
 
 class LongAnswer(Struct, frozen=True):
-    """The answer to a long request, which the dispatcher has encoded by a thread. encode: uses
-    nothing that others may change.
+    """The response to a long request, encoded by the dispatcher in a thread. encode: uses only data
+    that does not change.
     """
 
     encode: "Callable[[], Buffer | Sequence[Buffer]]"
 
 
 Response: TypeAlias = Buffer | Sequence[Buffer] | LongAnswer | None
-"""A whole frame with its size prefix, in one or more buffers (never joined). None: this request
-gets no answer (acks=0). LongAnswer: from handlers only, never for a connection.
+"""A complete frame with its size prefix, in one or more buffers (never joined). None: no response
+(acks=0). LongAnswer: from handlers only, never passed to a connection.
 """
 
 Respond: TypeAlias = Callable[[Response], None]
-"""Answer the request, exactly once. Answers on a closed connection are dropped."""
+"""Send the response, exactly once. Responses on a closed connection are dropped."""
 
 
 class SoftwareInfo(NamedTuple):
-    """What a client says that it is (KIP-511)."""
+    """The client software, as sent by the client (KIP-511)."""
 
     name: str = "unknown"
     version: str = "unknown"
@@ -47,41 +46,41 @@ class ConnectionInfo(Protocol):
     """The origin of a request."""
 
     client_software: SoftwareInfo
-    """Set by ApiVersions. Clients that do not say it are unknown, as in Kafka."""
+    """Set by ApiVersions. Unknown if the client does not send it, as in Kafka."""
 
     @property
     def id(self) -> int: ...
 
     @property
     def listener(self) -> str:
-        """Return the name of the listener of this connection. The client gets the addresses of the
-        other brokers' listeners of that name.
+        """Return the listener name of this connection. Clients get the addresses of the other
+        brokers' listeners with this name.
         """
         ...
 
     @property
     def security_protocol(self) -> SecurityProtocol:
-        """Return how the listener of this connection is protected."""
+        """Return the security protocol of the listener."""
         ...
 
     @property
     def principal(self) -> Principal:
-        """Return who authenticated on this connection; ANONYMOUS before or without that."""
+        """Return the authenticated principal, or ANONYMOUS."""
         ...
 
     @property
     def sasl(self) -> SaslState | None:
-        """Return the state of the SASL authentication; None for listeners without SASL."""
+        """Return the state of SASL authentication; None for listeners without SASL."""
         ...
 
     def authenticated(self, principal: Principal) -> None:
-        """Note who the client is."""
+        """Set the principal."""
         ...
 
     @property
     def local_host(self) -> str:
-        """Return the broker's address as this client reached it. Metadata returns it when no host
-        is advertised.
+        """Return the broker's address as used by this client. Metadata returns it if no host is
+        advertised.
         """
         ...
 
@@ -97,17 +96,19 @@ class ConnectionInfo(Protocol):
     def peer_host(self) -> str: ...
 
     def mute(self, wait_ms: int) -> None:
-        """Read and start no request of the connection for so long; answers are sent (KIP-219)."""
+        """Read and start no request of the connection for this long; responses are sent
+        (KIP-219).
+        """
         ...
 
     def close(self, reason: str) -> None:
-        """Drop the connection with one log line. A failed Produce with acks=0 has no other way to
+        """Drop the connection with one log event. A failed Produce with acks=0 has no other way to
         report an error.
         """
         ...
 
     def close_quietly(self) -> None:
-        """Send the completed answers, then close."""
+        """Send the completed responses, then close."""
         ...
 
 
@@ -127,13 +128,13 @@ class RequestContext(Struct, eq=False):
     received_at: float
     """`loop.time()` when the frame was complete."""
     meter: RequestMeter = field(default_factory=RequestMeter)
-    """Counts the errors in the answer."""
+    """Counts the errors in the response."""
     quota: RequestQuota | None = None
-    """What the request uses of the quotas of its client; None if there are none."""
+    """The request's use of its client quotas; None if there are none."""
     body: Any = None
     """The decoded request if it is long; None: the handler decodes it."""
     on_wait: Callable[[], None] | None = None
-    """Set for a long request. Called before it waits for records, so that others may begin."""
+    """Set for a long request. Called before it waits for records, so that others may start."""
 
     @property
     def is_long(self) -> bool:

@@ -1,10 +1,8 @@
-"""Count the bytes of requests that a broker holds, of all connections and of each principal.
+"""Count the bytes of buffered requests, in total and by principal. Pure: callers pause and close
+connections.
 
-A client with many connections cannot use the memory of others: a principal gets a part of it.
-Above a limit, connections pause that are not within a frame. Half-received frames could block
-each other for good, so a connection within a frame may go on up to twice the limit, and is closed
-beyond. Clients that do not authenticate have no name, so only the limit of all holds for them.
-Pure: callers pause and close.
+A principal is limited to a share of the memory, however many connections it has. Unauthenticated
+clients only have the total limit.
 """
 
 from collections.abc import Callable
@@ -20,12 +18,12 @@ _PRINCIPAL_USED: Final = (
 
 
 class PausedConnection(Protocol):
-    """A connection that does not read."""
+    """A connection that is not being read."""
 
     usage: "PrincipalUsage"
 
     def pump(self) -> None:
-        """Look anew whether it may read."""
+        """Check again whether it may read."""
         ...
 
 
@@ -43,7 +41,12 @@ class PrincipalUsage:
 
 
 class RequestMemory:
-    """call_soon: the event loop's, to resume connections outside of the caller."""
+    """Above a limit, connections pause unless they are within a frame. Partial frames could block
+    each other forever, so a connection within a frame may use up to twice the limit, and is closed
+    beyond that.
+
+    call_soon: resumes connections outside the caller.
+    """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self.buffered_bytes = 0
@@ -54,7 +57,7 @@ class RequestMemory:
         self._usages: WeakValueDictionary[Principal, PrincipalUsage] = WeakValueDictionary()
 
     def configure(self, limit_bytes: int, principal_percent: int, request_bytes_max: int) -> None:
-        """Use these limits from now on. A principal may always send a request of
+        """Use these limits from now on. A principal may always send one request of
         `request_bytes_max`.
         """
         self._limit_bytes, self._hard_limit_bytes = limit_bytes, 2 * limit_bytes
@@ -72,7 +75,7 @@ class RequestMemory:
         return usage
 
     def charge(self, usage: PrincipalUsage, delta_bytes: int) -> None:
-        """Count bytes that came or went, and resume connections that waited for them."""
+        """Count added or released bytes, and resume connections that waited for them."""
         self.buffered_bytes += delta_bytes
         if usage.is_limited:
             usage.buffered_bytes += delta_bytes
@@ -91,13 +94,13 @@ class RequestMemory:
         )
 
     def refusal(self, usage: PrincipalUsage) -> str:
-        """Return why a connection within a frame has to be closed; empty: it may go on."""
+        """Return why a connection within a frame must be closed; empty if it may continue."""
         if usage.buffered_bytes > self._principal_hard_limit_bytes:
             return _PRINCIPAL_USED
         return _ALL_USED if self.buffered_bytes > self._hard_limit_bytes else ""
 
     def wait(self, waiter: PausedConnection) -> None:
-        """Resume this connection when its principal, and all together, are below their limits."""
+        """Resume this connection when its principal and the total are below their limits."""
         usage = waiter.usage
         if usage.buffered_bytes > self._principal_limit_bytes:
             usage.waiters[waiter] = None

@@ -1,13 +1,4 @@
-"""The listeners of a broker and all their connections.
-
-Invariants: the memory that clients can make the broker hold is limited: requests in flight and
-unsent answers per connection, bytes of requests by principal and in all
-(`broker.network.request_memory`). Connections that have not authenticated are limited in number, in
-time and in the size of their frames.
-Must not: write unlimited log lines about bad peers.
-
-Source: Kafka's SocketServer.
-"""
+"""The listeners of a broker and all their connections."""
 
 import asyncio
 import time
@@ -42,8 +33,8 @@ from penstock.broker.security.access import ClientAccess
 log = structlog.get_logger(__name__)
 
 BACKLOG_COUNT: Final = 4_096
-"""Clients that connect in the same moment, as after a failover. Linux drops the packets of further
-ones, which then try again a second later. It allows no more by default (net.core.somaxconn).
+"""Clients that connect at the same moment, for example after a failover. Linux drops the packets of
+further ones, which then retry a second later. It allows no more by default (net.core.somaxconn).
 """
 SWEEP_INTERVAL_S: Final = 5.0
 
@@ -51,6 +42,10 @@ SWEEP_INTERVAL_S: Final = 5.0
 class Server:
     """All connections of one broker. The constructor needs a running loop. Requests are served
     after `serve`.
+
+    Memory is limited by requests in flight and unsent responses per connection, and by request
+    bytes per principal and in total (`broker.network.request_memory`). Unauthenticated connections
+    are limited in number, time and frame size.
     """
 
     def __init__(
@@ -62,7 +57,7 @@ class Server:
         call_later: CallLater | None = None,
     ) -> None:
         """access: how clients authenticate; None for listeners without authentication. call_later:
-        ends the waits of throttled connections; None for the event loop's.
+        for throttled connections; None for the event loop's.
         """
         self.config = config
         self.access = access or ClientAccess()
@@ -74,7 +69,7 @@ class Server:
             self.call_later,
         )
         self.muted: set[Connection] = set()
-        """Connections from which nothing is read because of a quota."""
+        """Connections that are muted because of a quota."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.tls_buffer = memoryview(bytearray(WAKE_BYTES))
         self.handshakes = HandshakeOrder(
@@ -82,13 +77,13 @@ class Server:
         )
         self.closings = ClosingOrder(self.loop.call_soon)
         self.ports: dict[str, int] = {}
-        """The bound port of each listener by its name."""
+        """The bound port of each listener by name."""
         self.memory = RequestMemory(self.loop.call_soon)
         self.received_bytes = 0
         self.sent_bytes = 0
         self.closed_count = 0
-        """Connections that the broker dropped for a logged reason. The log is limited, so it may
-        not list all of them.
+        """Connections that the broker dropped for a logged reason. The log is rate limited, so it
+        may not contain all of them.
         """
         self.requests = RequestMeter()
         self.on_closed: Callable[[int], None] | None = None
@@ -100,7 +95,7 @@ class Server:
         self._connection_count = 0
         self._dispatcher_waiters: dict[Connection, None] = {}
         self._unsent: list[Connection] = []
-        """Connections with answers of this turn of the event loop."""
+        """Connections with responses of this event loop iteration."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_limit = LogLimit()
         self._sweep_interval_s = sweep_interval_s
@@ -195,8 +190,8 @@ class Server:
     # --- callbacks of connections -----------------------------------------------------------------
 
     def add(self, connection: Connection) -> None:
-        """Note a new connection, and let it in when its listener may take it. One that was accepted
-        just before `close` is closed.
+        """Register a new connection, and admit it when its listener has room. A connection that was
+        accepted just before `close` is closed.
         """
         if self._is_closed:
             connection.close_quietly()
@@ -221,7 +216,7 @@ class Server:
         self._dispatcher_waiters[connection] = None
 
     def flush_soon(self, connection: Connection) -> None:
-        """Flush the connection at the next turn of the event loop. One callback serves all
+        """Flush the connection in the next event loop iteration. One callback serves all
         connections, because a WAL object acknowledges requests of many.
         """
         if not self._unsent:
@@ -234,7 +229,7 @@ class Server:
             try:
                 connection.flush()
             except BaseException:
-                # The loop reports it; the other connections get their answers all the same.
+                # The loop reports it; the other connections still get their responses.
                 self._unsent += connections[at + 1 :]
                 self.loop.call_soon(self._flush_all)
                 raise

@@ -1,11 +1,7 @@
 """The TLS part of one connection, without a socket: bytes of the peer in, bytes for the peer out.
 
-Invariants: what it holds is bounded by what the caller passes in. The caller sends what `outgoing`
-returns after every call. `TlsBroken` ends the connection.
-Must not: touch a socket or a clock.
-
-asyncio's TLS calls the protocol only after the handshake, so that a handshake could neither be
-counted nor limited, and needs a receive buffer for each connection (docs/design/authentication.md).
+asyncio calls the protocol only after the handshake, so handshakes could neither be counted nor
+limited, and needs a receive buffer per connection (docs/design/authentication.md).
 """
 
 import ssl
@@ -19,18 +15,20 @@ RECORD_BYTES_MAX: Final = 1 << 14
 """Bytes of data in one TLS record. Source: RFC 8446, section 5.1."""
 
 FEED_BYTES_MAX: Final = 1 << 18
-"""Bytes that a channel should take at once: it keeps memory for the most that it ever got."""
+"""Bytes that a channel should process at once: it keeps memory for the maximum it has received."""
 
 _WRITE_BYTES: Final = 1 << 18
-"""Bytes that one call encrypts. A larger piece makes OpenSSL grow its buffer, which copies."""
+"""Bytes encrypted by one call. Larger writes make OpenSSL grow its buffer, which copies."""
 
 
 class TlsBroken(Exception):
-    """Raised when the peer does not speak TLS as configured. The message is for the log."""
+    """Raised if the peer does not speak TLS as configured. Ends the connection. The message is for
+    the log.
+    """
 
 
 class TlsChannel:
-    """The server's side of one TLS connection."""
+    """The server side of one TLS connection. After every call, send what `outgoing` returns."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -38,10 +36,10 @@ class TlsChannel:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.is_established = False
         self._broken: TlsBroken | None = None
-        """Why nothing more can be read. It is raised once what came before was read."""
+        """Why nothing more can be read. Raised once all earlier bytes were read."""
 
     def feed(self, data: memoryview) -> None:
-        """Take bytes of the peer."""
+        """Add bytes of the peer."""
         self._incoming.write(data)
 
     def shake_hands(self) -> bool:
@@ -56,13 +54,14 @@ class TlsChannel:
         return True
 
     def read_into(self, buffer: memoryview) -> int:
-        """Decrypt into `buffer` what has arrived and fits. Returns the number of bytes, 0 when more
-        of the peer is needed. Raises TlsBroken, without a message when the peer has ended TLS.
+        """Decrypt received bytes into `buffer`, as far as they fit. Returns the number of bytes; 0
+        if more bytes of the peer are needed. Raises TlsBroken, without a message if the peer has
+        closed TLS.
         """
         read, size, filled = self._object.read, len(buffer), 0
         try:
-            while self._broken is None and filled < size:  # once for each TLS record
-                # With a buffer it returns a count, which the stubs do not know.
+            while self._broken is None and filled < size:  # once per TLS record
+                # With a buffer it returns a count, contrary to the stubs.
                 count = cast("int", read(size, buffer[filled:]))
                 filled += count
                 if not count:
@@ -76,7 +75,7 @@ class TlsChannel:
         return filled
 
     def encrypt(self, buffers: Iterable[Buffer]) -> list[bytes]:
-        """Encrypt, and return what to send. Raises TlsBroken."""
+        """Encrypt, and return the bytes to send. Raises TlsBroken."""
         sent: list[bytes] = []
         try:
             for buffer in buffers:
@@ -92,17 +91,17 @@ class TlsChannel:
         return sent
 
     def outgoing(self) -> bytes:
-        """Return what TLS itself has to send: handshakes, tickets, alerts."""
+        """Return pending bytes of TLS itself: handshakes, tickets, alerts."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def end(self) -> bytes:
-        """Return the message that ends TLS."""
-        with suppress(ssl.SSLError, ValueError):  # the peer's answer is not awaited
+        """Return the message that closes TLS."""
+        with suppress(ssl.SSLError, ValueError):  # the peer's response is not awaited
             self._object.unwrap()
         return self.outgoing()
 
     def peer_certificate(self) -> bytes | None:
-        """Return the verified certificate of the peer as DER; None if it showed none."""
+        """Return the verified certificate of the peer as DER; None if it sent none."""
         return self._object.getpeercert(binary_form=True)
 
     @property

@@ -1,10 +1,7 @@
-"""Let a socket wake the event loop only when enough of a frame has arrived.
+"""Wake the event loop only when enough of a frame has arrived, with SO_RCVLOWAT.
 
-TLS clients send a frame of 1 MB in 64 records of 16 KiB, each with a system call of its own.
-Without this, each record is a turn of the event loop: measured, twice the CPU time in the kernel.
-Invariant: the loop is woken at the latest when the last byte of the frame has arrived, and when
-the peer closes.
-Source: SO_RCVLOWAT in socket(7).
+TLS clients send a frame of 1 MB in 64 records of 16 KiB, each with its own system call. Otherwise
+each record would take an event loop iteration, which doubles the CPU time in the kernel.
 """
 
 import asyncio
@@ -14,7 +11,7 @@ from typing import Final
 from penstock.broker.network.tls_channel import RECORD_BYTES_MAX
 
 WAKE_BYTES: Final = 1024 * 1024
-"""Most bytes that wait in the kernel before the event loop is woken."""
+"""Maximum bytes that accumulate in the kernel before the event loop is woken."""
 
 
 class WakeLimit:
@@ -26,9 +23,10 @@ class WakeLimit:
         self._bytes = 1
 
     def expect(self, transport: asyncio.Transport, missing_bytes: int) -> None:
-        """Wake once there is a good part of what the frame still needs; 0 for the first byte.
+        """Wake once a large part of the remaining frame has arrived, and always before its last
+        byte; 0 for the first byte.
 
-        Up to one record of it may be inside of TLS already, so that much is left out.
+        Subtracts one record, which TLS may already have received.
         """
         wanted = max(1, min(WAKE_BYTES, missing_bytes - RECORD_BYTES_MAX))
         if wanted != self._bytes:
