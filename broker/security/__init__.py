@@ -1,1 +1,1 @@
-"""Who may connect to a broker, and what they may do: TLS, SASL, users, principals, ACLs."""
+"""Authentication and authorization of clients: TLS, SASL, users and principals."""

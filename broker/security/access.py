@@ -1,9 +1,6 @@
-"""Decide how clients get into each listener: TLS contexts, SASL exchanges and the principals of
-certificates.
+"""Authentication at each listener: TLS contexts, SASL exchanges and certificate principals.
 
-    access = ClientAccess(config, find_users=...); await access.start(); ...; await access.close()
-
-Must not: know sockets or requests.
+access = ClientAccess(config, find_users=...); await access.start(); ...; await access.close()
 """
 
 import asyncio
@@ -43,7 +40,7 @@ def _no_token(_token_id: str) -> None:
 
 
 class ClientAccess:
-    """find_users: returns the users of the metadata as they are now. find_token: finds a delegation
+    """find_users: returns the current users in the metadata. find_token: looks up a delegation
     token there.
     """
 
@@ -63,14 +60,14 @@ class ClientAccess:
             lambda: self.files.users.credentials, find_users, lambda: self.files.users.secret
         )
         self.failed_count = 0
-        """Authentications that failed."""
+        """Failed authentications."""
         self._listeners: dict[str, ListenerAccess] = {}
         self._keys: dict[object, TokenKeys] = {}
         """By their settings: listeners with the same ones share the keys."""
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read the files, and look for changes from now on. Raises SecurityFileInvalid."""
+        """Read the files, and watch them for changes. Raises SecurityFileInvalid."""
         await self.files.read()
         self._watch = asyncio.get_running_loop().create_task(self.files.watch())
 
@@ -84,16 +81,14 @@ class ClientAccess:
                 await self._watch
 
     def listener(self, name: str) -> "ListenerAccess":
-        """Return how clients get into a listener of this broker."""
+        """Return how clients authenticate at a listener of this broker."""
         found = self._listeners.get(name)
         if found is None:
             found = self._listeners[name] = ListenerAccess(self, name)
         return found
 
     def token_keys(self, config: SecurityConfig) -> TokenKeys | None:
-        """Return the keys of the tokens for a listener with these settings; None without
-        OAUTHBEARER.
-        """
+        """Return the token keys for a listener with these settings; None without OAUTHBEARER."""
         if OAUTHBEARER not in config.sasl_enabled_mechanisms:
             return None
         rules = TokenRules(
@@ -112,7 +107,7 @@ class ClientAccess:
 
 
 class ListenerAccess:
-    """How clients get into one listener."""
+    """Authentication at one listener."""
 
     def __init__(self, access: ClientAccess, name: str) -> None:
         self.config = access.config.of_listener(name)
@@ -126,17 +121,18 @@ class ListenerAccess:
         return tls.for_sasl if protocol.has_sasl else tls.for_clients
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """Return who shows this certificate (DER). Raises AuthenticationFailed."""
+        """Return the principal of this certificate (DER). Raises AuthenticationFailed."""
         if certificate is None:
             return ANONYMOUS
         try:
             subject = distinguished_name(certificate)
         except ValueError as error:
-            raise AuthenticationFailed(f"the certificate cannot be read: {error}") from None
+            raise AuthenticationFailed(f"cannot parse the certificate: {error}") from None
         name = self._rules.name_of(subject)
         if not name:
             raise AuthenticationFailed(
-                f"no rule of ssl.principal.mapping.rules matches the certificate of {subject!r}"
+                "no rule in ssl.principal.mapping.rules matches the certificate subject"
+                f" {subject!r}"
             )
         return Principal(USER, name)
 

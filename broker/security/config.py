@@ -1,10 +1,7 @@
-"""Settings of brokers that say how clients authenticate and who decides what they may do.
+"""Settings for the authentication and authorization of clients.
 
-Invariant: a `SecurityConfig` that exists is valid by itself, and so is what it gives to each
-listener. Whether it suits the listeners is checked by `protocols`, and whether the files can be
-used by those who read them.
-Must not: read files.
-Source: Kafka's SslConfigs, SaslConfigs, BrokerSecurityConfigs and ChannelBuilders; KIP-684.
+A `SecurityConfig` is valid in itself, and so are the settings of each listener. `protocols` checks
+that they suit the listeners; files are checked when they are read.
 """
 
 import re
@@ -42,7 +39,7 @@ _URLS: Final = ("http://", "https://", "file:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """How clients and brokers authenticate, and who may do what. Times are in milliseconds."""
+    """Authentication and authorization of clients and brokers. Times are in milliseconds."""
 
     listener_security_protocol_map: Annotated[
         tuple[str, ...], Setting("listener.security.protocol.map", Kind.LIST)
@@ -54,27 +51,27 @@ class SecurityConfig:
     inter_broker_listener_name: Annotated[str, Setting("inter.broker.listener.name", Kind.TEXT)] = (
         ""
     )
-    """The listener of other brokers to which a broker connects, and whose protocol it uses then.
-    Empty: their first listener.
+    """The listener of other brokers to which this broker connects, with the protocol of that
+    listener. Empty: their first listener.
     """
 
     ssl_keystore_location: Annotated[
         str, Setting("ssl.keystore.location", Kind.TEXT, per_listener=True)
     ] = ""
-    """PEM file with the private key of this broker, its certificate and the certificates between
-    that and the CA. Listeners with TLS need it. Brokers show the same certificate to other brokers.
+    """PEM file with the private key of this broker, its certificate and intermediate certificates.
+    Required by listeners with TLS. Brokers present the same certificate to other brokers.
     """
 
     ssl_keystore_type: Annotated[
         str, Setting("ssl.keystore.type", Kind.ENUM, choices=("PEM",), per_listener=True)
     ] = "PEM"
-    """Format of the keystore. There is only PEM."""
+    """Format of the keystore. Only PEM is supported."""
 
     ssl_key_password: Annotated[
         str, Setting("ssl.key.password", Kind.SECRET, per_listener=True)
     ] = ""
-    """Password of the private key, if the file has it encrypted. Not as a flag, which other
-    processes can see: use the file or the variable.
+    """Password of the private key, if it is encrypted. Not available as a flag, which other
+    processes can see: use the file or the environment variable.
     """
 
     ssl_truststore_location: Annotated[
@@ -87,7 +84,7 @@ class SecurityConfig:
     ssl_truststore_type: Annotated[
         str, Setting("ssl.truststore.type", Kind.ENUM, choices=("PEM",), per_listener=True)
     ] = "PEM"
-    """Format of the truststore. There is only PEM."""
+    """Format of the truststore. Only PEM is supported."""
 
     ssl_client_auth: Annotated[
         str,
@@ -98,69 +95,69 @@ class SecurityConfig:
             per_listener=True,
         ),
     ] = AUTH_NONE
-    """Whether clients of SSL listeners show a certificate. requested: those that show none are
-    `User:ANONYMOUS`. SASL_SSL listeners ask for one only where they have a value of their own, as
-    in Kafka (KIP-684); the user is that of SASL.
+    """Whether clients of SSL listeners present a certificate. requested: those that present none
+    are `User:ANONYMOUS`. SASL_SSL listeners only request one if they have their own value, as in
+    Kafka (KIP-684); the user is that of SASL.
     """
 
     ssl_principal_mapping_rules: Annotated[
         str, Setting("ssl.principal.mapping.rules", Kind.TEXT, per_listener=True)
     ] = "DEFAULT"
-    """How the subject of a certificate becomes the name of a user, as in Kafka:
+    """How the subject of a certificate is mapped to a user name, as in Kafka:
     RULE:pattern/replacement/[LU] and DEFAULT (the whole subject), separated by commas. Patterns are
-    RE2's. A certificate that no rule matches is refused.
+    RE2's. Certificates that match no rule are rejected.
     """
 
     ssl_enabled_protocols: Annotated[
         tuple[str, ...], Setting("ssl.enabled.protocols", Kind.LIST, per_listener=True)
     ] = TLS_VERSIONS
-    """Versions of TLS: TLSv1.2 and TLSv1.3."""
+    """TLS versions: TLSv1.2 and TLSv1.3."""
 
     ssl_endpoint_identification_algorithm: Annotated[
         str, Setting("ssl.endpoint.identification.algorithm", Kind.TEXT, per_listener=True)
     ] = HTTPS
-    """https: the certificate of another broker must have the host name or address to which this
-    broker connects. Empty: any certificate of the CA will do.
+    """https: the certificate of another broker must contain the host name or address to which this
+    broker connects. Empty: any certificate of the CA is accepted.
     """
 
     ssl_reload_interval_ms: Annotated[
         int, Setting("ssl.reload.interval.ms", Kind.DURATION, 100, 86_400_000)
     ] = 10_000
-    """How often the broker looks whether the PEM files or the file of users have changed. New
-    connections use the new contents; if these are broken, the old ones stay in use.
+    """How often the broker checks whether the PEM files or the users file have changed. New
+    connections use the new contents; if these are invalid, the old ones stay in use.
     """
 
     sasl_enabled_mechanisms: Annotated[
         tuple[str, ...], Setting("sasl.enabled.mechanisms", Kind.LIST, per_listener=True)
     ] = tuple(SCRAM_BY_NAME)
     """SASL mechanisms that clients may use: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER.
-    PLAIN checks passwords against the SCRAM credentials of the same users.
+    PLAIN verifies passwords with the SCRAM credentials of the same users.
     """
 
     sasl_mechanism_inter_broker_protocol: Annotated[
         str,
         Setting("sasl.mechanism.inter.broker.protocol", Kind.ENUM, choices=(*SCRAM_BY_NAME, PLAIN)),
     ] = "SCRAM-SHA-512"
-    """SASL mechanism by which brokers authenticate to each other."""
+    """SASL mechanism for connections between brokers."""
 
     sasl_users_file: Annotated[str, Setting("sasl.users.file", Kind.TEXT)] = ""
-    """File with one `name:password` in each line, the same for all brokers: users who exist before
-    the metadata has any, and the one of the brokers. They authenticate by PLAIN and SCRAM, and
+    """File with one `name:password` per line, the same for all brokers: users that exist before the
+    metadata contain any, and the user of the brokers. They authenticate with PLAIN and SCRAM, and
     take precedence over users in the metadata.
     """
 
     sasl_inter_broker_username: Annotated[str, Setting("sasl.inter.broker.username", Kind.TEXT)] = (
         ""
     )
-    """User as which brokers authenticate to each other by SASL. Its password is in
+    """User of the brokers for SASL connections between them. Its password is in
     `sasl_users_file`.
     """
 
     sasl_jwks_endpoint_url: Annotated[
         str, Setting("sasl.oauthbearer.jwks.endpoint.url", Kind.TEXT, per_listener=True)
     ] = ""
-    """Where the public keys are that verify tokens: https://, http:// or file:PATH of a JWKS
-    document. OAUTHBEARER needs it. Redirects are not followed.
+    """Location of the public keys that verify tokens: https://, http:// or file:PATH of a JWKS
+    document. Required by OAUTHBEARER. Redirects are not followed.
     """
 
     sasl_jwks_endpoint_refresh_ms: Annotated[
@@ -174,109 +171,108 @@ class SecurityConfig:
         ),
     ] = 3_600_000
     """How long keys are used before they are read again. A token with an unknown key id makes the
-    broker read them at once, at most every 10 s.
+    broker read them immediately, at most every 10 s.
     """
 
     sasl_oauth_expected_audience: Annotated[
         tuple[str, ...], Setting("sasl.oauthbearer.expected.audience", Kind.LIST, per_listener=True)
     ] = ()
-    """A token must name one of these as its audience. Empty: tokens that name one are refused."""
+    """A token must contain one of these audiences. Empty: tokens with an audience are rejected."""
 
     sasl_oauth_expected_issuer: Annotated[
         str, Setting("sasl.oauthbearer.expected.issuer", Kind.TEXT, per_listener=True)
     ] = ""
-    """A token must name this issuer. Empty: any issuer whose key is in the JWKS document."""
+    """A token must contain this issuer. Empty: any issuer whose key is in the JWKS document."""
 
     sasl_oauth_required_scope: Annotated[
         tuple[str, ...], Setting("sasl.oauthbearer.required.scope", Kind.LIST, per_listener=True)
     ] = ()
-    """A token must have all of these scopes. Empty: it needs none."""
+    """A token must contain all of these scopes. Empty: no scope is required."""
 
     sasl_oauth_clock_skew_seconds: Annotated[
         int, Setting("sasl.oauthbearer.clock.skew.seconds", Kind.INT, 0, 3_600, per_listener=True)
     ] = 30
-    """Difference between the clocks of the issuer and of this broker that is tolerated."""
+    """Tolerated difference between the clocks of the issuer and of this broker."""
 
     sasl_oauth_scope_claim_name: Annotated[
         str, Setting("sasl.oauthbearer.scope.claim.name", Kind.TEXT, per_listener=True)
     ] = "scope"
-    """The claim with the scope, which must be a text or a list of texts if a token has it."""
+    """The claim with the scope, which must be a string or a list of strings if it is present."""
 
     sasl_oauth_sub_claim_name: Annotated[
         str, Setting("sasl.oauthbearer.sub.claim.name", Kind.TEXT, per_listener=True)
     ] = "sub"
-    """The claim with the name of the user."""
+    """The claim with the user name."""
 
     delegation_token_secret_key: Annotated[
         str, Setting("delegation.token.secret.key", Kind.SECRET)
     ] = ""
     """Key from which the secrets of delegation tokens (KIP-48) are derived, the same for all
-    brokers. Empty: there are no delegation tokens. With another key all tokens become invalid.
+    brokers. Empty: delegation tokens are disabled. Changing the key invalidates all tokens.
     """
 
     delegation_token_max_lifetime_ms: Annotated[
         int, Setting("delegation.token.max.lifetime.ms", Kind.DURATION, 1, 10 * 365 * 86_400_000)
     ] = 7 * 86_400_000
-    """How long a delegation token can be renewed, at most."""
+    """Maximum lifetime of a delegation token, including renewals."""
 
     delegation_token_expiry_time_ms: Annotated[
         int, Setting("delegation.token.expiry.time.ms", Kind.DURATION, 1, 10 * 365 * 86_400_000)
     ] = 86_400_000
-    """How long a delegation token is valid until it has to be renewed, at most."""
+    """Maximum time for which a delegation token is valid until it must be renewed."""
 
     connections_max_reauth_ms: Annotated[
         int,
         Setting("connections.max.reauth.ms", Kind.DURATION, 0, (1 << 31) - 1, per_listener=True),
     ] = 0
-    """How long a SASL client may stay connected without authenticating again (KIP-368); 0 for no
-    limit. Connections of clients that do not are closed.
+    """How long a SASL client may stay connected without reauthentication (KIP-368); 0 for no limit.
+    Then the broker closes the connection.
     """
 
     sasl_receive_bytes_max: Annotated[
         int, Setting("sasl.server.max.receive.size", Kind.BYTES, 1_024, 1 << 30, per_listener=True)
     ] = 512 * 1024
-    """Largest request of a client that has not authenticated. A larger one closes the
-    connection.
-    """
+    """Maximum request size of an unauthenticated client. A larger one closes the connection."""
 
     failed_authentication_delay_ms: Annotated[
         int, Setting("connection.failed.authentication.delay.ms", Kind.DURATION, 0, 60_000)
     ] = 100
-    """How long the answer to a failed authentication is delayed, which slows down guessing."""
+    """Delay of the response to a failed authentication, which slows down guessing."""
 
     authentication_timeout_ms: Annotated[
         int, Setting("connection.authentication.timeout.ms", Kind.DURATION, 100, 600_000)
     ] = 10_000
-    """How long a client may take for the TLS handshake and SASL together. The broker closes slower
+    """Maximum time for the TLS handshake and SASL together. The broker closes slower
     connections.
     """
 
     unauthenticated_connections_max: Annotated[
         int, Setting("max.unauthenticated.connections", Kind.INT, 1, 1_000_000)
     ] = 2_000
-    """Connections of each listener that may be in TLS handshakes or SASL at the same time. For
-    further ones the broker closes the oldest of the address that has the most, so that a flood does
-    not keep other clients out.
+    """Connections of each listener that may be in TLS handshakes or SASL at the same time. Beyond
+    the limit, the broker closes the oldest one of the address that has the most, so that a flood
+    does not block other clients.
     """
 
     authorizer: Annotated[str, Setting("authorizer.class.name", Kind.TEXT)] = ""
-    """Who decides what clients may do: StandardAuthorizer, by ACLs (also with Kafka's package name
-    before it). Empty: every client may do everything. The same for all brokers and controllers of a
-    cluster.
+    """The authorizer: StandardAuthorizer, which uses ACLs (also with Kafka's package name). Empty:
+    every client may do everything. The same for all brokers and controllers of a cluster.
     """
 
     super_users: Annotated[str, Setting("super.users", Kind.TEXT)] = ""
-    """Principals that may do everything, as User:name, separated by semicolons. The brokers' own
-    principal should be one of them.
+    """Principals that may do everything, as User:name, separated by semicolons. The principal of
+    the brokers should be one of them.
     """
 
     allow_everyone_if_no_acl_found: Annotated[
         bool, Setting("allow.everyone.if.no.acl.found", Kind.BOOL)
     ] = False
-    """Whether everyone may do everything with a resource that has no ACL."""
+    """Whether everyone has all rights on a resource without ACLs."""
 
     listener_values: tuple[tuple[str, Any], ...] = ()
-    """Settings of single listeners with their values, as `listener.name.NAME.ssl.client.auth`."""
+    """Settings of individual listeners with their values, as
+    `listener.name.NAME.ssl.client.auth`.
+    """
 
     def __post_init__(self) -> None:
         check(self)
@@ -305,7 +301,7 @@ class SecurityConfig:
                 raise self._of(listener, error) from None
 
     def of_listener(self, listener: str) -> "SecurityConfig":
-        """Return the settings of one listener by its name: its own, else those of all."""
+        """Return the settings of one listener: its own, otherwise the general ones."""
         own = own_values(self.listener_values, listener)
         values = {
             field.field: own[field.name] for field in fields_of(type(self)) if field.name in own
@@ -313,13 +309,13 @@ class SecurityConfig:
         return replace(self, listener_values=(), **values)
 
     def listeners_with_tls(self) -> list[str]:
-        """Return the names of the listeners with settings of TLS of their own."""
+        """Return the names of the listeners with their own TLS settings."""
         return sorted(
             {key.listener.upper() for key in self._keys() if key.setting.startswith(_TLS)}
         )
 
     def client_auth(self, listener: str) -> str:
-        """Return whether clients of a listener with TLS show a certificate."""
+        """Return whether clients of a TLS listener present a certificate."""
         own = own_values(self.listener_values, listener)
         common = AUTH_NONE if self.protocol_of(listener).has_sasl else self.ssl_client_auth
         return str(own.get(_CLIENT_AUTH, common))
@@ -328,8 +324,8 @@ class SecurityConfig:
         return PrincipalRules.parse(self.ssl_principal_mapping_rules)
 
     def protocol_of(self, listener: str) -> SecurityProtocol:
-        """Return the protocol of a listener by its name. Raises SettingInvalid if the map lacks
-        it.
+        """Return the protocol of a listener by its name. Raises SettingInvalid if it is not in the
+        map.
         """
         mapped = self._mapped()
         if listener in mapped:
@@ -345,8 +341,8 @@ class SecurityConfig:
         return SecurityProtocol.PLAINTEXT
 
     def protocols(self, listeners: Iterable[str]) -> dict[str, SecurityProtocol]:
-        """Return the protocols of these listeners, after a check that the settings which they need
-        are there. Raises SettingInvalid.
+        """Return the protocols of these listeners, after checking that the required settings are
+        present. Raises SettingInvalid.
         """
         found = {name: self.protocol_of(name) for name in listeners}
         own = self.inter_broker_listener_name.upper()
@@ -367,11 +363,11 @@ class SecurityConfig:
         return found
 
     def _keys(self) -> list[ListenerKey]:
-        """Return the names of the settings of single listeners."""
+        """Return the names of the listener settings."""
         return [key for name, _ in self.listener_values if (key := split_key(name)) is not None]
 
     def _shown_values(self) -> dict[str, Any]:
-        """Return the settings of single listeners without secrets, by name."""
+        """Return the listener settings without secrets, by name."""
         secrets = {
             field.name for field in fields_of(type(self)) if field.setting.kind is Kind.SECRET
         }
@@ -382,7 +378,7 @@ class SecurityConfig:
 
     @staticmethod
     def _check_effect(key: ListenerKey, value: object, protocol: SecurityProtocol) -> None:
-        """Refuse settings of a listener that its protocol does not use: their author expects more
+        """Reject settings of a listener that its protocol does not use: their author expects more
         security than there is.
         """
         is_tls = key.setting.startswith(_TLS)
@@ -397,14 +393,14 @@ class SecurityConfig:
         )
 
     def _check_protocol(self, protocol: SecurityProtocol, client_auth: str) -> None:
-        """Check that what a listener of this protocol needs is there."""
+        """Check that the settings required by a listener with this protocol are present."""
         if protocol.has_tls:
             self._check_tls(client_auth)
         if protocol.has_sasl and OAUTHBEARER in self.sasl_enabled_mechanisms:
             self._check_oauth()
 
     def _check_peers(self, listener: str) -> None:
-        """Check that brokers can log in to each other at this listener."""
+        """Check that brokers can authenticate to each other at this listener."""
         if not self.protocol_of(listener).has_sasl:
             return
         if not (self.sasl_users_file and self.sasl_inter_broker_username):
@@ -426,7 +422,7 @@ class SecurityConfig:
             )
 
     def _of(self, listener: str, error: SettingInvalid) -> SettingInvalid:
-        """Return an error of `of_listener` with the name by which the listener has the value."""
+        """Return an error of `of_listener` with the setting name that the listener uses."""
         name = {field.field: field.name for field in fields_of(type(self))}[error.name]
         key = ListenerKey(listener.lower(), name)
         if str(key) in dict(self.listener_values):

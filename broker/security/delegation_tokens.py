@@ -1,12 +1,8 @@
-"""Derive what clients show for delegation tokens, and log in with it by SCRAM.
+"""Delegation tokens (KIP-48): derive their secrets, and authenticate with them by SCRAM.
 
-The password of a token is the Base64 of an HMAC-SHA-512 of its id under
-`delegation.token.secret.key`: only brokers can make it, and nothing secret is in the metadata.
-Brokers with the same key accept the same tokens. All of a token's logins use one credential, which
-takes 3 ms of CPU the first time.
-Invariant: a login with a token that is not in the metadata, or has ended, fails.
-Limit: LOGINS_MAX credentials are remembered; the one that was made first goes first.
-Source: KIP-48; Kafka `DelegationTokenManager`, `DelegationTokenCache`.
+The password of a token is the Base64 of an HMAC-SHA-512 of its id with
+`delegation.token.secret.key`: only brokers can compute it, and the metadata contain no secrets.
+Brokers with the same key accept the same tokens.
 """
 
 import base64
@@ -32,11 +28,15 @@ _HASH: Final = "sha512"
 _SALT_BYTES: Final = 26
 
 FindToken = Callable[[str], DelegationTokenRecord | None]
-"""Find a token of the metadata by its id."""
+"""Looks up a delegation token in the metadata by its id."""
 
 
 class DelegationTokens:
-    """key: `delegation.token.secret.key`; empty: there are no tokens. now_ms: wall clock."""
+    """At most LOGINS_MAX derived credentials are cached, which take 3 ms of CPU each; the oldest is
+    dropped first.
+
+    key: `delegation.token.secret.key`; empty: delegation tokens are disabled. now_ms: wall clock.
+    """
 
     def __init__(self, key: str, find: FindToken, now_ms: WallClock) -> None:
         self._key = key.encode()
@@ -49,11 +49,11 @@ class DelegationTokens:
         return bool(self._key)
 
     def hmac_of(self, token_id: str) -> bytes:
-        """Return what a client shows for a token: 64 bytes."""
+        """Return the secret of a token: 64 bytes."""
         return hmac.digest(self._key, token_id.encode(), _HASH)
 
     def is_of(self, token_id: str, shown: bytes) -> bool:
-        """Return whether a client shows this token."""
+        """Return whether this is the secret of the token."""
         return hmac.compare_digest(self.hmac_of(token_id), shown)
 
     def login(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
@@ -65,7 +65,7 @@ class DelegationTokens:
         return TokenLogin(self._credential(mechanism, token_id), owner, token.expiry_ms)
 
     def pretend(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
-        """Make up the credential of an unknown token: with the salt that it would have."""
+        """Generate the credential of an unknown token, with the salt that it would have."""
         key = digest(mechanism, self._key)
         return ScramCredential(self._salt(mechanism, token_id), key, key, ITERATIONS_MIN)
 

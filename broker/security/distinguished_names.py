@@ -1,12 +1,8 @@
-"""Write the subject of a certificate as Java does, so that mapping rules mean the same.
+"""Format certificate subjects as Java does, so that mapping rules have the same effect:
+`CN=orders,OU=Services,O=Example,C=DE`. Pure.
 
-    CN=orders,OU=Services,O=Example,C=DE
-
-Invariant: pure. The order is that of RFC 2253: the last part of the certificate comes first. Types
-without a short name there are numbers, with their value in hexadecimal, such as
-`1.2.840.113549.1.9.1=#1611...` for an e-mail address.
-Source: java.security X500Principal.getName(RFC2253), which Kafka's DefaultKafkaPrincipalBuilder
-uses.
+The order is that of RFC 2253, last part first. Types without a short name there are numbers with a
+hexadecimal value, such as `1.2.840.113549.1.9.1=#1611...` for an e-mail address.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -28,11 +24,11 @@ _SHORT: Final = {
 _ESCAPED: Final = {letter: "\\" + letter for letter in ',=+<>#;"\\'} | {"\0": "\\00"}
 _ASN1_LONG: Final = 0x80
 _NESTED: Final = 3
-"""A name is a sequence of sets of sequences; each of the latter is a type and a value."""
+"""A name is a sequence of sets of sequences; each inner sequence is a type and a value."""
 
 
 def distinguished_name(certificate_der: bytes) -> str:
-    """Return the subject of a certificate. Raises ValueError if it cannot be read."""
+    """Return the subject of a certificate. Raises ValueError if it cannot be parsed."""
     from cryptography.x509 import load_der_x509_certificate
 
     try:
@@ -70,7 +66,9 @@ def _escaped(value: str) -> str:
 
 
 def _der(attribute: "NameAttribute[str | bytes]") -> bytes:
-    """Return the encoded value of an attribute: what follows the type in a name with it alone."""
+    """Return the encoded value of an attribute: what follows the type in a name that only contains
+    it.
+    """
     from cryptography.x509 import Name
 
     name = Name([attribute]).public_bytes()
@@ -82,7 +80,7 @@ def _der(attribute: "NameAttribute[str | bytes]") -> bytes:
 
 
 def _contents(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the contents of the DER value at `at` begin, and their size."""
+    """Return the start and size of the contents of the DER value at `at`."""
     size = data[at + 1]
     if size < _ASN1_LONG:
         return at + 2, size

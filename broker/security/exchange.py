@@ -1,16 +1,12 @@
-"""What one step of a SASL exchange can yield, and why an exchange fails.
-
-Invariant: values. An exchange is one authentication by one mechanism: it receives the client's
-tokens in order, and after `Done` or AuthenticationFailed none.
-"""
+"""Steps and errors of a SASL exchange."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 
 class AuthenticationFailed(Exception):
-    """Raised when a client does not authenticate. told: the text for the client; None for the
-    general one, which says nothing about users. The message is for the log.
+    """Raised when authentication fails. told: the message for the client; None for the general one,
+    which reveals nothing about users. The exception message is for the log.
     """
 
     def __init__(self, message: str, *, told: str | None = None) -> None:
@@ -20,15 +16,15 @@ class AuthenticationFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The client has to answer."""
+    """The client must respond."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The client is this user. expires_ms: wall clock time at which its credential expires; None
-    for never. by_token: it has shown a delegation token.
+    """The client is authenticated as this user. expires_ms: wall clock time at which its credential
+    expires; None for never. by_token: it has used a delegation token.
     """
 
     user: str
@@ -39,7 +35,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckPassword:
-    """The caller has to check a password, which takes time."""
+    """The caller must check a password, which takes time."""
 
     user: str
     password: str
@@ -47,7 +43,7 @@ class CheckPassword:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckToken:
-    """The caller has to check a bearer token, for which it may have to fetch keys."""
+    """The caller must verify a bearer token, and may have to fetch keys."""
 
     token: str
 
@@ -56,8 +52,10 @@ Step: TypeAlias = Challenge | Done | CheckPassword | CheckToken
 
 
 class Exchange(Protocol):
-    """The server's side of one mechanism."""
+    """The server side of one authentication with one mechanism. It receives the client's tokens in
+    order, and none after `Done` or AuthenticationFailed.
+    """
 
     def receive(self, token: bytes) -> Step:
-        """Take the client's next token. Raises AuthenticationFailed."""
+        """Process the client's next token. Raises AuthenticationFailed."""
         ...

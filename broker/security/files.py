@@ -1,10 +1,5 @@
-"""Keep what the files of the security settings say: PEM files and users. Read them again when they
+"""Load the files of the security settings, PEM files and users, and reload them when they
 change.
-
-Invariants: files are read off the event loop. The users' file, and the PEM files of each listener
-with settings of its own, come into use on their own; the others share the PEM files of the
-settings for all. New contents are used as a whole or not at all: if they cannot be used, the
-earlier ones stay, an error is logged once for these contents, and `refused_count` grows.
 """
 
 import asyncio
@@ -31,8 +26,8 @@ _Contents = TypeVar("_Contents")
 
 
 class FileUsers(NamedTuple):
-    """What the users' file says. secret: of the salts of its users and of unknown ones; the same
-    for all brokers with the same users' file or delegation token key.
+    """The contents of the users file. secret: for the salts of its users and of unknown ones; the
+    same for all brokers with the same users file or delegation token key.
     """
 
     passwords: dict[str, str]
@@ -41,7 +36,10 @@ class FileUsers(NamedTuple):
 
 
 class WatchedFiles(Generic[_Contents]):
-    """Files that are used together. Call `read` before the first use of `contents`.
+    """A group of files that are used together. Call `read` before the first use of `contents`.
+
+    New contents replace the old ones completely or not at all: if they are invalid, the old ones
+    stay, an error is logged once for these contents, and `refused_count` increases.
 
     parse: returns their contents, in a thread. Raises SecurityFileInvalid.
     """
@@ -53,9 +51,9 @@ class WatchedFiles(Generic[_Contents]):
         self._digest = b""
         self._contents: _Contents | None = None
         self.reload_count = 0
-        """How often changed files came into use."""
+        """Successful reloads."""
         self.refused_count = 0
-        """How often changed files could not be used."""
+        """Failed reloads."""
 
     @property
     def contents(self) -> _Contents:
@@ -67,11 +65,11 @@ class WatchedFiles(Generic[_Contents]):
         await asyncio.to_thread(self.read_now)
 
     def read_now(self) -> None:
-        """As `read`, in this thread."""
+        """Like `read`, in this thread."""
         self._stamp, self._digest, self._contents = self._read()
 
     async def refresh(self) -> None:
-        """Use the files as they are now, if they have changed and can be used."""
+        """Reload the files if they have changed and are valid."""
         if not self.paths:
             return
         stamp = await asyncio.to_thread(self._look)
@@ -91,7 +89,7 @@ class WatchedFiles(Generic[_Contents]):
         log.info("security_files_reloaded", files=[str(path) for path in self.paths])
 
     def _look(self) -> object:
-        """Return what changes whenever a file does."""
+        """Return a value that changes whenever a file does."""
         found: list[object] = []
         for path in self.paths:
             try:
@@ -110,12 +108,16 @@ class WatchedFiles(Generic[_Contents]):
         stamp, digest = self._look(), self._digested()
         contents = self._parse()
         if self._digested() != digest:
-            raise SecurityFileInvalid("a file changed while it was read")
+            raise SecurityFileInvalid("a file changed during the read")
         return stamp, digest, contents
 
 
 class SecurityFiles:
-    """All files of the security settings. Call `read` first, and run `watch` as a task."""
+    """All files of the security settings. Call `read` first, and run `watch` as a task.
+
+    The users file, and the PEM files of each listener with its own settings, are reloaded
+    separately; other listeners share the general PEM files.
+    """
 
     def __init__(self, config: SecurityConfig) -> None:
         self._interval_s = config.ssl_reload_interval_ms / 1_000
@@ -158,19 +160,19 @@ class SecurityFiles:
             await files.read()
 
     async def watch(self) -> None:
-        """Look for changes until cancelled."""
+        """Check for changes until cancelled."""
         while self._watched:
             await asyncio.sleep(self._interval_s)
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Use the files as they are now, where they have changed and can be used."""
+        """Reload files that have changed and are valid."""
         for files in self._watched:
             await files.refresh()
 
 
 def _pem_files(config: SecurityConfig, listener: str = "") -> WatchedFiles[TlsContexts]:
-    """listener: the one with settings of its own; empty for those of all."""
+    """listener: one with its own settings; empty for the general ones."""
     own = config.of_listener(listener) if listener else config
     sasl_client_auth = config.client_auth(listener) if listener else AUTH_NONE
 
@@ -186,7 +188,7 @@ def _pem_files(config: SecurityConfig, listener: str = "") -> WatchedFiles[TlsCo
 
 
 def _users(config: SecurityConfig, random: bytes) -> FileUsers:
-    """Read the users' file. random: the secret if no setting gives one that all brokers share."""
+    """Read the users file. random: the secret if no setting provides one that all brokers share."""
     shared = b""
     if config.delegation_token_secret_key:
         shared = hmac.digest(config.delegation_token_secret_key.encode(), b"SCRAM salts", "sha256")
@@ -194,7 +196,7 @@ def _users(config: SecurityConfig, random: bytes) -> FileUsers:
         return FileUsers({}, {}, shared or random)
     data = _contents(Path(config.sasl_users_file))
     passwords = _passwords(config, data)
-    # Clients see salts, so deriving them must cost as much as a guess of the passwords in the file.
+    # Clients see salts, so deriving them must cost as much as guessing the passwords in the file.
     secret = shared or hashlib.pbkdf2_hmac("sha256", data, b"SCRAM salts", _SECRET_ROUNDS)
     return FileUsers(passwords, credentials_of(passwords, secret), secret)
 

@@ -1,13 +1,7 @@
-"""Keep the public keys that verify tokens: read them from a URL or a file, and again when they are
-old or when a token names an unknown one.
+"""Public keys that verify tokens: read them from a URL or a file, and again when they are outdated
+or a token has an unknown key id.
 
-Invariants: one read runs at a time, with a limit of time and of bytes, and it continues when the
-client leaves that caused it. Tokens with made up key ids cause at most one read every
-`unknown_interval_s`. Whatever the endpoint answers, reading ends with new keys or with an error in
-the log; after an error the keys that are known stay in use. One thread verifies all tokens, one
-after the other: anyone can forge and send them.
-Source: Kafka's RefreshingHttpsJwks. Unlike there, redirects are refused: only the configured
-address decides who may log in.
+Unlike in Kafka, redirects are not followed: only the configured address determines who may log in.
 """
 
 import asyncio
@@ -37,7 +31,13 @@ _OK: Final = 200
 
 
 class TokenKeys:
-    """url: https://, http:// or file:PATH. now_ms: wall clock."""
+    """Only one read runs at a time, limited in time and size, and it continues when the client that
+    caused it disconnects. Tokens with invented key ids cause at most one read every
+    `unknown_interval_s`. After an error, the known keys stay in use. One thread verifies all
+    tokens, because anyone can forge and send them.
+
+    url: https://, http:// or file:PATH. now_ms: wall clock.
+    """
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class TokenKeys:
         )
 
     async def _read(self) -> None:
-        """Read the keys, unless that was tried just now."""
+        """Read the keys, unless that was attempted recently."""
         loop = asyncio.get_running_loop()
         if self._reading is None or self._reading.done():
             tried_at = self._tried_at
@@ -93,7 +93,7 @@ class TokenKeys:
                 return
             self._tried_at = loop.time()
             self._reading = loop.create_task(self._read_once())
-        # Clients that disconnect must not stop a read that others wait for.
+        # A disconnected client must not stop a read that others wait for.
         await asyncio.shield(self._reading)
 
     async def _read_once(self) -> None:
@@ -117,7 +117,7 @@ class TokenKeys:
 
 
 async def read_document(url: str) -> bytes:
-    """Read the document. Raises OSError or ValueError, or what aiohttp raises."""
+    """Read the document. Raises OSError, ValueError, or the exceptions of aiohttp."""
     if url.startswith("file:"):
         return await asyncio.to_thread(
             _from_file, Path(url.removeprefix("file:").removeprefix("//"))
@@ -135,7 +135,7 @@ def _from_file(path: Path) -> bytes:
 
 
 async def _from_http(url: str) -> bytes:
-    # Brokers without OAUTHBEARER and S3 do not pay for the import.
+    # Brokers without OAUTHBEARER and S3 do not need this import.
     import aiohttp
 
     document = bytearray()
@@ -163,4 +163,4 @@ async def _from_http(url: str) -> bytes:
 def _check_size(document: bytes | bytearray) -> None:
     """Raises ValueError."""
     if len(document) > DOCUMENT_BYTES_MAX:
-        raise ValueError(f"the document has more than {DOCUMENT_BYTES_MAX} bytes")
+        raise ValueError(f"the document is larger than {DOCUMENT_BYTES_MAX} bytes")

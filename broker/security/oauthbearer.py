@@ -1,10 +1,8 @@
-"""OAUTHBEARER: the client sends a token that an identity provider has signed.
+"""OAUTHBEARER (RFC 7628): the client sends a token signed by an identity provider. Pure.
 
-    n,,^Aauth=Bearer TOKEN^A^A
+n,,^Aauth=Bearer TOKEN^A^A
 
-Invariant: pure. A client authenticates as the subject of its token only. After a refused token the
-client gets the reason as JSON, answers it with one byte, and gets the failure.
-Source: RFC 7628; Kafka's OAuthBearerClientInitialResponse and OAuthBearerSaslServer.
+A rejected client receives the reason as JSON and responds with one byte; then authentication fails.
 """
 
 import json
@@ -15,8 +13,9 @@ from typing import Final
 from penstock.broker.security.exchange import AuthenticationFailed, Challenge, CheckToken
 
 MESSAGE_BYTES_MAX: Final = 1 << 15
-"""Of a message, the token included. Its cost grows with its size, before anything shows whether the
-client may log in. Tokens are made for HTTP headers, of which servers take 8 or 16 KiB.
+"""Maximum size of a message with its token. The cost of a message grows with its size, before the
+client is known to be legitimate. Tokens are made for HTTP headers, which servers limit to 8 or 16
+KiB.
 """
 _SEPARATOR: Final = "\x01"
 _MESSAGE: Final = re.compile(
@@ -33,7 +32,7 @@ class OAuthBearerServer:
     def receive(self, token: bytes) -> CheckToken:
         """See `broker.security.exchange.Exchange`."""
         if self._refusal:
-            raise AuthenticationFailed("the token was refused", told=self._refusal)
+            raise AuthenticationFailed("the token was rejected", told=self._refusal)
         if len(token) > MESSAGE_BYTES_MAX:
             raise AuthenticationFailed(
                 f"the OAUTHBEARER message has {len(token)} bytes, but at most {MESSAGE_BYTES_MAX}"
@@ -48,12 +47,12 @@ class OAuthBearerServer:
             pairs[name] = value
         bearer = _BEARER.fullmatch(pairs.get("auth", ""))
         if bearer is None:
-            raise AuthenticationFailed("the OAUTHBEARER message has no bearer token")
+            raise AuthenticationFailed("the OAUTHBEARER message contains no bearer token")
         self._authorization_id = found["authzid"] or ""
         return CheckToken(bearer["token"])
 
     def check_user(self, user: str) -> None:
-        """Check that the client does not ask to be another user than that of its token. Raises
+        """Check that the authorization id, if any, is the user of the token. Raises
         AuthenticationFailed.
         """
         if self._authorization_id not in {"", user}:
@@ -64,8 +63,8 @@ class OAuthBearerServer:
             raise AuthenticationFailed("the authorization id differs from the user", told=text)
 
     def refuse(self, scopes: Sequence[str] = ()) -> Challenge:
-        """Refuse the token. The client answers, and then the exchange fails. scopes: those that a
-        token must have, if this one lacks any.
+        """Reject the token. The client responds, and then the exchange fails. scopes: the required
+        scopes, if this token lacks any.
         """
         refusal = (
             {"status": "insufficient_scope", "scope": " ".join(scopes)}
@@ -77,5 +76,5 @@ class OAuthBearerServer:
 
 
 def bearer_message(token: str) -> bytes:
-    """Return the message of a client."""
+    """Return the client's message."""
     return f"n,,\x01auth=Bearer {token}\x01\x01".encode()

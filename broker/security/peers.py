@@ -1,6 +1,5 @@
-"""Know how to connect to other brokers: which of their listeners, TLS, and the user of this broker.
-
-Invariant: reads the files as they are now, so that a new connection uses the newest.
+"""How to connect to other brokers: listener, TLS, and the user of this broker. Files are read as
+they are now, so that new connections use the newest contents.
 """
 
 import ssl
@@ -13,9 +12,9 @@ from penstock.broker.security.sasl_client import SaslLogin
 
 
 class OwnConnection(NamedTuple):
-    """How a broker connects to a listener of its own. tls: None without TLS. asks: whether it sends
-    a request. Where clients show certificates, its own one may be none of theirs, so a handshake
-    must do.
+    """How a broker connects to its own listener. tls: None without TLS. asks: whether it sends a
+    request. If clients must present certificates, the broker's own one may not be accepted, so only
+    the handshake is checked.
     """
 
     tls: ssl.SSLContext | None = None
@@ -23,7 +22,7 @@ class OwnConnection(NamedTuple):
 
 
 class PeerAccess:
-    """listeners: names of the listeners of this broker, which others have as well."""
+    """listeners: names of the listeners of this broker, which the others have as well."""
 
     def __init__(self, access: ClientAccess, listeners: Sequence[str]) -> None:
         self._access = access
@@ -40,7 +39,7 @@ class PeerAccess:
         return self._access.files.tls(self._own_listener).to_brokers
 
     def own_connection(self, listener: str) -> OwnConnection:
-        """Return how this broker checks that it reaches a listener of its own."""
+        """Return how this broker checks that its own listener is reachable."""
         if not self._config.protocol_of(listener).has_tls:
             return OwnConnection()
         tls = self._access.files.tls(listener)

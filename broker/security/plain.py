@@ -1,7 +1,6 @@
-"""PLAIN: the client sends its user and password in one message.
+"""PLAIN (RFC 4616): the client sends its user and password in one message. Pure.
 
-Invariant: pure. A client authenticates as itself only: another authorization id is refused.
-Source: RFC 4616; Kafka's PlainSaslServer, whose texts clients get.
+Another authorization id is rejected. Error messages are those of Kafka's PlainSaslServer.
 """
 
 from typing import Final
@@ -35,7 +34,7 @@ class PlainServer:
 
 
 def plain_message(user: str, password: str) -> bytes:
-    """Return the message of a client."""
+    """Return the client's message."""
     return f"\0{user}\0{password}".encode()
 
 

@@ -1,12 +1,7 @@
-"""Turn the distinguished name of a certificate into the name of a principal, by the rules of
-`ssl.principal.mapping.rules`.
+"""Map the distinguished name of a certificate to a principal, with the rules of
+`ssl.principal.mapping.rules` (KIP-371). Pure.
 
-    RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, RULE:^CN=(.*?),.*$/$1/L, DEFAULT
-
-Invariant: pure. The first rule whose pattern matches the whole name decides; a name that no rule
-matches has no principal. Patterns are RE2's: a long name in a certificate cannot make them take
-forever, and they have no lookarounds and no back references, unlike Java's.
-Source: Kafka's SslPrincipalMapper; KIP-371; docs/design/authentication.md.
+RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, RULE:^CN=(.*?),.*$/$1/L, DEFAULT
 """
 
 import re
@@ -25,7 +20,7 @@ _REFERENCE: Final = re.compile(r"\\(.)|\$([0-9]{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """pattern: None for DEFAULT, which takes the name as it is."""
+    """pattern: None for DEFAULT, which uses the name unchanged."""
 
     pattern: Regex | None
     replacement: str
@@ -42,7 +37,9 @@ class _Rule:
 
 
 def _replaced(reference: re.Match[str], found: RegexGroups) -> str:
-    """Return what stands for `$12`: the longest number that is a group, then the other digits."""
+    """Return the replacement for `$12`: the longest number that is a group, then the remaining
+    digits.
+    """
     if reference[1] is not None:
         return reference[1]
     digits = reference[2]
@@ -55,14 +52,17 @@ def _replaced(reference: re.Match[str], found: RegexGroups) -> str:
 
 
 class PrincipalRules:
-    """The rules of one setting, in order."""
+    """The rules of one setting. The first rule whose pattern matches the whole name applies.
+
+    Unlike Java's, RE2 patterns take linear time, and have neither lookarounds nor back references.
+    """
 
     def __init__(self, rules: tuple[_Rule, ...]) -> None:
         self._rules = rules
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse rules. Raises ValueError, which shows the wrong one."""
+        """Parse rules. Raises ValueError with the invalid rule."""
         rules: list[_Rule] = []
         at, text = 0, text.strip()
         while at < len(text):

@@ -1,12 +1,7 @@
-"""The SASL state of one connection: what it may send next, who it is, and until when.
+"""The SASL state of one connection: which message is expected, the authenticated user, and when the
+session ends. Pure.
 
-    HANDSHAKE --SaslHandshake--> TOKENS --last token--> COMPLETE --SaslHandshake--> TOKENS ...
-
-Invariants: pure; time is a parameter. Before COMPLETE only ApiVersions, SaslHandshake and tokens
-are allowed. Authenticating again (KIP-368) changes neither the user nor the mechanism, and is
-possible only on connections whose session ends, at most once a second.
-Source: Kafka's SaslServerAuthenticator, KafkaChannel.maybeBeginServerReauthentication; KIP-43,
-KIP-152, KIP-368.
+HANDSHAKE --SaslHandshake--> TOKENS --last token--> COMPLETE --SaslHandshake--> TOKENS ...
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +14,10 @@ from penstock.broker.security.exchange import AuthenticationFailed, Done, Exchan
 _AGAIN_INTERVAL_S: Final = 1.0
 _FIRST_WITH_HEADERS: Final = 1
 _TOLD_CHARACTERS_MAX: Final = 1_000
-"""What an error tells a client may have names of its own choice, and a text on the wire has at most
-32,767 bytes.
-"""
+"""Errors may contain client-chosen names, and a string on the wire has at most 32,767 bytes."""
 
 MakeExchange = Callable[[str], Exchange]
-"""Begin an authentication by the mechanism of this name."""
+"""Starts an authentication with the mechanism of this name."""
 
 
 class SaslPhase(Enum):
@@ -35,7 +28,12 @@ class SaslPhase(Enum):
 
 
 class SaslState:
-    """max_reauth_ms: longest session, 0 for no limit."""
+    """Before COMPLETE, only ApiVersions, SaslHandshake and tokens are allowed. Reauthentication
+    (KIP-368) changes neither the user nor the mechanism. It requires a limited session, and is
+    allowed once a second.
+
+    max_reauth_ms: longest session, 0 for no limit.
+    """
 
     def __init__(
         self, mechanisms: Sequence[str], make_exchange: MakeExchange, *, max_reauth_ms: int = 0
@@ -44,30 +42,32 @@ class SaslState:
         self.phase = SaslPhase.HANDSHAKE
         self.mechanism = ""
         self.has_headers = False
-        """Whether tokens come in SaslAuthenticate requests; else each is a frame of its own."""
+        """Whether tokens are sent in SaslAuthenticate requests; otherwise each is a
+        separate frame.
+        """
         self.principal: Principal = ANONYMOUS
         self.by_token = False
-        """Whether the client has shown a delegation token."""
+        """Whether the client has used a delegation token."""
         self.exchange: Exchange | None = None
         self._make_exchange = make_exchange
         self._max_reauth_ms = max_reauth_ms
         self._expires_at: float | None = None
         self._began_again_at: float | None = None
         self._before = ""
-        """The mechanism of the earlier authentication while the client authenticates again."""
+        """The mechanism of the earlier authentication during reauthentication."""
         self._refusal = ""
 
     @property
     def takes_bare_tokens(self) -> bool:
-        """Return whether the next frame is a token and no request."""
+        """Return whether the next frame is a token without a request header."""
         return self.phase is SaslPhase.TOKENS and not self.has_headers
 
     def is_expired(self, now: float) -> bool:
-        """Return whether the client should have authenticated again before now."""
+        """Return whether the deadline for reauthentication has passed."""
         return self._expires_at is not None and now > self._expires_at
 
     def begin_again(self, now: float) -> bool:
-        """Begin to authenticate again, if the client may."""
+        """Start reauthentication, if it is allowed."""
         began = self._began_again_at
         if self._expires_at is None or (began is not None and now - began < _AGAIN_INTERVAL_S):
             return False
@@ -77,7 +77,7 @@ class SaslState:
         return True
 
     def handshake(self, mechanism: str, version: int) -> bool:
-        """Choose the mechanism. Returns False if there is no such mechanism here."""
+        """Select the mechanism. Returns False if it is not enabled."""
         if mechanism not in self.mechanisms:
             self.phase = SaslPhase.FAILED
             return False
@@ -94,15 +94,15 @@ class SaslState:
         return True
 
     def receive(self, token: bytes) -> Step:
-        """Take the client's next token. Raises AuthenticationFailed."""
+        """Process the client's next token. Raises AuthenticationFailed."""
         if self._refusal:
             raise AuthenticationFailed(self._refusal, told=self._refusal)
         assert self.exchange is not None, "the handshake comes first"
         return self.exchange.receive(token)
 
     def complete(self, done: Done, *, now: float, now_ms: int) -> int:
-        """Note who the client is. Returns how long the session lasts, in milliseconds; 0: no limit.
-        Raises AuthenticationFailed.
+        """Set the user. Returns the session lifetime in milliseconds; 0: no limit. Raises
+        AuthenticationFailed.
 
         now: `loop.time()`. now_ms: wall clock.
         """
@@ -112,7 +112,7 @@ class SaslState:
                 "Cannot change principals during re-authentication from"
                 f" {self.principal.kind}.{self.principal.name}: {principal.kind}.{principal.name}"
             )
-            raise AuthenticationFailed("the client is another user now", told=text)
+            raise AuthenticationFailed("reauthentication with another user", told=text)
         limits = [self._max_reauth_ms] if self._max_reauth_ms else []
         if done.expires_ms is not None:
             limits.append(max(done.expires_ms - now_ms, 0))
@@ -124,7 +124,7 @@ class SaslState:
         return min(limits) if limits else 0
 
     def fail(self, error: AuthenticationFailed) -> str:
-        """Note the failure. Returns the text for the client."""
+        """Record the failure. Returns the message for the client."""
         self.phase = SaslPhase.FAILED
         self.exchange = None
         if error.told is not None:

@@ -1,9 +1,6 @@
-"""Log in as a client: the tokens of one authentication, in order.
+"""SASL client: the tokens of one authentication, in order. Pure; nonces are parameters.
 
-    token = login.first()
-    while token is not None: token = login.answer(<what the server answered>)
-
-Invariant: pure; nonces are parameters.
+token = login.first(); while token is not None: token = login.answer(response)
 """
 
 from typing import Final
@@ -44,7 +41,7 @@ class SaslLogin:
         self._answers += 1
         if self._scram is None:
             if data:
-                raise AuthenticationFailed(f"the server refuses: {data[:200]!r}")
+                raise AuthenticationFailed(f"authentication failed: {data[:200]!r}")
             return None
         if self._answers == 1:
             return self._scram.final(data)

@@ -1,12 +1,7 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512, both sides.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), both sides. Pure; nonces are parameters.
 
-Invariants: pure; nonces are parameters. The server answers the first message of an unknown user as
-that of a known one, with a salt that stays the same for that name, and refuses only the proof.
-With the extension `tokenauth=true` the name is the id of a delegation token, whose owner the client
-becomes (KIP-48).
-There is no channel binding: the client may say that it cannot (`n`) or that it believes that the
-server cannot (`y`). Keys are compared in constant time.
-Source: RFC 5802, RFC 7677; Kafka's ScramSaslServer and ScramSaslClient.
+With the extension `tokenauth=true`, the name is the id of a delegation token, whose owner the
+client becomes (KIP-48). Channel binding is not supported: the client may send `n` or `y`.
 """
 
 import base64
@@ -34,7 +29,9 @@ _CLIENT_FIRST: Final = re.compile(
     r"(?P<header>[ny],(?:a=(?P<authzid>[^,]+))?,)"
     r"(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<extensions>(?:,[A-Za-z][^,]*)*))"
 )
-"""One way to read each extension: with two, a token of 100 bytes takes minutes."""
+"""Unambiguous: if an extension could be matched in two ways, a token of 100 bytes would take
+minutes.
+"""
 _CLIENT_FINAL: Final = re.compile(
     r"(?P<bare>c=(?P<channel>[A-Za-z0-9+/]+={0,2}),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
     r"(?:,[A-Za-z]+=[^,]*)*),p=(?P<proof>[A-Za-z0-9+/]+={0,2})"
@@ -45,21 +42,19 @@ _SERVER_FIRST: Final = re.compile(
 )
 _ESCAPES: Final = re.compile("=2C|=3D|=")
 _CLIENT_ITERATIONS_MAX: Final = 10 * ITERATIONS_MAX
-"""A server cannot make a client compute for longer."""
+"""Limits the computation that a server can demand from a client."""
 
 _TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - a name
 
 Find = Callable[[ScramMechanism, str], ScramCredential | None]
-"""Find the credential of a user."""
+"""Looks up the credential of a user."""
 
 Pretend = Callable[[ScramMechanism, str], ScramCredential]
-"""Make up the credential of an unknown user, always the same for one name."""
+"""Generates the credential of an unknown user, always the same for one name."""
 
 
 class TokenLogin(NamedTuple):
-    """What verifies a delegation token, the name of its owner, and when it ends by the wall
-    clock.
-    """
+    """The verifier of a delegation token, the name of its owner, and its wall clock expiry."""
 
     credential: ScramCredential
     owner: str
@@ -67,7 +62,7 @@ class TokenLogin(NamedTuple):
 
 
 FindToken = Callable[[ScramMechanism, str], TokenLogin | None]
-"""Find a delegation token by its id."""
+"""Looks up a delegation token by its id."""
 
 
 def _no_token(_mechanism: ScramMechanism, _token_id: str) -> TokenLogin | None:
@@ -75,7 +70,11 @@ def _no_token(_mechanism: ScramMechanism, _token_id: str) -> TokenLogin | None:
 
 
 class ScramServer:
-    """The server's side of one authentication. nonce: random, used once."""
+    """The server side of one authentication. The first response for an unknown user is like that
+    for a known one, with a stable salt; only the proof is rejected.
+
+    nonce: random, used once.
+    """
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class ScramServer:
             name, _, value = part.partition("=")
             extensions[name] = value
         if "m" in extensions:
-            raise AuthenticationFailed("the client wants a SCRAM extension that is not supported")
+            raise AuthenticationFailed("the client requires an unsupported SCRAM extension")
         self._user = unescaped(found["name"])
         if found["authzid"] is not None and unescaped(found["authzid"]) != self._user:
             raise AuthenticationFailed(
@@ -129,7 +128,7 @@ class ScramServer:
             pretended = self._pretend_token(self._mechanism, self._user)
         else:
             credential = self._find(self._mechanism, self._user)
-            # Also for known users, who would otherwise get their answer 30 us earlier.
+            # Also for known users, whose response would otherwise be sent 30 us earlier.
             pretended = self._pretend(self._mechanism, self._user)
         self._is_known = credential is not None and credential.iterations >= ITERATIONS_MIN
         if credential is None or not self._is_known:
@@ -148,14 +147,14 @@ class ScramServer:
         if found is None or credential is None:
             raise AuthenticationFailed("the final SCRAM message is malformed")
         if not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
-            raise AuthenticationFailed("the final SCRAM message has another nonce")
+            raise AuthenticationFailed("the nonce of the final SCRAM message differs")
         if _decoded(found["channel"]) != self._header:
-            raise AuthenticationFailed("the final SCRAM message has another channel binding")
+            raise AuthenticationFailed("the channel binding of the final SCRAM message differs")
         signed = self._first_messages + b"," + found["bare"].encode()
         proof = _decoded(found["proof"])
         signature = sign(self._mechanism, credential.stored_key, signed)
         if len(proof) != len(signature):
-            raise AuthenticationFailed("the SCRAM proof has a wrong length")
+            raise AuthenticationFailed("the SCRAM proof has the wrong length")
         is_right = hmac.compare_digest(
             digest(self._mechanism, xor(signature, proof)), credential.stored_key
         )
@@ -169,8 +168,8 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client's side of one authentication. nonce: random, used once. by_token: user and
-    password are those of a delegation token.
+    """The client side of one authentication. nonce: random, used once. by_token: user and password
+    are those of a delegation token.
     """
 
     def __init__(
@@ -194,14 +193,14 @@ class ScramClient:
         return b"n,," + self._bare.encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """Answer the server's first message. Raises AuthenticationFailed."""
+        """Respond to the server's first message. Raises AuthenticationFailed."""
         text = _text(challenge)
         found = _SERVER_FIRST.fullmatch(text)
         if found is None or not found["nonce"].startswith(self._nonce):
             raise AuthenticationFailed("the server's first SCRAM message is malformed")
         iterations, salt = int(found["iterations"]), _decoded(found["salt"])
         if not ITERATIONS_MIN <= iterations <= _CLIENT_ITERATIONS_MAX:
-            raise AuthenticationFailed(f"the server asks for {iterations} SCRAM iterations")
+            raise AuthenticationFailed(f"the server requests {iterations} SCRAM iterations")
         bare = f"c=biws,r={found['nonce']}"
         signed = f"{self._bare},{text},{bare}".encode()
         salted = salted_password(self._mechanism, self._password, salt, iterations)
@@ -214,18 +213,18 @@ class ScramClient:
         return f"{bare},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, answer: bytes) -> None:
-        """Check that the server knows the user. Raises AuthenticationFailed."""
+        """Verify that the server has the user's credential. Raises AuthenticationFailed."""
         if not self._verifier or not hmac.compare_digest(answer, b"v=" + self._verifier):
             raise AuthenticationFailed("the server does not know the password: do not trust it")
 
 
 def escaped(name: str) -> str:
-    """Write a user name as in SCRAM messages."""
+    """Escape a user name for SCRAM messages."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
 def unescaped(name: str) -> str:
-    """Read a user name of a SCRAM message. Raises AuthenticationFailed."""
+    """Unescape a user name of a SCRAM message. Raises AuthenticationFailed."""
 
     def character(found: re.Match[str]) -> str:
         if found[0] == "=":
@@ -246,4 +245,4 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise AuthenticationFailed("a SCRAM message has a value that is not base64") from None
+        raise AuthenticationFailed("a value in a SCRAM message is not base64") from None

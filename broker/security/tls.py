@@ -1,7 +1,5 @@
-"""Make TLS contexts from PEM files.
-
-Invariants: TLS 1.2 and 1.3 only; no renegotiation and no compression. A wrong or missing password
-of a key is an error, never a question at the terminal.
+"""Create TLS contexts from PEM files. TLS 1.2 and 1.3 only, without renegotiation and compression.
+A wrong or missing key password is an error, never a prompt.
 """
 
 import re
@@ -23,17 +21,17 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 
 
 class SecurityFileInvalid(Exception):
-    """Raised when a file of the security settings cannot be used. The message names the setting and
+    """Raised if a file of the security settings is unusable. The message contains the setting and
     the file.
     """
 
 
 class TlsContexts(NamedTuple):
-    """The contexts of one listener, or of all that have no settings of their own.
+    """The contexts of one listener, or of all without their own settings.
 
-    for_clients: of SSL listeners, which may ask for certificates. for_sasl: of SASL_SSL listeners.
+    for_clients: of SSL listeners, which may request certificates. for_sasl: of SASL_SSL listeners.
     to_brokers: of connections to other brokers. to_itself: of connections to the own address, which
-    trust the own certificate as well: its CA need not be that of clients.
+    also trust the own certificate, because its CA may not be that of clients.
     """
 
     for_clients: ssl.SSLContext
@@ -108,7 +106,7 @@ def _trust(context: ssl.SSLContext, config: SecurityConfig) -> None:
 
 
 def _trust_own(context: ssl.SSLContext, config: SecurityConfig) -> None:
-    """Trust the certificates of the keystore, also without their CA."""
+    """Trust the certificates of the keystore, even without their CA."""
     path = config.ssl_keystore_location
     try:
         for certificate in _CERTIFICATE.findall(Path(path).read_bytes()):

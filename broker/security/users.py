@@ -1,12 +1,8 @@
-"""Find users and check their passwords.
+"""Look up users and check their passwords.
 
-A user is in the file of users or in the metadata; the file wins, so that no client can take over
-the user of the brokers. PLAIN checks a password against the SCRAM credential of the user, because
-passwords are not stored.
-Invariants: neither the cost of a check nor the first answer of a SCRAM exchange tells whether the
-user exists: for an unknown user they are those of a user that could exist. At most `_THREADS`
-checks run at the same time, in threads; the others wait. A correct password is remembered for a
-minute under a keyed hash, so that clients that connect often cost little.
+Users in the users file take precedence over those in the metadata, so that no client can take over
+the user of the brokers. PLAIN passwords are checked against the SCRAM credential of the user,
+because passwords are not stored.
 """
 
 import asyncio
@@ -47,8 +43,8 @@ def credentials_of(
 ) -> dict[tuple[ScramMechanism, str], ScramCredential]:
     """Derive the credentials of users. users: passwords by user. Takes milliseconds for each.
 
-    Salts are those that unknown users get: a random one would change with each start and differ
-    between brokers, and so reveal that the user exists.
+    Salts are derived like those of unknown users: random ones would change with each start, differ
+    between brokers, and thus reveal that the user exists.
     """
     found: dict[tuple[ScramMechanism, str], ScramCredential] = {}
     for user, password in users.items():
@@ -61,7 +57,7 @@ def credentials_of(
 
 
 def _file_shape(mechanism: ScramMechanism) -> CredentialShape:
-    """Return the shape of credentials of the file: that of users whom Kafka's tools make."""
+    """Return the properties of credentials in the file: those of users created by Kafka's tools."""
     return CredentialShape(mechanism, 0, ITERATIONS_MIN)
 
 
@@ -81,8 +77,9 @@ def _salt_of(seed: bytes, shape: CredentialShape) -> bytes:
 
 
 def chosen(seed: bytes, counts: Mapping[CredentialShape, int]) -> CredentialShape:
-    """Return a shape, each with the probability of its count. The same seed gets the same one; if a
-    count changes, few seeds get another one (weighted rendezvous hashing).
+    """Return one of the shapes, with probabilities proportional to their counts. The same seed
+    selects the same one; if a count changes, few seeds select another one (weighted rendezvous
+    hashing).
     """
 
     def distance(shape: CredentialShape) -> float:
@@ -93,8 +90,12 @@ def chosen(seed: bytes, counts: Mapping[CredentialShape, int]) -> CredentialShap
 
 
 class Users:
-    """in_file: the users of the file as it is now. in_metadata: the users of the metadata as they
-    are now. secret: makes up salts of unknown users; brokers with the same one make up the same.
+    """Neither the cost of a check nor the first response of a SCRAM exchange reveals whether the
+    user exists. At most `_THREADS` checks run concurrently, in threads. A correct password is
+    cached for a minute with a keyed hash, so that clients that connect often cost little.
+
+    in_file: the current users of the file. in_metadata: the current users of the metadata. secret:
+    generates salts of unknown users; brokers with the same secret generate the same ones.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Users:
     def _pretended(
         self, mechanism: ScramMechanism, user: str, counts: dict[CredentialShape, int]
     ) -> tuple[ScramMechanism, ScramCredential]:
-        """Return a credential like those of the file and these, with its mechanism."""
+        """Return a credential similar to those of the file and these, with its mechanism."""
         in_file = _file_shape(mechanism)
         counts[in_file] = counts.get(in_file, 0) + max(1, len(self._in_file()) // _MECHANISM_COUNT)
         secret = self._secret()

@@ -1,16 +1,15 @@
-"""Read the file of users: one `name:password` in each line.
-
-Invariant: pure. Errors show line numbers and never a password.
+"""Parse the users file, with one `name:password` per line. Pure. Errors contain line numbers and
+never a password.
 """
 
 from typing import Final
 
 USERS_MAX: Final = 1_000
-"""Users of one file, because the keys of each take milliseconds of CPU."""
+"""Limit for one file, because the keys of each user take milliseconds of CPU."""
 
 
 def parse_users(text: str) -> dict[str, str]:
-    """Return the passwords by user. Lines that are empty or begin with # do not count. Raises
+    """Return the passwords by user. Empty lines and lines that begin with # are ignored. Raises
     ValueError.
     """
     users: dict[str, str] = {}
@@ -21,7 +20,7 @@ def parse_users(text: str) -> dict[str, str]:
         if not (name and colon and password):
             raise ValueError(f"line {number} is not name:password")
         if name in users:
-            raise ValueError(f"line {number} names {name!r} a second time")
+            raise ValueError(f"line {number} contains {name!r} a second time")
         users[name] = password
     if len(users) > USERS_MAX:
         raise ValueError(f"{len(users)} users; at most {USERS_MAX} are allowed")
