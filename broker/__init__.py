@@ -1,10 +1,10 @@
-"""The broker: wire codec, connections, partitions, consumer groups and transactions. It keeps no
-state that the store does not have.
+"""The broker: connections, request handlers, partitions, groups and transactions. All persistent
+state is in the object store.
 """
 
 import os
 
 if not __name__.startswith("penstock."):
     raise ImportError("import penstock.broker: the folder broker is no package of its own")
-if os.path.islink(__path__[0]):  # in a checkout: tools see the files where they are edited
+if os.path.islink(__path__[0]):  # in a checkout, tools see the files where they are edited
     __path__ = [os.path.realpath(__path__[0])]

@@ -1,9 +1,5 @@
-"""Settings of one broker process, each with its name (Kafka's where Kafka has the setting), its
-limits and the cost of changing it.
-
-Invariant: a `BrokerConfig` that exists is valid. `__post_init__` refuses other values with a
-message that states the allowed ones.
-Must not: read files or the environment (`deploy.node.config` does), or hold live objects.
+"""Settings of one broker process, with Kafka's names where Kafka has the setting. Validated at
+construction.
 """
 
 from dataclasses import dataclass
@@ -68,7 +64,7 @@ class BrokerConfig:
         "PLAINTEXT://127.0.0.1:9092",
     )
     """Addresses to bind, as NAME://host:port. Use 0.0.0.0 in containers and port 0 for any free
-    port. On other addresses than loopback clients must authenticate, unless `allow.insecure` is
+    port. On addresses other than loopback, clients must authenticate, unless `allow.insecure` is
     set. A client of one listener gets the other brokers' addresses for the listener of the same
     name, or for their first listener if they have none of that name. Brokers connect to each
     other's first listener.
@@ -77,8 +73,8 @@ class BrokerConfig:
     advertised_listeners: Annotated[
         tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)
     ] = ()
-    """Addresses that clients of each listener get, as NAME://host:port. Empty: the address at which
-    each client reached this broker.
+    """Addresses returned to clients of each listener, as NAME://host:port. Empty: the address at
+    which each client reached this broker.
 
     {host}, {port}, {id}, {pod} and {ordinal} stand for this machine's address, the bound port,
     node.id, the host name and its last number; {ordinal+31000} adds.
@@ -87,8 +83,8 @@ class BrokerConfig:
     advertised_check: Annotated[
         str, Setting("advertised.check", Kind.ENUM, choices=(CHECK_OFF, CHECK_WARN, CHECK_STRICT))
     ] = CHECK_WARN
-    """Whether a starting broker checks that it can reach its own advertised addresses. warn logs a
-    problem; strict stops the process (exit code 1).
+    """Whether a broker checks at startup that it can reach its own advertised addresses. warn logs
+    a problem; strict stops the process (exit code 1).
     """
 
     rack: Annotated[str | None, Setting("broker.rack", Kind.TEXT)] = None
@@ -97,8 +93,8 @@ class BrokerConfig:
     replica_selector: Annotated[
         str, Setting("replica.selector.class", Kind.ENUM, choices=(LEADER_ALONE, RACK_AWARE))
     ] = RACK_AWARE
-    """Who serves a consumer with `client.rack` (KIP-392). With the rack-aware one, the leader sends
-    it to a broker in its rack, which reads the records from the store.
+    """How consumers with `client.rack` are served (KIP-392). With the rack-aware selector, the
+    leader redirects them to a broker in their rack, which reads the records from the store.
     """
 
     controllers: Annotated[
@@ -109,22 +105,22 @@ class BrokerConfig:
     registration_timeout_ms: Annotated[
         int, Setting("registration.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 60_000
-    """How long a starting broker looks for a controller before it exits (exit code 1)."""
+    """How long a broker looks for a controller at startup before it exits (exit code 1)."""
 
     shutdown_timeout_ms: Annotated[
         int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 25_000
-    """Longest graceful stop, below Kubernetes' default grace period of 30 s. After it the process
-    exits, and other brokers recover its WAL.
+    """Maximum duration of a graceful stop, below Kubernetes' default grace period of 30 s. Then the
+    process exits, and other brokers recover its WAL.
     """
 
     shutdown_redirect_ms: Annotated[
         int, Setting("shutdown.redirect.ms", Kind.DURATION, 0, 600_000)
     ] = 0
-    """How long a stopping broker that has moved its partitions away still answers clients, naming
-    the new leaders. A client that learns of them only by a closed connection connects to this
-    address again. Where the address vanishes with the broker, as that of a pod does, that attempt
-    blocks the client for 30 s (librdkafka). Comes on top of `shutdown.timeout.ms`.
+    """How long a stopping broker that has moved its partitions away still responds to clients with
+    the new leaders. A client that only notices a closed connection reconnects to this address. If
+    the address disappears with the broker, like that of a pod, the attempt blocks the client for 30
+    s (librdkafka). Added to `shutdown.timeout.ms`.
     """
 
     request_bytes_max: Annotated[
@@ -150,15 +146,13 @@ class BrokerConfig:
     connections_per_ip_overrides: Annotated[
         tuple[str, ...], Setting("max.connections.per.ip.overrides", Kind.LIST, is_dynamic=True)
     ] = ()
-    """Other limits of some addresses, as ADDRESS:COUNT."""
+    """Connection limits of individual addresses, as ADDRESS:COUNT."""
 
     connection_creation_rate_max: Annotated[
         int,
         Setting(_CREATION_RATE, Kind.INT, 0, _INT32_MAX, is_dynamic=True, per_listener=True),
     ] = _INT32_MAX
-    """New connections in a second, on average over `quota.window.num` samples. Above it they
-    wait.
-    """
+    """New connections per second, averaged over `quota.window.num` samples. Above it, they wait."""
 
     connections_idle_ms: Annotated[
         int, Setting("connections.max.idle.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
@@ -175,43 +169,43 @@ class BrokerConfig:
     requests_in_flight_max: Annotated[
         int, Setting("connection.max.requests.in.flight", Kind.INT, 1, 100_000, is_dynamic=True)
     ] = 256
-    """Requests of one connection that may wait for answers. Reading pauses at the limit, because
+    """Requests of one connection that may wait for responses. Reading pauses at the limit, because
     clients pipeline without one.
     """
 
     response_bytes_max: Annotated[
         int, Setting("connection.max.response.bytes", Kind.BYTES, 1, _TIB, is_dynamic=True)
     ] = 4 * 1024 * 1024
-    """Ready and unsent answers of one connection. Above the limit no further request of the
-    connection starts, so a client that does not read stops itself. A single answer may be larger
+    """Completed but unsent responses of one connection. Above the limit, no further request of the
+    connection starts, so a client that does not read stops itself. A single response may be larger
     (`fetch.max.bytes`).
     """
 
     buffered_request_bytes_max: Annotated[
         int, Setting("queued.max.request.bytes", Kind.BYTES, 1_024, _TIB, is_dynamic=True)
     ] = 512 * 1024 * 1024
-    """Memory for the requests of all connections, partially received ones included. Above the limit
-    all reading pauses. At least `socket.request.max.bytes`.
+    """Memory for the requests of all connections, including partially received ones. Above the
+    limit, all reading pauses. At least `socket.request.max.bytes`.
     """
 
     buffered_principal_percent: Annotated[
         int,
         Setting("queued.max.request.principal.percent", Kind.INT, 1, 100, is_dynamic=True),
     ] = 50
-    """The part of `queued.max.request.bytes` that one principal may use, in percent. Above it the
-    connections of this principal pause, and above twice of it those within a request are closed.
-    Clients that do not authenticate have only the common limit.
+    """Share of `queued.max.request.bytes` that one principal may use, in percent. Above it, the
+    connections of this principal pause, and above twice the share those within a request are
+    closed. Unauthenticated clients only have the common limit.
     """
 
     quota_window_num: Annotated[int, Setting("quota.window.num", Kind.INT, 1, 1_000)] = 11
-    """Samples over which the rate of a client is measured for its quotas; the current one counts.
-    More let it use more at once after a pause.
+    """Samples over which the rate of a client is measured for its quotas, including the current
+    one. More samples allow larger bursts after a pause.
     """
 
     quota_window_size_seconds: Annotated[
         int, Setting("quota.window.size.seconds", Kind.INT, 1, 3_600)
     ] = 1
-    """Seconds of one sample. A client waits at most this long for a quota of request time."""
+    """Seconds per sample. A client waits at most this long for a request time quota."""
 
     fetch_bytes_max: Annotated[
         int, Setting("fetch.max.bytes", Kind.BYTES, 1_024, _INT32_MAX, is_dynamic=True)
@@ -223,19 +217,21 @@ class BrokerConfig:
     fetch_session_slots_max: Annotated[
         int, Setting("max.incremental.fetch.session.cache.slots", Kind.INT, 0, 100_000)
     ] = 1_000
-    """Fetch sessions (KIP-227) that the broker remembers; 0: none. Consumers without one name all
-    their partitions in each request.
+    """Fetch sessions (KIP-227) that the broker keeps; 0: none. Consumers without one send all their
+    partitions in each request.
     """
 
     auto_create_topics_enable: Annotated[
         bool, Setting("auto.create.topics.enable", Kind.BOOL, is_dynamic=True)
     ] = True
-    """Create topics that clients name and that do not exist."""
+    """Create topics that do not exist when clients request them."""
 
     num_partitions: Annotated[
         int, Setting("num.partitions", Kind.INT, -1, 10_000, is_dynamic=True)
     ] = 1
-    """Partitions of topics that are created without a count. -1: the controller decides."""
+    """Partitions of topics that are created without a partition count. -1: the controller
+    decides.
+    """
 
     default_replication_factor: Annotated[
         int, Setting("default.replication.factor", Kind.INT, -1, 100, is_dynamic=True)
@@ -257,7 +253,7 @@ class BrokerConfig:
     transaction_max_timeout_ms: Annotated[
         int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 900_000
-    """Longest timeout that a transaction may request. An open transaction holds back its readers
+    """Longest timeout that a transaction may request. An open transaction delays committed reads
     for as long.
     """
 
@@ -271,21 +267,21 @@ class BrokerConfig:
             is_dynamic=True,
         ),
     ] = 10_000
-    """Interval of the check for timed-out transactions, and so the largest delay of an abort."""
+    """Interval of the check for timed-out transactions, and thus the maximum delay of an abort."""
 
     transaction_partition_verification_enable: Annotated[
         bool, Setting("transaction.partition.verification.enable", Kind.BOOL)
     ] = True
-    """Whether leaders ask the coordinator of a transaction before its first batch, also for clients
-    that name their partitions before (versions before KIP-890).
+    """Whether leaders verify transactions with their coordinator before the first batch, also for
+    clients that add their partitions themselves (versions before KIP-890).
     """
 
     producer_id_expiration_ms: Annotated[
         int, Setting("producer.id.expiration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 86_400_000
-    """A partition forgets an idempotent producer that wrote nothing for this long, at its next
-    checkpoint, and then stores a repeated batch of it again. It remembers at most 100,000 producers
-    (35 MiB), whatever this says.
+    """A partition drops an idempotent producer that wrote nothing for this long, at its next
+    checkpoint, and then accepts a repeated batch of it again. It keeps at most 100,000 producers
+    (35 MiB), whatever this setting.
     """
 
     log_cleaner_enable: Annotated[bool, Setting("log.cleaner.enable", Kind.BOOL)] = True
@@ -294,7 +290,7 @@ class BrokerConfig:
     log_cleaner_backoff_ms: Annotated[
         int, Setting("log.cleaner.backoff.ms", Kind.DURATION, 100, 86_400_000, is_dynamic=True)
     ] = 15_000
-    """How often the broker looks for logs that are due for compaction."""
+    """How often the broker checks which logs are due for compaction."""
 
     log_cleaner_dedupe_buffer_bytes: Annotated[
         int, Setting("log.cleaner.dedupe.buffer.size", Kind.BYTES, 1_048_576, _TIB, is_dynamic=True)
@@ -306,7 +302,7 @@ class BrokerConfig:
     log_cleaner_bytes_per_s_max: Annotated[
         int, Setting("log.cleaner.io.max.bytes.per.second", Kind.BYTES, 0, _TIB, is_dynamic=True)
     ] = 32 * 1024 * 1024
-    """Bytes that log compaction reads and writes in a second; 0 for no limit. A larger value takes
+    """Bytes that log compaction reads and writes per second; 0 for no limit. A larger value takes
     CPU from clients.
     """
 
@@ -314,7 +310,7 @@ class BrokerConfig:
         int,
         Setting("log.retention.check.interval.ms", Kind.DURATION, 100, 86_400_000, is_dynamic=True),
     ] = 300_000
-    """How often the broker looks for records that their topic does not keep any longer."""
+    """How often the broker checks for records beyond the retention of their topic."""
 
     offsets_retention_minutes: Annotated[
         int, Setting("offsets.retention.minutes", Kind.INT, 1, _INT32_MAX, is_dynamic=True)
@@ -343,14 +339,14 @@ class BrokerConfig:
     group_max_size: Annotated[
         int, Setting("group.max.size", Kind.INT, 1, 100_000, is_dynamic=True)
     ] = 1_000
-    """Maximum number of members of one group. Further ones are refused."""
+    """Maximum number of members of one group. Further ones are rejected."""
 
     group_consumer_session_timeout_ms: Annotated[
         int,
         Setting("group.consumer.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True),
     ] = 45_000
-    """How long a member of a consumer group (`group.protocol=consumer`) may be silent before the
-    others get its partitions.
+    """How long a member of a consumer group (`group.protocol=consumer`) may be silent before its
+    partitions are reassigned.
     """
 
     group_consumer_heartbeat_interval_ms: Annotated[
@@ -359,7 +355,7 @@ class BrokerConfig:
             "group.consumer.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 5_000
-    """How often members of consumer groups send heartbeats, and so how fast they learn of a new
+    """How often members of consumer groups send heartbeats, and thus how fast they receive a new
     assignment. Below `group.consumer.session.timeout.ms`.
     """
 
@@ -369,7 +365,7 @@ class BrokerConfig:
             "group.consumer.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 45_000
-    """Shortest session timeout that the configs of a consumer group may ask for."""
+    """Shortest session timeout that the configs of a consumer group may set."""
 
     group_consumer_max_session_timeout_ms: Annotated[
         int,
@@ -377,7 +373,7 @@ class BrokerConfig:
             "group.consumer.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 60_000
-    """Longest session timeout that the configs of a consumer group may ask for."""
+    """Longest session timeout that the configs of a consumer group may set."""
 
     group_consumer_min_heartbeat_interval_ms: Annotated[
         int,
@@ -389,7 +385,7 @@ class BrokerConfig:
             is_dynamic=True,
         ),
     ] = 5_000
-    """Shortest heartbeat interval that the configs of a consumer group may ask for."""
+    """Shortest heartbeat interval that the configs of a consumer group may set."""
 
     group_consumer_max_heartbeat_interval_ms: Annotated[
         int,
@@ -401,17 +397,17 @@ class BrokerConfig:
             is_dynamic=True,
         ),
     ] = 15_000
-    """Longest heartbeat interval that the configs of a consumer group may ask for."""
+    """Longest heartbeat interval that the configs of a consumer group may set."""
 
     group_consumer_max_size: Annotated[
         int, Setting("group.consumer.max.size", Kind.INT, 1, _INT32_MAX, is_dynamic=True)
     ] = _INT32_MAX
-    """Maximum number of members of one consumer group. Further ones are refused."""
+    """Maximum number of members of one consumer group. Further ones are rejected."""
 
     group_consumer_assignors: Annotated[
         tuple[str, ...], Setting("group.consumer.assignors", Kind.LIST, is_dynamic=True)
     ] = CONSUMER_ASSIGNORS
-    """Assignors that members of consumer groups may ask for: uniform and range. The first one is
+    """Assignors that members of consumer groups may request: uniform and range. The first one is
     the default.
     """
 
@@ -424,7 +420,7 @@ class BrokerConfig:
             is_dynamic=True,
         ),
     ] = "bidirectional"
-    """In which direction a group with members may change its protocol: upgrade, when a member of
+    """In which direction a group with members may change its protocol: upgrade, when a member with
     the consumer protocol joins a classic group; downgrade, when the last such member leaves.
     """
 
@@ -438,7 +434,7 @@ class BrokerConfig:
             is_dynamic=True,
         ),
     ] = 600_000
-    """How soon a consumer group that subscribes by a regular expression follows changes of ACLs.
+    """How soon a consumer group that subscribes with a regular expression follows changes of ACLs.
     New topics are found in the next heartbeat.
     """
 
@@ -454,7 +450,7 @@ class BrokerConfig:
             "group.share.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 45_000
-    """Shortest session timeout that the configs of a share group may ask for."""
+    """Shortest session timeout that the configs of a share group may set."""
 
     group_share_max_session_timeout_ms: Annotated[
         int,
@@ -462,7 +458,7 @@ class BrokerConfig:
             "group.share.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 60_000
-    """Longest session timeout that the configs of a share group may ask for."""
+    """Longest session timeout that the configs of a share group may set."""
 
     group_share_heartbeat_interval_ms: Annotated[
         int,
@@ -476,7 +472,7 @@ class BrokerConfig:
             "group.share.min.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 5_000
-    """Shortest heartbeat interval that the configs of a share group may ask for."""
+    """Shortest heartbeat interval that the configs of a share group may set."""
 
     group_share_max_heartbeat_interval_ms: Annotated[
         int,
@@ -484,7 +480,7 @@ class BrokerConfig:
             "group.share.max.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 15_000
-    """Longest heartbeat interval that the configs of a share group may ask for."""
+    """Longest heartbeat interval that the configs of a share group may set."""
 
     group_share_record_lock_duration_ms: Annotated[
         int,
@@ -500,7 +496,7 @@ class BrokerConfig:
             "group.share.min.record.lock.duration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 15_000
-    """Shortest lock of acquired records that the configs of a share group may ask for."""
+    """Shortest lock of acquired records that the configs of a share group may set."""
 
     group_share_max_record_lock_duration_ms: Annotated[
         int,
@@ -508,28 +504,28 @@ class BrokerConfig:
             "group.share.max.record.lock.duration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 60_000
-    """Longest lock of acquired records that the configs of a share group may ask for."""
+    """Longest lock of acquired records that the configs of a share group may set."""
 
     group_share_max_size: Annotated[int, Setting("group.share.max.size", Kind.INT, 1, 1_000)] = 200
-    """Maximum number of members of one share group. Further ones are refused."""
+    """Maximum number of members of one share group. Further ones are rejected."""
 
     group_share_delivery_count_limit: Annotated[
         int, Setting("group.share.delivery.count.limit", Kind.INT, 2, 10)
     ] = 5
-    """How often a record is delivered to members of a share group before it is given up."""
+    """Maximum number of deliveries of a record to members of a share group."""
 
     group_share_partition_max_record_locks: Annotated[
         int, Setting("group.share.partition.max.record.locks", Kind.INT, 100, 10_000)
     ] = 2_000
-    """Records of one partition that a share group may have in work. At the limit no further ones
-    are delivered; a single batch may exceed it.
+    """In-flight records of one partition in a share group. At the limit, no further ones are
+    delivered; a single batch may exceed it.
     """
 
     group_share_max_share_sessions: Annotated[
         int, Setting("group.share.max.share.sessions", Kind.INT, 1, 100_000)
     ] = 2_000
-    """Members of share groups that may fetch from this broker at the same time. Further ones are
-    refused.
+    """Members of share groups that may fetch from this broker concurrently. Further ones are
+    rejected.
     """
 
     group_streams_session_timeout_ms: Annotated[
@@ -544,7 +540,7 @@ class BrokerConfig:
             "group.streams.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 45_000
-    """Shortest session timeout that the configs of a streams group may ask for."""
+    """Shortest session timeout that the configs of a streams group may set."""
 
     group_streams_max_session_timeout_ms: Annotated[
         int,
@@ -552,7 +548,7 @@ class BrokerConfig:
             "group.streams.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 60_000
-    """Longest session timeout that the configs of a streams group may ask for."""
+    """Longest session timeout that the configs of a streams group may set."""
 
     group_streams_heartbeat_interval_ms: Annotated[
         int,
@@ -568,7 +564,7 @@ class BrokerConfig:
             "group.streams.min.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 5_000
-    """Shortest heartbeat interval that the configs of a streams group may ask for."""
+    """Shortest heartbeat interval that the configs of a streams group may set."""
 
     group_streams_max_heartbeat_interval_ms: Annotated[
         int,
@@ -576,24 +572,24 @@ class BrokerConfig:
             "group.streams.max.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 15_000
-    """Longest heartbeat interval that the configs of a streams group may ask for."""
+    """Longest heartbeat interval that the configs of a streams group may set."""
 
     group_streams_max_size: Annotated[
         int, Setting("group.streams.max.size", Kind.INT, 1, _INT32_MAX, is_dynamic=True)
     ] = _INT32_MAX
-    """Maximum number of members of one streams group. Further ones are refused."""
+    """Maximum number of members of one streams group. Further ones are rejected."""
 
     group_streams_num_standby_replicas: Annotated[
         int, Setting("group.streams.num.standby.replicas", Kind.INT, 0, _INT32_MAX, is_dynamic=True)
     ] = 0
-    """Standby tasks for each task with a state, in streams groups without the config
+    """Standby tasks for each stateful task, in streams groups without the config
     `streams.num.standby.replicas`.
     """
 
     group_streams_max_standby_replicas: Annotated[
         int, Setting("group.streams.max.standby.replicas", Kind.INT, 0, _INT32_MAX, is_dynamic=True)
     ] = 2
-    """Most standby tasks that the configs of a streams group may ask for."""
+    """Maximum number of standby tasks that the configs of a streams group may set."""
 
     group_streams_initial_rebalance_delay_ms: Annotated[
         int,
@@ -605,8 +601,8 @@ class BrokerConfig:
             is_dynamic=True,
         ),
     ] = 3_000
-    """How long the first assignment of a streams group waits for more members, where the group has
-    no config `streams.initial.rebalance.delay.ms`.
+    """How long the first assignment of a streams group waits for more members, if the group has no
+    config `streams.initial.rebalance.delay.ms`.
     """
 
     share_coordinator_state_topic_num_partitions: Annotated[
@@ -618,8 +614,8 @@ class BrokerConfig:
         int,
         Setting("share.coordinator.snapshot.update.records.per.snapshot", Kind.INT, 0, 500),
     ] = 500
-    """Update records of a share partition between two records with its whole state. More make
-    writes smaller and the load after a failover longer.
+    """Update records of a share partition between two snapshot records. More of them make writes
+    smaller and loading after a failover slower.
     """
 
     topic_create_timeout_ms: Annotated[
@@ -631,26 +627,25 @@ class BrokerConfig:
         str, Setting("client.metrics.otlp.endpoint", Kind.TEXT)
     ] = ""
     """URL (http://HOST:PORT) of an OpenTelemetry collector, Prometheus or another receiver of OTLP
-    over HTTP, to which the broker sends the metrics that clients push (KIP-714). Empty: clients
-    push none.
+    over HTTP, to which the broker forwards client metrics (KIP-714). Empty: clients push none.
     """
 
     telemetry_max_bytes: Annotated[int, Setting("telemetry.max.bytes", Kind.BYTES, 1, 16 << 20)] = (
         1 << 20
     )
-    """Largest push of metrics of a client, compressed."""
+    """Maximum compressed size of one push of client metrics."""
 
     schema_registry_url: Annotated[str, Setting("schema.registry.url", Kind.TEXT)] = ""
     """http:// or https:// URL of a schema registry with Confluent's API, for topics with
     `penstock.value.schema.validation` or `penstock.key.schema.validation`. Without credentials,
-    which have a setting of their own. Empty: topics cannot have these configs.
+    which have their own setting. Empty: topics cannot have these configs.
     """
 
     schema_registry_basic_auth_user_info: Annotated[
         str, Setting("schema.registry.basic.auth.user.info", Kind.SECRET)
     ] = ""
-    """USER:PASSWORD for the schema registry. Not as a flag, which other processes can see: use the
-    file or the variable.
+    """USER:PASSWORD for the schema registry. Not available as a flag, which other processes can
+    see: use the file or the environment variable.
     """
 
     schema_registry_ssl_truststore_location: Annotated[
@@ -663,19 +658,21 @@ class BrokerConfig:
     schema_registry_timeout_ms: Annotated[
         int, Setting("schema.registry.timeout.ms", Kind.DURATION, 100, 60_000)
     ] = 5_000
-    """Longest wait for an answer of the schema registry. After it a batch whose schema is unknown
-    gets NOT_ENOUGH_REPLICAS, and its producer sends it again.
+    """Timeout of schema registry requests. Batches with an unknown schema then get
+    NOT_ENOUGH_REPLICAS, and their producers retry.
     """
 
     load_report_interval_ms: Annotated[
         int, Setting("load.report.interval.ms", Kind.DURATION, 50, 5_000)
     ] = 2_000
-    """How often the broker reports its load and its response times to the controller. Balancing
-    reacts no faster than this.
+    """How often the broker reports its load and latencies to the controller. Balancing reacts no
+    faster than this.
     """
 
     listener_values: tuple[tuple[str, int], ...] = ()
-    """Settings of single listeners with their values, as `listener.name.NAME.max.connections`."""
+    """Settings of individual listeners with their values, as
+    `listener.name.NAME.max.connections`.
+    """
 
     def __post_init__(self) -> None:
         check(self)
@@ -723,7 +720,7 @@ class BrokerConfig:
                 raise SettingInvalid(low, values[0], allowed)
 
     def limits_of(self, listener: str) -> ListenerLimits:
-        """Return the limits of the connections of one listener by its name."""
+        """Return the connection limits of one listener by its name."""
         own = own_values(self.listener_values, listener)
         return ListenerLimits(
             own.get(_MAX_CONNECTIONS, self.connections_max),
@@ -736,7 +733,7 @@ class BrokerConfig:
         return parse_listeners("listeners", self.listeners)
 
     def advertised(self, machine_host: str, ports: dict[str, int]) -> tuple[Listener, ...]:
-        """Return the addresses for clients of each listener, in the order of `bound`. An empty host
+        """Return the advertised addresses of each listener, in the order of `bound`. An empty host
         stands for the address at which a client reached this broker.
 
         ports: the bound port of each listener by its name.
@@ -759,7 +756,7 @@ class BrokerConfig:
 
     @staticmethod
     def _check_http(field: str, url: str, credentials: str) -> None:
-        """Check the URL of a server. credentials: where they belong."""
+        """Check the URL of a server. credentials: the setting for credentials."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
             raise SettingInvalid(

@@ -1,8 +1,7 @@
-"""The coordinators of one broker, and the share partitions that it hands out.
+"""The coordinators of one broker, and its share partitions.
 
 Coordinators of groups, transactions and share partitions load the partitions of their internal
-topics that this broker leads, and ask other brokers for the rest.
-Must not: interpret requests (`broker.handlers` does).
+topics that this broker leads, and send other requests to the brokers that lead them.
 """
 
 import asyncio
@@ -43,12 +42,12 @@ from penstock.broker.transactions.verifier import TransactionVerifier
 
 
 class Coordinators:
-    """Creates the coordinators. They use what the broker has when it leads the first partition."""
+    """Creates the coordinators, which load state when the broker leads the first partition."""
 
     def __init__(self, node: Node, topics: ImageTopics) -> None:
-        """topics: as the coordinators of groups see them; the owner keeps them up to date."""
+        """topics: topics for group coordinators; the owner keeps them up to date."""
         self._node = node
-        # A change of the wall clock must not time out members and transactions.
+        # Wall clock changes must not time out members and transactions.
         now_ms = steady(node.now_ms, asyncio.get_running_loop().time)
         self.share_coordinator = ShareCoordinator(
             TopicLog(node, SHARE_STATES_TOPIC),
@@ -102,7 +101,7 @@ class Coordinators:
             part.close()
 
     def reconfigure(self) -> None:
-        """Use the settings that have changed, where they are not read at each use."""
+        """Apply changed settings that are not read at each use."""
         config = self._node.config
         self.groups.reconfigure(self._group_limits())
         self.transactions.reconfigure(

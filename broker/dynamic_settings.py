@@ -1,11 +1,8 @@
-"""Settings of a broker that change while it runs, by configs of brokers in the metadata.
+"""Broker settings that change at runtime through broker configs in the metadata, like Kafka's
+`DynamicBrokerConfig` (KIP-226).
 
-A broker has the values of its process (file, flags, variables), over them the configs of all
-brokers, and over those its own. Names are those of the settings, which are Kafka's where Kafka has
-the setting. UNUSED has the names that Kafka's tools set and that mean nothing here.
-Invariant: what `settle` returns is valid. A value in the metadata that this version does not
-accept is left out and reported; it cannot stop a broker.
-Source: Kafka `DynamicBrokerConfig`; KIP-226.
+The process has base values (file, flags, variables). Cluster-wide broker configs override them, and
+the broker's own configs override both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +38,7 @@ class BrokerSettings:
 
     @property
     def listener_values(self) -> dict[str, object]:
-        """Return the settings of single listeners by their names."""
+        """Return the listener settings by their names."""
         return {**dict(self.broker.listener_values), **dict(self.security.listener_values)}
 
     def value(self, setting: Field) -> object:
@@ -56,7 +53,7 @@ class BrokerSettings:
 
 @cache
 def all_settings() -> Mapping[str, Field]:
-    """Return the settings of brokers by their names."""
+    """Return all broker settings by name."""
     parts = BrokerConfig, StreamConfig, CompactionConfig, SecurityConfig
     return {setting.name: setting for part in parts for setting in fields_of(part)}
 
@@ -79,7 +76,7 @@ def _unused(
 
 
 def _unused_of_topics() -> Iterator[KafkaConfig]:
-    """Yield the defaults of topic configs that have no effect, with the limits of those."""
+    """Yield the broker-level defaults of topic configs that have no effect, with their limits."""
     for name, config in TOPIC_CONFIGS.items():
         has_effect = not config.doc.startswith(NO_EFFECT) and name != "compression.type"
         if name in BROKER_SYNONYMS and not has_effect:
@@ -116,7 +113,7 @@ _REMOTE_POOLS: Final = (
     ("remote.log.reader.threads", "10"),
 )
 THROTTLES: Final = frozenset(config.name for config in _THROTTLES)
-"""Kafka shows them as read-only, and only where they are set."""
+"""Kafka shows them as read-only, and only if they are set."""
 
 UNUSED: Final[Mapping[str, KafkaConfig]] = {
     config.name: config
@@ -141,12 +138,12 @@ UNUSED: Final[Mapping[str, KafkaConfig]] = {
 
 
 def setting_of(name: str) -> Field | None:
-    """Return a setting of brokers by its name, also that of a single listener."""
+    """Return a broker setting by its name, including listener settings."""
     return all_settings().get(name) or listener_field(name)
 
 
 def known_setting(name: str) -> Field:
-    """Return a setting that is known to exist."""
+    """Return an existing setting."""
     found = setting_of(name)
     assert found is not None, name
     return found
@@ -159,7 +156,7 @@ def is_dynamic(name: str) -> bool:
 
 
 def problem(name: str, value: str) -> str:
-    """Why a broker cannot have this value of a dynamic config; empty if it can."""
+    """Return why a value of a dynamic config is invalid for a broker; empty if it is valid."""
     if name in UNUSED:
         return UNUSED[name].problem(value)
     try:
@@ -170,7 +167,7 @@ def problem(name: str, value: str) -> str:
 
 
 def canonical(name: str, value: str) -> str:
-    """Return a value without a `problem` as it is stored: without a unit."""
+    """Return a valid value in its stored form, without a unit."""
     if name in UNUSED:
         return UNUSED[name].canonical(value)
     setting = known_setting(name).setting
@@ -180,8 +177,10 @@ def canonical(name: str, value: str) -> str:
 def settle(
     static: BrokerSettings, *layers: Mapping[str, str]
 ) -> tuple[BrokerSettings, dict[str, str]]:
-    """Return the settings under these configs, the last of which wins, and why some were left out,
-    by name.
+    """Return valid settings under these configs, the last of which wins, and why some configs were
+    ignored, by name.
+
+    A value that this version does not accept is ignored and reported; it cannot stop a broker.
     """
     wanted: dict[str, str] = {}
     for layer in layers:
@@ -201,7 +200,7 @@ def settle(
     try:
         return _with(settings, left), problems
     except (SettingInvalid, ValueError):
-        pass  # some do not go together: take what goes, one by one
+        pass  # some are incompatible: apply what is possible, one by one
     is_changed = True
     while is_changed:
         is_changed = False
@@ -218,7 +217,9 @@ def settle(
 
 
 def conflict(static: BrokerSettings, *layers: Mapping[str, str]) -> str:
-    """Return why these configs, each without a `problem`, cannot go together; empty if they can."""
+    """Return why these individually valid configs are incompatible; empty if they are
+    compatible.
+    """
     wanted: dict[str, str] = {}
     for layer in layers:
         wanted |= layer
@@ -254,7 +255,7 @@ def _changed(part: _Part, values: Mapping[str, str]) -> _Part:
 
 
 def _with_listeners(broker: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
-    """Take the settings of single listeners."""
+    """Apply listener settings."""
     own = dict(broker.listener_values)
     for name, value in values.items():
         field = listener_field(name)

@@ -1,12 +1,7 @@
 """Map the errors of all packages to Kafka error codes.
 
-One exception class per code, made from the table: `except` clauses and logs name the condition, and
-a handler needs only `error.code`.
-Invariant: each error has exactly one code (`code_of`). A code is retriable only if the client can
-succeed by asking the right broker.
-Must not: decide who retries, or log.
-
-Source: org.apache.kafka.common.protocol.Errors; the table is `protocol.error_codes`.
+There is one exception class per code, so that `except` clauses and logs show the condition. A code
+is retriable only if the client can succeed at the right broker.
 """
 
 from typing import ClassVar, Final
@@ -31,7 +26,7 @@ __all__ = ["KAFKA_ERRORS", "ErrorCode", "KafkaError", "code_of", "code_of_status
 
 
 class KafkaError(Exception):
-    """Base of the errors with a Kafka error code. Create the subclasses through `kafka_error`."""
+    """Base class of errors with a Kafka error code. Create the subclasses with `kafka_error`."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
@@ -53,7 +48,7 @@ KAFKA_ERRORS: Final[dict[ErrorCode, type[KafkaError]]] = {
 
 
 def kafka_error(code: ErrorCode, message: str | None = None) -> KafkaError:
-    """Return the exception for `code`. The default message is the text of the table. Raises
+    """Return the exception class for `code`. The default message is that of the table. Raises
     KeyError for NONE.
     """
     return KAFKA_ERRORS[code](message)
@@ -100,8 +95,8 @@ _STATUS_CODES: Final = {
 
 
 def code_of_status(status: Status) -> ErrorCode:
-    """Return the error code for a refusal by the controller. Statuses that no client can cause are
-    server errors.
+    """Return the error code for a rejection by the controller. Statuses that no client can cause
+    are server errors.
     """
     return _STATUS_CODES.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -121,15 +116,15 @@ _CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
     (ControllerError, ErrorCode.REQUEST_TIMED_OUT),
 )
 """The first match wins. Any other stream error means that this broker must stop serving the stream,
-so the client looks for the leader. Of the codes for damage, the consumers of Java and librdkafka
-report only CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait
+so the client looks up the leader. Of the codes for damage, Java's and librdkafka's consumers only
+report CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait
 (docs/design/fetch.md).
 """
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """Return the error code that a client gets for `error`. UNKNOWN_SERVER_ERROR means a bug in the
-    broker, which the caller must log.
+    """Return the error code for clients. UNKNOWN_SERVER_ERROR means a bug in the broker, which the
+    caller must log.
     """
     if isinstance(error, KafkaError):
         return error.code

@@ -1,10 +1,8 @@
-"""Decide whether a broker is ready for clients: it serves, it has its session and so current
-metadata, and the store accepts writes.
+"""Broker readiness: it serves clients, has a session and thus current metadata, and the store
+accepts writes.
 
-Invariants: the store is probed only for a health request, at most once per `STORE_INTERVAL_S`, by
-one small PUT that takes at most `STORE_TIMEOUT_S`. Without health requests nothing is sent. A
-request every 5 s costs 1.30 USD a month on S3.
-Must not: decide anything about the broker itself. Leases and fences do that.
+The store is probed only for health requests, at most once per `STORE_INTERVAL_S`, with one small
+PUT. A request every 5 s costs 1.30 USD a month on S3.
 """
 
 import asyncio
@@ -66,7 +64,7 @@ class BrokerHealth:
 
     def __init__(self) -> None:
         self.requests = StoreMeter()
-        """Counts the requests of the process to its store."""
+        """Counts the store requests of the process."""
         self._broker: Broker | None = None
         self._store: StoreProbe | None = None
         self._is_stopping = False
@@ -81,7 +79,7 @@ class BrokerHealth:
         self._broker, self._store = broker, store
 
     def starts_again(self) -> None:
-        """Record that the broker has ended, and that the process starts it again."""
+        """Record that the broker has ended, and that the process restarts it."""
         self._broker = self._store = None
 
     def stopping(self) -> None:

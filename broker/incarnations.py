@@ -1,10 +1,8 @@
-"""Decide whether a process may start its broker again after an incarnation has ended.
+"""Decide whether a process may restart its broker after an incarnation has ended.
 
-An incarnation whose session expired never serves again. The next one registers in the same process:
-it gets a new node epoch, and the WAL of the last one is fenced and recovered like that of any other
-broker.
-Invariant: no process starts a node that runs in another process, since both would fence each other
-for ever.
+The next incarnation registers with a new node epoch, and the WAL of the last one is fenced and
+recovered like that of any other broker. No process restarts a node that runs in another process,
+because both would fence each other forever.
 """
 
 import asyncio
@@ -13,17 +11,17 @@ from typing import Final
 from penstock.broker.node import Broker
 
 VERDICT_S: Final = 10.0
-"""How long to wait for the verdict of the controller, after another broker has fenced the WAL."""
+"""How long to wait for the controller's decision after another broker has fenced the WAL."""
 _POLL_S: Final = 0.05
 
 
 async def may_start_again(broker: Broker) -> bool:
-    """Return whether the session of this incarnation expired. Call it after the incarnation ended
-    and before it is abandoned.
+    """Return whether the session of this incarnation expired. Call it after the incarnation has
+    ended and before it is abandoned.
     """
     follower = broker.follower
     if broker.storage.fenced and not broker.is_wal_fenced:
-        return False  # the WAL cannot be written, and the session ends with the process
+        return False  # the WAL is not writable, and the session ends with the process
     try:
         async with asyncio.timeout(VERDICT_S):
             while not follower.fenced:

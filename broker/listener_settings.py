@@ -1,8 +1,5 @@
-"""Settings of single listeners: `listener.name.`, the name of a listener in small letters, and the
-name of a setting whose annotation has `per_listener`. They win over the setting for all listeners.
-
-Invariant: pure. Each is parsed as the setting for all listeners.
-Source: Kafka's ListenerName and AbstractConfig.valuesWithPrefixOverride; KIP-103.
+"""Listener settings, which override general ones: `listener.name.NAME.SETTING`, with the lowercase
+name of the listener and a setting whose annotation has `per_listener` (KIP-103). Pure.
 """
 
 from collections.abc import Mapping
@@ -23,7 +20,7 @@ _FORM: Final = (
 
 @cache
 def listener_settings() -> Mapping[str, Field]:
-    """Return the settings that a single listener can have, by their names for all listeners."""
+    """Return the settings that a listener can override, by their general names."""
     return {
         field.name: field
         for part in (BrokerConfig, SecurityConfig)
@@ -33,7 +30,7 @@ def listener_settings() -> Mapping[str, Field]:
 
 
 def listener_field(name: str) -> Field | None:
-    """Return the setting of a single listener by its name, or None."""
+    """Return the listener setting with this name, or None."""
     key = split_key(name)
     common = None if key is None else listener_settings().get(key.setting)
     if key is None or common is None:
@@ -43,8 +40,8 @@ def listener_field(name: str) -> Field | None:
 
 
 def listener_key_problem(name: str) -> str:
-    """Return why this is no setting of a single listener, and what to do. Empty if it is one, or
-    does not begin as one.
+    """Return why this is not a listener setting, and what to do. Empty if it is one, or has another
+    prefix.
     """
     if not name.startswith(LISTENER_PREFIX) or listener_field(name) is not None:
         return ""

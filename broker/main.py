@@ -1,10 +1,9 @@
-"""Run the broker process until a signal. The exit code tells the supervisor what to do.
+"""Run the broker process until a signal. Heavy modules are imported inside functions, to keep
+`--help` fast.
 
-When its session expires, the broker starts again in the same process.
 Exit codes: 0 = stopped gracefully (SIGTERM, SIGINT); 1 = could not start, the log states the
-reason; 3 = fenced and not started again, restart it: another process runs this node, the metadata
-cannot be followed, or the last incarnation ended within RESTART_LIFE_S.
-Must not: import what `--help` does not need. Heavy modules are imported inside functions.
+reason; 3 = fenced and not restarted: another process runs this node, the metadata cannot be
+followed, or the last incarnation ended within RESTART_LIFE_S.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ EXIT_NOT_STARTED: Final = 1
 EXIT_FENCED: Final = 3
 
 RESTART_TRIES_MAX: Final = 3
-"""Further tries if the session of the next incarnation expires before it serves."""
+"""Further attempts if the session of the next incarnation expires before it serves clients."""
 
 RESTART_LIFE_S: Final = 10.0
 """An incarnation that ends sooner ends the process, so that the backoff of a supervisor applies."""
@@ -58,8 +57,8 @@ def run(
     tls: TlsFiles | None = None,
     metrics_sender: MetricsSender | None = None,
 ) -> int:
-    """Run one broker in this process. Returns its exit code. tls: of the connections to
-    controllers; None for plaintext. metrics_sender: of metrics that clients push.
+    """Run one broker in this process. Returns its exit code. tls: for connections to controllers;
+    None for plaintext. metrics_sender: forwards client metrics.
     """
     import uvloop
 
@@ -96,7 +95,7 @@ async def serve(
     from penstock.objectstore.errors import ObjectStoreError
     from penstock.objectstore.url import location, open_store
 
-    import_module("penstock.broker.node")  # slow, so before the health endpoint is served
+    import_module("penstock.broker.node")  # slow, so imported before the health endpoint is served
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -193,7 +192,7 @@ async def _start(
 async def _run_until_ended(
     broker: "Broker", store: "ObjectStore", health: BrokerHealth, stop_requested: asyncio.Event
 ) -> int | None:
-    """Serve until a signal or a fence. Returns the exit code, None to start again."""
+    """Serve until a signal or a fence. Returns the exit code, or None to restart."""
     from penstock.broker.background.duties import PROBE_PREFIX
     from penstock.broker.incarnations import may_start_again
 

@@ -1,16 +1,7 @@
 """Start one broker incarnation, run it and stop it.
 
-Startup order, which is the only safe one; shutdown runs in reverse:
-
-    store -> probe -> port bound -> registered (new node epoch) -> metadata followed -> WAL ->
-    partitions -> clients served
-
-Invariants: the broker serves clients only after its metadata has caught up. It acknowledges and
-reads nothing while the session is lost. A fenced incarnation never serves again: it completes
-`ended`, and its supervisor restarts the process, which registers with a new epoch.
-Must not: interpret requests.
-
-Source: Kafka's BrokerServer and BrokerLifecycleManager; KIP-631 (broker sessions and epochs).
+The startup order is the only safe one; shutdown runs in reverse: store, probe, bound ports,
+registration (new node epoch), metadata, WAL, partitions, clients.
 """
 
 import asyncio
@@ -116,21 +107,25 @@ _DRAIN_SHARE: Final = 0.6
 unregistering.
 """
 _DRAIN_COUNT: Final = 100
-"""Partitions that a draining broker moves away at the same time."""
+"""Partitions that a draining broker moves concurrently."""
 _REPORT_TIMEOUT_S: Final = 5.0
 _CONFIRM_TIMEOUT_S: Final = 5.0
-"""How long requests for committed offsets wait for the controller."""
+"""How long committed offset requests wait for the controller."""
 
 
 class Broker:
     """One incarnation of a broker; implements `broker.handlers.node.Node`.
+
+    It serves clients only once its metadata has caught up, and acknowledges and reads nothing while
+    the session is lost. A fenced incarnation never serves again: it completes `ended`, and its
+    supervisor restarts it with a new epoch.
 
     Use `broker = await Broker.start(config, store)`, then `await broker.ended` or `broker.stop()`.
     The caller owns the store: `stop` does not close it.
     """
 
     is_wal_fenced = False
-    """Whether another broker has fenced the WAL, to recover it."""
+    """Whether another broker has fenced the WAL in order to recover it."""
 
     def __init__(
         self,
@@ -146,17 +141,17 @@ class Broker:
         tls: TlsFiles | None = None,
         metrics_sender: MetricsSender | None = None,
     ) -> None:
-        """Create a broker that is not started.
+        """Create a broker without starting it.
 
-        store_stats: returns the store requests so far, for load reports; None disables them.
-        tracing: None disables tracing. log_dir: name of the store for clients. tls: of the
-        connections to controllers; None for plaintext. metrics_sender: of metrics that clients
-        push; None: they push none.
+        store_stats: returns the store request counters, for load reports; None disables them.
+        tracing: None disables tracing. log_dir: name of the store for clients. tls: for connections
+        to controllers; None for plaintext. metrics_sender: forwards client metrics; None: clients
+        push none.
         """
         self._store_stats, self._tracing, self.log_dir = store_stats, tracing, log_dir
         self.config = config
         self.stream_config, self.compaction_config = stream_config, compaction_config
-        """These change with the configs of brokers in the metadata."""
+        """These change with broker configs in the metadata."""
         self.static_settings = BrokerSettings(config, stream_config, compaction_config, security)
         self.store = store
         self.access = ClientAccess(
@@ -174,7 +169,7 @@ class Broker:
         self.cluster_id = ""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Completes with the reason when this incarnation ends without a call of `stop`: it was
-        fenced, or it cannot follow its metadata any more.
+        fenced, or can no longer follow its metadata.
         """
         self.follower: MetadataFollower
         self.storage: Storage
@@ -192,7 +187,7 @@ class Broker:
         self.retention: RetentionDuty
         self.cleaner: CleanerDuty
         self.topics = ImageTopics()
-        """The topics as coordinators of groups see them."""
+        """The topics as seen by group coordinators."""
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self.record_checks = record_checks(config)
@@ -431,8 +426,8 @@ class Broker:
         """Check the advertised addresses. Runs after the server has started, because the check
         connects to it.
 
-        For a listener without an advertised host, the check uses this machine's address, which
-        remote clients get.
+        For a listener without an advertised host, the check uses this machine's address, which is
+        returned to remote clients.
         """
         machine_host = self_check.machine_host(self.client.address)
         advertised = [
@@ -445,7 +440,7 @@ class Broker:
             self._in_background(self_check.warn(advertised, self._peer_access.own_connection))
 
     def _start_authorizer(self) -> None:
-        """Decide by the ACLs of the image from now on, if the settings say so."""
+        """Start to authorize by the ACLs of the image, if enabled in the settings."""
         config = self.static_settings.security
         if config.has_authorizer:
             authorizer = Authorizer(config, AuditLog(asyncio.get_running_loop().time))
@@ -510,10 +505,10 @@ class Broker:
         if delta.everything or delta.node_ids:
             self._departed.update(image, asyncio.get_running_loop().time())
 
-    # --- settings that change ---------------------------------------------------------------------
+    # --- dynamic settings -------------------------------------------------------------------------
 
     def _settle_settings(self) -> None:
-        """Take the settings that follow from the configs of brokers in the metadata."""
+        """Apply the broker configs in the metadata."""
         configs = self.image.configs
         before = BrokerSettings(
             self.config, self.stream_config, self.compaction_config, self.access.config
@@ -530,7 +525,7 @@ class Broker:
             log.info("settings_changed", names=", ".join(names))
 
     def _on_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Use the settings that have changed, where they are not read at each use."""
+        """Apply changed settings that are not read at each use."""
         if not delta.everything and all(kind != BROKER_RESOURCE for kind, _ in delta.configs):
             return
         self._settle_settings()
@@ -584,12 +579,12 @@ class Broker:
             log.info("move_report_lost", partitions=len(report.items), error=str(error))
 
     async def stop(self) -> None:
-        """Stop gracefully within `shutdown_timeout_ms`, and `shutdown_redirect_ms` on top: move
-        partitions away, redirect clients, close the rest, unregister.
+        """Stop gracefully within `shutdown_timeout_ms` plus `shutdown_redirect_ms`: move partitions
+        away, redirect clients, close the rest, unregister.
 
-        The broker serves clients until it leads nothing, so that they learn the new leaders. What
-        is not done in time is left to recovery, as after a crash. Acknowledged records are never
-        lost.
+        The broker serves clients until it leads nothing, so that they learn the new leaders. Work
+        that is not done in time is left to recovery, as after a crash. Acknowledged records are
+        never lost.
         """
         self._is_stopping = True
         timeout_s = self.config.shutdown_timeout_ms / 1_000
@@ -625,7 +620,7 @@ class Broker:
 
     async def _drain(self, timeout_s: float) -> None:
         """Move partitions away in batches, so that each one is unavailable as briefly as possible.
-        Partitions without another broker stay for `close`.
+        Partitions without another broker stay until `close`.
         """
         request = DrainBroker(
             node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=_DRAIN_COUNT

@@ -1,13 +1,5 @@
-"""Clean the compacted logs that this broker leads, one at a time, the dirtiest first.
-
-Invariants: before a pass, a checkpoint of the producers is durable, because a later scan of the log
-would miss what the pass removes. A pass ends at the last stable offset of that moment. The end of
-the cleaned part is stored only when the exchanged ranges survive the loss of all controllers:
-otherwise a recovery could bring back a deleted record below it, and the next pass would drop its
-tombstone. Coordinators compact internal topics themselves.
-A pass reads only what is in objects. If a log is due because of records that only the WAL has, the
-duty requests an upload: one for all such logs, at most every UPLOAD_INTERVAL_S.
-Source: Kafka `LogCleaner`, `LogCleanerManager`.
+"""Compact the logs that this broker leads, one at a time, dirtiest first. Coordinators compact
+internal topics themselves.
 """
 
 import asyncio
@@ -32,23 +24,30 @@ from penstock.stream.ports import StreamMetadata
 _log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_SLICE_COUNT: Final = 100
-"""Checked between two turns of the event loop: about 0.2 ms."""
+"""Partitions checked between two yields to the event loop: about 0.2 ms."""
 
 UPLOAD_INTERVAL_S: Final = 10.0
-"""Between two uploads that the cleaner requests. Each costs a PUT, however many logs are due."""
+"""Minimum time between two requested uploads. Each costs a PUT, however many logs are due."""
 _UPLOAD_MAX_S: Final = 30.0
-"""After this time, logs are cleaned as far as they are in objects."""
+"""After this time, only the part in objects is compacted."""
 
 _Due: TypeAlias = tuple[float, Partition, CleaningPolicy]
 """A log with its dirty ratio."""
 
 
 class CleanerDuty:
-    """The passes of one broker. Use: `await duty.run()` in a task of its own.
+    """Log compaction of one broker. Run `await duty.run()` in its own task.
+
+    Before a pass, a checkpoint of the producers becomes durable, because a later scan of the log
+    would miss removed records. A pass ends at the current last stable offset. Its end is stored
+    only when the replaced ranges survive the loss of all controllers: otherwise a recovery could
+    restore a deleted record below it, and the next pass would remove its tombstone. A pass only
+    reads objects. If logs are due because of records that are only in the WAL, one upload is
+    requested for all of them, at most every UPLOAD_INTERVAL_S.
 
     checkpoint: `PartitionManager.checkpoint_durably`. clean: `LogCleaner.clean`. upload:
-    `Storage.upload`. buffered_bytes: `Storage.buffered_bytes`. now_ms: the wall clock, because
-    timestamps of records are.
+    `Storage.upload`. buffered_bytes: `Storage.buffered_bytes`. now_ms: the wall clock, like record
+    timestamps.
     """
 
     def __init__(
@@ -77,29 +76,29 @@ class CleanerDuty:
         self._rng = rng
         self._set_aside: set[int] = set()
         self._next_upload_at = 0.0
-        """In seconds of the event loop."""
+        """In event loop seconds."""
         self.passes = 0
-        """These only grow."""
+        """Never decrease."""
         self.failures = 0
         self.uploads = 0
-        """Uploads that were requested."""
+        """Requested uploads."""
         self.removed_records = 0
         self.read_bytes = 0
         self.written_bytes = 0
         self.cleaned_bytes = 0
-        """Bytes of the logs that passes went through, before the passes."""
+        """Bytes of the logs processed by passes, before the passes."""
         self.busy_s = 0.0
-        """Time that passes took."""
+        """Total duration of passes."""
 
     async def run(self) -> None:
         """Check at every interval, until cancelled."""
         await check_periodically(self.check, self.interval, self._rng, "cleaner_check_failed")
 
     async def check(self) -> None:
-        """Clean every log that is due now, the dirtiest first."""
+        """Compact every log that is due now, dirtiest first."""
         due: list[_Due] = []
         buffered: list[_Due] = []
-        """Those that are due if the records count that only the WAL has."""
+        """Logs that are due if records that are only in the WAL count."""
         for number, partition in enumerate(self._led):
             if number % _PARTITIONS_PER_SLICE_COUNT == _PARTITIONS_PER_SLICE_COUNT - 1:
                 await asyncio.sleep(0)
@@ -118,7 +117,7 @@ class CleanerDuty:
             await self._clean_one(partition, policy)
 
     def _buffered_part(self, partition: Partition) -> int:
-        """Return the size of what could be cleaned if it were in objects; at least 1 if there is
+        """Return the size of what could be compacted if it were in objects; at least 1 if there is
         any.
         """
         log = partition.log
@@ -128,7 +127,9 @@ class CleanerDuty:
         return max(1, self._buffered_bytes(log.data.stream_id))
 
     async def _upload_now(self) -> bool:
-        """Upload what only the WAL has. Return False if the last upload is too recent."""
+        """Upload records that are only in the WAL. Return False if the last upload is too
+        recent.
+        """
         clock = asyncio.get_running_loop().time
         if clock() < self._next_upload_at:
             return False
@@ -147,8 +148,8 @@ class CleanerDuty:
         return CleaningPolicy.from_configs(self._image().configs.topic(partition.topic_name))
 
     def _dirty_part(self, partition: Partition, buffered_bytes: int) -> DirtyPart:
-        """Return the dirty part of the log in objects, and note when it began. buffered_bytes: of
-        records that only the WAL has.
+        """Return the dirty part of the log in objects, and record when it began. buffered_bytes: of
+        records that are only in the WAL.
         """
         log, now_ms = partition.log, self._now_ms()
         stream = self._image().streams.get(log.data.stream_id)

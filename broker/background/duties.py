@@ -1,6 +1,4 @@
-"""What a broker does beside serving clients: compact objects, clean and trim logs, and report its
-load.
-"""
+"""Background tasks of a broker: object compaction, log compaction, retention, and load reports."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,11 +20,13 @@ from penstock.stream.read.object_reader import ObjectReader
 
 PROBE_PREFIX: Final = "probe/"
 COMPACTOR_CACHE_BYTES: Final = 1 << 20
-"""Of blocks, for each duty that reads objects: these reads must not evict what clients read."""
+"""Block cache of each background task that reads objects: these reads must not evict blocks that
+clients read.
+"""
 
 
 class Duties:
-    """Runs the duties as tasks, from the start on."""
+    """Runs the background tasks."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Duties:
         rng: Random,
         store_stats: Callable[[], StoreStats] | None,
     ) -> None:
-        """store_stats: returns the store requests so far, for load reports; None disables them."""
+        """store_stats: returns the store request counters, for load reports; None disables them."""
         self._node = node
         storage, partitions, config = node.storage, node.partitions, node.config
         turn = asyncio.Lock()
@@ -104,7 +104,7 @@ class Duties:
             self._others.append(start(self.cleaner.run()))
 
     async def stop_compaction(self) -> None:
-        """Cancel the compactor. An interrupted round leaves only prepared objects, which expire."""
+        """Cancel the compactor. An interrupted round only leaves prepared objects, which expire."""
         self._compaction.cancel()
         await asyncio.wait([self._compaction])
 
@@ -115,7 +115,7 @@ class Duties:
         await asyncio.gather(*self._others, return_exceptions=True)
 
     def reconfigure(self) -> None:
-        """Use the settings that have changed, where they are not read at each use."""
+        """Apply changed settings that are not read at each use."""
         config = self._node.config
         self.compactor.config = self._node.compaction_config
         self._log_cleaner.reconfigure(self._cleaner_config())

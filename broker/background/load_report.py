@@ -1,10 +1,7 @@
-"""Report load and response times to the controller every few seconds. Balancing uses them; the
-doctor shows what the broker cannot open or read.
+"""Report load and latencies to the controller every few seconds, for balancing and for the doctor.
 
-Invariants: a lost report is skipped. Nothing here ends or delays the broker. At most one report is
-in flight. A broker that the controller has excluded as slow has no appends to measure, so it sends
-one small PUT per interval to the store.
-Must not: decide anything. Source: AutoMQ `AutoBalancerMetricsReporter`, without its topic.
+At most one report is in flight, and lost reports are skipped. A broker that the controller has
+excluded as slow has no appends to measure, so it writes one small object per interval.
 """
 
 import asyncio
@@ -34,13 +31,14 @@ from penstock.stream.read.damage import DamageLog
 _log = structlog.get_logger(__name__)
 _TIMEOUT_S: Final = 5.0
 _LAG_INTERVAL_S: Final = 0.1
-"""Sampling interval of the event loop's lag. Costs 20 us per second."""
+"""Sampling interval of the event loop lag. Costs 20 us per second."""
 
 
 class LoadReporter:
     """Sends the load reports of one broker.
 
-    probe: writes a small object; its time replaces the append time while there are no appends.
+    probe: writes a small object; its duration replaces the append latency while there are no
+    appends.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class LoadReporter:
         store_stats: Callable[[], StoreStats] | None = None,
         damage: DamageLog | None = None,
     ) -> None:
-        """damage: the damaged objects that reads of this broker found."""
+        """damage: the damaged objects found by reads of this broker."""
         self._me = me
         self._client = client
         self._partitions = partitions

@@ -1,4 +1,4 @@
-"""Run a check of this broker at every interval."""
+"""Run a check at regular intervals."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ _log = structlog.get_logger(__name__)
 
 
 class IntervalWait:
-    """The time between two checks. A change also holds for the wait that has begun."""
+    """The interval between two checks. A change also applies to a running wait."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -24,7 +24,7 @@ class IntervalWait:
             self._changed.set()
 
     async def wait(self, share: float = 1.0) -> None:
-        """Return after a share of the interval."""
+        """Wait for a fraction of the interval."""
         clock = asyncio.get_running_loop().time
         begun = clock()
         while (left_s := begun + self._seconds * share - clock()) > 0:
@@ -36,9 +36,9 @@ class IntervalWait:
 async def check_periodically(
     check: Callable[[], Awaitable[None]], interval: IntervalWait, rng: Random, failed_event: str
 ) -> Never:
-    """Call `check` at every interval, until cancelled. The first call comes earlier, at random, so
-    that brokers that start together do not check together. A call that raises is logged as
-    `failed_event`; the next one may succeed.
+    """Call `check` at every interval, until cancelled. The first call is earlier, at random, so
+    that brokers that start together do not check together. Exceptions are logged as `failed_event`;
+    the next call may succeed.
     """
     await interval.wait(rng.random())
     while True:

@@ -1,4 +1,4 @@
-"""Keep the quotas that a broker enforces as the metadata say."""
+"""Keep the enforced quotas in sync with the metadata."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,7 +14,7 @@ from penstock.controller.metadata.quotas import CONNECTION_CREATION_RATE, IP
 
 
 class QuotaDuty:
-    """clients: the quotas of users and clients. Those of addresses go to `connections`."""
+    """clients: the quotas of users and clients. Address quotas are set in `connections`."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class QuotaDuty:
         connections: Connections,
         run: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """run: runs work in the background."""
+        """run: runs a coroutine in the background."""
         self.clients = ClientQuotas(
             Window(config.quota_window_num, config.quota_window_size_seconds * 1_000)
         )
@@ -31,7 +31,7 @@ class QuotaDuty:
         self._change_count = 0
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take the quotas that changed."""
+        """Apply changed quotas."""
         if delta.everything:
             self.clients.reset(image.quotas)
         elif delta.quotas:
@@ -46,7 +46,7 @@ class QuotaDuty:
             self._run(self._set_address_quotas(wanted, self._change_count))
 
     async def _set_address_quotas(self, wanted: dict[str | None, float], change: int) -> None:
-        """Resolve the hosts and take their quotas, unless there was a later change."""
+        """Resolve the hosts and apply their quotas, unless there was a later change."""
         default = wanted.pop(None, None)
         found = await resolve(host for host in wanted if host is not None)
         if change == self._change_count:

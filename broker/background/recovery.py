@@ -1,13 +1,4 @@
-"""Recover the WALs of dead brokers when the controller assigns them to this one.
-
-Level-triggered: this incarnation recovers each WAL that the image assigns to it, with retries,
-until the image says otherwise (the recovery is complete, or another broker is assigned). A lost
-reply or a failed attempt therefore needs no special case. A WAL with lost or damaged slots is
-retried when an operator has accepted a loss, and periodically, because the slots may have been
-restored.
-Must not: decide who recovers which WAL, or run two recoveries of one WAL at once.
-Source: AutoMQ `DefaultS3FailoverControlManager`.
-"""
+"""Recover the WALs of dead brokers that the controller assigns to this one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -33,8 +24,8 @@ RETRY_MAX_MS: Final = 1_000
 SLOTS_LOGGED_MAX: Final = 10
 
 DAMAGED_ATTEMPTS_COUNT: Final = 2
-"""Consecutive attempts that must find damage before the broker reports it: a store may return wrong
-answers for a moment.
+"""Consecutive attempts that must find damage before the broker reports it: a store may temporarily
+return wrong data.
 """
 
 DAMAGED_RETRY_S: Final = 30.0
@@ -43,6 +34,11 @@ DAMAGED_RETRY_S: Final = 30.0
 
 class RecoveryDuty:
     """Runs the recoveries that the image assigns to this broker.
+
+    Level-triggered: each assigned WAL is recovered, with retries, until the image no longer assigns
+    it here, so a lost response or a failed attempt needs no special case. A WAL with lost or
+    damaged slots is retried when an operator has accepted a loss, and periodically, in case the
+    slots were restored.
 
     recover: reads one WAL from a slot on, commits it and logs that; raises if it must be retried.
     """

@@ -1,10 +1,8 @@
-"""Delete old records of the partitions that this broker leads: retention by age and by size.
+"""Retention by age and size, for the partitions that this broker leads.
+`broker.partition.retention` computes the log starts.
 
-Level-triggered: each check reads the current metadata, so a failed or interrupted check needs no
-special case. Must not decide what is old (`broker.partition.retention`).
-Cost: 1 us per partition and check; for each trimmed partition one batch in the WAL, in a flush that
-it shares with others, and one RPC.
-Source: Kafka `LogManager.cleanupLogs`.
+Costs 1 us per partition and check; for each trimmed partition one batch in the WAL, in a shared
+flush, and one RPC.
 """
 
 import asyncio
@@ -23,15 +21,15 @@ from penstock.controller.metadata.image import MetadataImage
 _log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_SLICE_COUNT: Final = 200
-"""Checked between two turns of the event loop: about 0.2 ms."""
+"""Partitions checked between two yields to the event loop: about 0.2 ms."""
 
 _TRIMS_PER_FLUSH_COUNT: Final = 500
 
 
 class RetentionDuty:
-    """The retention checks of one broker. Use: `await duty.run()` in a task of its own.
+    """The retention checks of one broker. Run `await duty.run()` in its own task.
 
-    trim: `PartitionManager.trim_all`. now_ms: the wall clock, because timestamps of records are.
+    trim: `PartitionManager.trim_all`. now_ms: the wall clock, like record timestamps.
     """
 
     def __init__(
@@ -51,7 +49,7 @@ class RetentionDuty:
         self.interval = IntervalWait(interval_s)
         self._rng = rng
         self.trimmed_partitions = 0
-        """These only grow."""
+        """Never decrease."""
         self.failed_partitions = 0
 
     async def run(self) -> None:
@@ -59,7 +57,7 @@ class RetentionDuty:
         await check_periodically(self.check, self.interval, self._rng, "retention_check_failed")
 
     async def check(self) -> None:
-        """Trim every log that is led here and holds more than its topic keeps."""
+        """Trim every log led here that exceeds the retention of its topic."""
         due: list[tuple[Partition, Offset]] = []
         retentions: dict[str, Retention] = {}
         for number, partition in enumerate(self._led):

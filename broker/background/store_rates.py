@@ -1,8 +1,5 @@
-"""Compute object store requests per second from counters that only grow.
-
-Invariant: a rate is the decayed mean over the observed time, like the rates of partitions. Each
-page of a list counts as one request. Pure: counts and time are arguments. Costs one call per load
-report.
+"""Compute object store request rates from counters, as decayed means over the observed time. Pure.
+Each page of a list counts as one request.
 """
 
 from collections.abc import Iterable, Mapping

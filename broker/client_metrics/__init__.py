@@ -1,1 +1,1 @@
-"""Metrics that clients push (KIP-714): who pushes what, and how it goes to a receiver of OTLP."""
+"""Client metrics (KIP-714): subscriptions, pushes, and the OTLP receiver."""

@@ -1,7 +1,4 @@
-"""The metrics of clients at one broker: who pushes what, and where it goes.
-
-Invariant: the subscriptions are those of the metadata that this broker has.
-"""
+"""The client metrics of one broker: subscriptions from its metadata, clients, and the sender."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
@@ -25,7 +22,7 @@ class ClientMetrics:
         self._subscriptions: Sequence[Mapping[str, str]] = ()
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take the subscriptions from the metadata if one may have changed."""
+        """Apply changed subscriptions."""
         if delta.everything or any(kind == CLIENT_METRICS_RESOURCE for kind, _ in delta.configs):
             configs = image.configs
             self._subscriptions = [

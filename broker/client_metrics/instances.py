@@ -1,13 +1,5 @@
-"""Remember the clients that ask for subscriptions and push metrics, and refuse what comes too early
-or does not fit. Pure: milliseconds of a monotonic clock come in.
-
-Invariants: a client pushes once for each interval, or once after each request for its subscription;
-its last push may come at any time. A change of any subscription makes each client begin again. What
-a client is for subscriptions is decided by its first request.
-Limits: CLIENTS_MAX clients; the one that was silent for the longest is forgotten, and begins again.
-A client is also forgotten when the connection closes on which it began, and after SILENT_INTERVALS
-without a request.
-Source: KIP-714; Kafka 4.2, measured: tests/interop compares the answers of both.
+"""Track clients that push metrics, and reject requests that are too early or invalid, as Kafka does
+(KIP-714). Pure.
 """
 
 from collections import OrderedDict
@@ -20,19 +12,21 @@ from penstock.protocol.batch.compression import Compression
 from penstock.protocol.error_codes import ErrorCode
 
 CLIENTS_MAX: Final = 16_384
-"""As in Kafka. Each takes about 1 KB."""
+"""As in Kafka. Each takes about 1 KB. The longest idle client is dropped first, and
+begins again.
+"""
 SILENT_INTERVALS: Final = 3
 SILENT_MS_MIN: Final = 60_000
 _ASK_AGAIN: Final = frozenset(
     {ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE}
 )
-"""Errors after which a client may ask for its subscription at once."""
+"""Errors after which a client may immediately request its subscription again."""
 _COMPRESSIONS: Final = frozenset(Compression)
 _LONG_AGO: Final = float("-inf")
 
 
 class TelemetryRefused(Exception):
-    """Raised when a request of a client is refused."""
+    """Raised if a client request is rejected."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -40,7 +34,9 @@ class TelemetryRefused(Exception):
 
 
 class ClientInstance:
-    """One client."""
+    """One client. It may push once per interval, once after each subscription request, and a last
+    time when it ends. The identity in its first request determines its subscriptions.
+    """
 
     __slots__ = (
         "_got_ms",
@@ -58,7 +54,7 @@ class ClientInstance:
         self, identity: ClientIdentity, connection_id: int, wanted: ClientSubscription, version: int
     ) -> None:
         """connection_id: of its first request. version: of the subscriptions from which `wanted`
-        comes.
+        was computed.
         """
         self.identity = identity
         self.connection_id = connection_id
@@ -76,7 +72,7 @@ class ClientInstance:
         )
 
     def get(self, now_ms: float) -> None:
-        """Note a request for the subscription. Raises TelemetryRefused."""
+        """Record a subscription request. Raises TelemetryRefused."""
         if now_ms - max(self._got_ms, self._pushed_ms) >= self.wanted.interval_ms:
             self._got_ms = now_ms
         elif self._last_error not in _ASK_AGAIN:
@@ -93,7 +89,7 @@ class ClientInstance:
         size_bytes_max: int,
         is_last: bool,
     ) -> None:
-        """Note a push. is_last: the client ends. Raises TelemetryRefused."""
+        """Record a push. is_last: the client ends. Raises TelemetryRefused."""
         had_ended, self._has_ended = self._has_ended, is_last
         if had_ended:
             raise self._refused(ErrorCode.INVALID_REQUEST)
@@ -115,26 +111,28 @@ class ClientInstance:
 
 
 class ClientInstances:
-    """The clients of one broker."""
+    """The clients of one broker. A client is also dropped when its first connection closes, and
+    after SILENT_INTERVALS without a request.
+    """
 
     def __init__(
         self,
         wanted_of: Callable[[ClientIdentity, UUID], ClientSubscription],
         clients_max: int = CLIENTS_MAX,
     ) -> None:
-        """wanted_of: returns what a client has to push."""
+        """wanted_of: returns the metrics to push."""
         self._wanted_of = wanted_of
         self._clients_max = clients_max
         self._clients: OrderedDict[UUID, ClientInstance] = OrderedDict()
         self._by_connection: dict[int, set[UUID]] = {}
-        """The clients that began on each connection."""
+        """The clients of each connection, by their first request."""
         self._version = 0
 
     def __len__(self) -> int:
         return len(self._clients)
 
     def subscriptions_changed(self) -> None:
-        """Note that any subscription was set, changed or deleted."""
+        """Record that any subscription was set, changed or deleted."""
         self._version += 1
 
     def close_connection(self, connection_id: int) -> None:
@@ -144,7 +142,7 @@ class ClientInstances:
     def heard(
         self, instance: UUID, identity: ClientIdentity, connection_id: int, now_ms: float
     ) -> ClientInstance:
-        """Return the client of a request, with its newest subscriptions."""
+        """Return the client of a request, with its current subscriptions."""
         client = self._clients.get(instance)
         if client is None or client.is_forgotten(now_ms):
             client = self._begin(instance, identity, connection_id)

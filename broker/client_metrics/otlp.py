@@ -1,20 +1,8 @@
-"""Add attributes to the resources of OpenTelemetry metrics without decoding the metrics, and read
-what a receiver answers. Pure.
+"""Add attributes to the resources of OTLP metrics without decoding the metrics, and parse responses
+of the receiver. Pure.
 
-A push is a MetricsData of OpenTelemetry: a list of ResourceMetrics (field 1), each with a Resource
-(field 1) whose attributes are field 1, and with metrics by scope (field 2). Protocol Buffers merges
-a message that occurs twice, and lists are joined then, so one more Resource behind that of the
-client adds its attributes. Java sends a ResourceMetrics for each metric, about a hundred with the
-same Resource: they become one. MetricsData and ExportMetricsServiceRequest are the same bytes, and
-two of them, one behind the other, are one with the resources of both.
-
-Invariants: what is not such a list is refused, so that a client cannot spoil the metrics of
-others in the same request. Names that the broker sets come last and win in receivers that keep one
-value for each name.
-Limits: FIELDS_MAX fields are walked, ANSWER_FIELDS_MAX of an answer. Cost: one copy of the metrics,
-and 2 us for each ResourceMetrics.
-Source: OpenTelemetry `metrics.proto`, `resource.proto`, `common.proto`, `metrics_service.proto`;
-Protocol Buffers' encoding.
+Protocol Buffers merges repeated messages and concatenates their lists, so appending a second
+Resource adds its attributes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,15 +11,15 @@ from typing import Final, NamedTuple
 from penstock.base.buffers import Buffer
 
 FIELDS_MAX: Final = 32_768
-"""Of MetricsData and of ResourceMetrics. They take up to 30 ms; Java pushes two or three for each
-metric.
+"""Fields of MetricsData and of ResourceMetrics, which take up to 30 ms; Java pushes two or three
+per metric.
 """
 ANSWER_FIELDS_MAX: Final = 64
-"""Of an ExportMetricsServiceResponse, which has one, and of each of its partial successes, which
-have two.
+"""Fields of an ExportMetricsServiceResponse, which has one, and of each of its partial successes,
+which have two.
 """
 MESSAGE_BYTES_MAX: Final = 500
-"""Of the text of an answer."""
+"""Limit of the message in a response."""
 _BYTES_FIELD: Final = 2
 """Wire type of strings and messages."""
 _FIRST: Final = 1 << 3 | _BYTES_FIELD
@@ -40,16 +28,16 @@ _FIRST_NUMBER: Final = 1 << 3
 _VARINT_BYTES_MAX: Final = 10
 _INT64_MAX: Final = (1 << 63) - 1
 _FIXED_BYTES: Final = {1: 8, 5: 4}
-"""Bytes of the wire types of fixed size."""
+"""Sizes of the fixed-size wire types."""
 
 
 class MetricsInvalid(Exception):
-    """Raised for bytes that are no metrics, or no answer to them."""
+    """Raised for bytes that are not valid metrics, or not a valid response."""
 
 
 class ReceiverAnswer(NamedTuple):
-    """What a receiver says of metrics that it took. rejected_count: of data points. message: why,
-    or a hint if none was rejected; its first bytes.
+    """The receiver's response to accepted metrics. rejected_count: rejected data points. message:
+    the reason, or a warning if none was rejected; truncated.
     """
 
     rejected_count: int
@@ -57,7 +45,7 @@ class ReceiverAnswer(NamedTuple):
 
 
 def resource_of(attributes: Iterable[tuple[str, str]]) -> bytes:
-    """Return a Resource with these attributes, as a field of ResourceMetrics."""
+    """Return a Resource with these attributes, encoded as a field of ResourceMetrics."""
     resource = b"".join(
         _field(_FIRST, _field(_FIRST, name.encode()) + _field(_SECOND, _string_value(value)))
         for name, value in attributes
@@ -66,8 +54,12 @@ def resource_of(attributes: Iterable[tuple[str, str]]) -> bytes:
 
 
 def with_resource(metrics: Buffer, resource: bytes) -> bytes:
-    """Return MetricsData in which each resource has the attributes of `resource_of` too, once for
-    all metrics of the same resource. Raises MetricsInvalid.
+    """Return MetricsData in which each resource also has the attributes of `resource_of`. Metrics
+    of equal resources are merged: Java sends one ResourceMetrics per metric. Raises MetricsInvalid.
+
+    Other fields are rejected, so that a client cannot corrupt the metrics of others in the same
+    request. The added attributes come last, and take precedence in receivers that keep one value
+    per name.
     """
     view = memoryview(metrics)
     found: dict[bytes, list[memoryview]] = {}
@@ -76,7 +68,7 @@ def with_resource(metrics: Buffer, resource: bytes) -> bytes:
     while at < len(view):
         tag, begin, at = _field_at(view, at)
         if tag != _FIRST:
-            raise MetricsInvalid(f"field {tag >> 3} before byte {at} is no ResourceMetrics")
+            raise MetricsInvalid(f"field {tag >> 3} before byte {at} is not a ResourceMetrics")
         described, measured, fields_left = _split(view[begin:at], fields_left - 1)
         found.setdefault(described, []).extend(measured)
     parts: list[Buffer] = []
@@ -87,7 +79,7 @@ def with_resource(metrics: Buffer, resource: bytes) -> bytes:
 
 
 def read_answer(answer: Buffer) -> ReceiverAnswer:
-    """Return what an ExportMetricsServiceResponse says. Raises MetricsInvalid."""
+    """Return the contents of an ExportMetricsServiceResponse. Raises MetricsInvalid."""
     rejected_count, message = 0, b""
     for tag, content in _fields(memoryview(answer)):
         if tag != _FIRST:
@@ -114,11 +106,11 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _split(message: memoryview, fields_left: int) -> tuple[bytes, list[memoryview], int]:
-    """Return what a ResourceMetrics says of its resource, its metrics, and how many fields may
-    follow. Raises MetricsInvalid.
+    """Return the resource of a ResourceMetrics, its metrics, and how many fields may follow. Raises
+    MetricsInvalid.
 
-    A message that does not end where its last field ends is refused: the Resource behind it would
-    become part of that.
+    A message that does not end with its last field is rejected, because the appended Resource would
+    become part of that field.
     """
     described: list[memoryview] = []
     measured: list[memoryview] = []
@@ -134,7 +126,7 @@ def _split(message: memoryview, fields_left: int) -> tuple[bytes, list[memoryvie
 
 
 def _field_at(view: memoryview, at: int) -> tuple[int, int, int]:
-    """Return the tag of a field, and where its content begins and ends. Raises MetricsInvalid."""
+    """Return the tag of a field, and the start and end of its content. Raises MetricsInvalid."""
     tag, at = _varint(view, at)
     wire_type = tag & 7
     if not tag >> 3:
@@ -155,7 +147,7 @@ def _field_at(view: memoryview, at: int) -> tuple[int, int, int]:
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """Return a number and where it ends. Raises MetricsInvalid."""
+    """Return a number and its end. Raises MetricsInvalid."""
     number = 0
     for shift in range(_VARINT_BYTES_MAX):
         if at >= len(view):
@@ -169,7 +161,7 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _string_value(text: str) -> bytes:
-    """Return an AnyValue."""
+    """Return an encoded AnyValue."""
     return _field(_FIRST, text.encode())
 
 

@@ -1,4 +1,4 @@
-"""Send the metrics of clients on: the port that a broker needs, and its counts."""
+"""Port for forwarding client metrics, and its counters."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,23 +6,23 @@ from typing import Protocol
 
 @dataclass(slots=True)
 class SentCounts:
-    """What became of the pushes."""
+    """Outcomes of pushes."""
 
     sent: int = 0
     dropped: int = 0
     sent_bytes: int = 0
     waiting_bytes: int = 0
     rejected_data_points: int = 0
-    """Of pushes that were sent."""
+    """Rejected data points of sent pushes."""
 
 
 class MetricsSender(Protocol):
-    """Send metrics on; never block."""
+    """Forwards metrics; never blocks."""
 
     counts: SentCounts
 
     def offer(self, metrics: bytes) -> None:
-        """Take one push: MetricsData of OpenTelemetry."""
+        """Accept one push: OpenTelemetry MetricsData."""
         ...
 
     async def run(self) -> None:

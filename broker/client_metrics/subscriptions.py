@@ -1,9 +1,5 @@
-"""Decide which metrics a client pushes, and how often, by the subscriptions in the metadata. Pure.
-
-A client gets the metrics of all subscriptions that match it, at the shortest of their intervals and
-of INTERVAL_MS_DEFAULT. A subscription matches a client if each of its patterns matches the whole of
-what it names; of patterns for the same name the last counts.
-Source: KIP-714; Kafka 4.2 `ClientMetricsConfigs`, measured.
+"""Determine which metrics a client pushes, and how often, from the subscriptions in the metadata
+(KIP-714). Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +21,7 @@ ALL_METRICS: Final = "*"
 
 
 class ClientIdentity(NamedTuple):
-    """What subscriptions can match, under the names that they have in patterns."""
+    """The client properties that subscriptions can match, by the names used in patterns."""
 
     client_id: str
     client_instance_id: str
@@ -36,21 +32,23 @@ class ClientIdentity(NamedTuple):
 
 
 class ClientSubscription(NamedTuple):
-    """What one client has to push."""
+    """The metrics that one client pushes."""
 
     subscription_id: int
     metrics: tuple[str, ...]
-    """Prefixes of names. Empty: nothing; `*` alone: everything."""
+    """Name prefixes. Empty: nothing; `*` alone: everything."""
     interval_ms: int
 
 
 def wanted_of(
     subscriptions: Iterable[Mapping[str, str]], identity: ClientIdentity, instance: UUID
 ) -> ClientSubscription:
-    """Return what a client pushes. subscriptions: the configs of each, as the metadata have them.
+    """Return the metrics of all subscriptions that match the client, at the shortest of their
+    intervals and of INTERVAL_MS_DEFAULT. subscriptions: the configs of each, from the metadata.
 
-    Brokers with the same metadata return the same subscription id, because a client may ask one and
-    push to another.
+    A subscription matches if each of its patterns matches the whole property; of several patterns
+    for a property the last one counts. Brokers with the same metadata return the same subscription
+    id, because a client may get it from one and push to another.
     """
     prefixes: set[str] = set()
     interval_ms = INTERVAL_MS_DEFAULT

@@ -1,3 +1,3 @@
-"""Parts that the group and the transaction coordinator share: sharded state in an internal topic,
-its log and its compaction.
+"""Common parts of the group, transaction and share coordinators: sharded state in an internal
+topic, its log and its compaction.
 """

@@ -1,18 +1,5 @@
-"""Keep a coordinator's log in proportion to its live keys: append every live key again, then trim
-everything before the first copy.
-
-The border of a pass is the stable offset of the log: everything below it is durable, decided and
-part of the state. The pass appends a copy of each live key, and trims the log to the border when
-all copies are durable.
-Invariants: a copy never follows a newer record of its key that it does not include. A key with a
-record in flight that the value does not include, or with an open transaction, is copied later, and
-not at all once a newer record is durable. Nothing is trimmed
-before every key that was live at the border has a durable record at or after it. A leader that
-stops in the middle leaves copies that repeat the log, so the next one may start again.
-Limits: `CompactionLimits`. A pass that cannot finish in time stops, trims nothing and is retried
-when the log has grown further.
-Must not: know what keys and values mean.
-Source: Kafka's log cleaner, of which this is a whole-partition form; docs/design/groups.md.
+"""Compaction of coordinator logs: append every live key again, then trim everything before the
+first copy. See docs/design/groups.md.
 """
 
 import asyncio
@@ -34,8 +21,8 @@ from penstock.protocol.error_codes import ErrorCode
 log = structlog.get_logger(__name__)
 
 RECORD_OVERHEAD_BYTES: Final = 100
-"""Cost of a record besides key and value, in storage and in time: a small record takes 15 to 20 us
-to load.
+"""Overhead of a record besides key and value, in storage and in time: a small record takes 15 to 20
+us to load.
 """
 
 
@@ -48,7 +35,7 @@ class CompactionLimits:
     three appends.
     """
     slice_count: int = 200
-    """Keys checked in one step of the event loop: about 3 ms."""
+    """Keys checked without yielding to the event loop: about 3 ms."""
     slice_bytes: int = 256 * 1024
     """Maximum size of the copies in one batch, unless a single one is larger."""
     slices_in_flight_max: int = 8
@@ -70,17 +57,17 @@ class Live(NamedTuple):
 
 
 class LiveKeys(Protocol):
-    """The live keys of one partition, as its coordinator knows them."""
+    """The live keys of one partition, provided by its coordinator."""
 
     def keys(self) -> Iterator[bytes]:
-        """Yield every live key, encoded. The state changes during the iteration; keys that appear
-        meanwhile may be missing.
+        """Yield every live key, encoded. The state changes during the iteration; keys that are
+        added meanwhile may be missing.
         """
         ...
 
     def get(self, key: bytes) -> Live | None:
         """Return the value of the key, or None if the key is not live any more. It is durable,
-        unless it says that it includes the records in flight.
+        unless it includes records in flight.
         """
         ...
 
@@ -131,7 +118,16 @@ class LogUsage:
 
 
 class CoordinatorLogCompactor:
-    """One compaction pass over one partition."""
+    """One compaction pass over one partition.
+
+    A pass ends at the stable offset of the log: everything below is durable, decided and part of
+    the state. It appends a copy of each live key, and trims the log to that offset once all copies
+    are durable. A copy never follows a newer record of its key that it does not include: a key with
+    such a record in flight, or with an open transaction, is copied later, or not at all once the
+    newer record is durable. If the leader changes during a pass, the copies only repeat the log. A
+    pass that exceeds `CompactionLimits` trims nothing and is retried when the log has grown
+    further.
+    """
 
     def __init__(
         self, coordinator_log: CoordinatorLog, partition: int, live: LiveKeys, usage: LogUsage
@@ -146,7 +142,7 @@ class CoordinatorLogCompactor:
         self._copied_count = 0
 
     async def run(self) -> None:
-        """Compact the log if that is worth it, and set the size for the next pass in `LogUsage`.
+        """Compact the log if that is worthwhile, and set the size for the next pass in `LogUsage`.
         Logs errors and raises none.
         """
         usage, limits = self._usage, self._limits
@@ -234,7 +230,7 @@ class CoordinatorLogCompactor:
         for count, (key, seen) in enumerate(list(postponed.items()), 1):
             found = self._live.get(key)
             if found is None or found.value != seen:
-                del postponed[key]  # the newer record lies at or after the border
+                del postponed[key]  # the newer record is at or after the end of the pass
             elif self._is_settled(key, found):
                 del postponed[key]
                 await self._append([(key, found.value)])
@@ -246,7 +242,7 @@ class CoordinatorLogCompactor:
         return is_newest and not found.is_open
 
     async def _append(self, copies: Sequence[KeyValue]) -> None:
-        """Append copies in the step in which they were the newest records of their keys."""
+        """Append copies without an await after they were the newest records of their keys."""
         if copies:
             future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
             self._outstanding.append(future)

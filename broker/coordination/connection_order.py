@@ -1,8 +1,8 @@
-"""Detect late requests: those on an older connection than one that their sender has used since.
+"""Detect late requests: those on an older connection than one that their sender has used since
+(KAFKA-17754, KIP-890).
 
-A client without a response closes the connection, opens another one and repeats the request; the
-first copy may arrive later. Brokers number connections in the order in which they accept them.
-Source: KAFKA-17754; KIP-890.
+A client without a response closes the connection, opens another one and retries; the first copy may
+arrive later. Brokers number connections in the order of acceptance.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ Key: TypeAlias = tuple[str | int, ...]
 
 
 class LateRequest(CannotAnswer):
-    """Raised for a request that the client has given up, and which changes nothing. The client no
+    """Raised for a request that the client has given up, and which is not executed. The client no
     longer reads its connection.
     """
 
@@ -26,10 +26,8 @@ class ConnectionOrder:
     """The newest connection of each sender.
 
     No client is locked out: the caller closes the connection of a `LateRequest`, and a new one is
-    never late, so a client that alternates between connections reconnects and continues. Beyond
-    `entries_max` senders the least recently used one is dropped, and its late requests are
-    executed. Must not: know the state of a transaction, or compare producers of different epochs
-    (the epoch decides there).
+    never late. Beyond `entries_max` senders, the least recently used one is dropped, and its late
+    requests are executed.
     """
 
     __slots__ = ("_entries_max", "_newest")
@@ -42,8 +40,8 @@ class ConnectionOrder:
         return len(self._newest)
 
     def admit(self, name: str, producer_id: int, producer_epoch: int, connection_id: int) -> None:
-        """Record a request of a producer that is about to be executed. name: its transactional id
-        or group. Raises LateRequest.
+        """Record a producer request that is about to be executed. name: its transactional id or
+        group. Raises LateRequest.
         """
         newest = self._advance((name, producer_id, producer_epoch), connection_id)
         if connection_id < newest:
@@ -56,9 +54,9 @@ class ConnectionOrder:
     def admit_member(
         self, api_key: int, group_id: str, member_id: str, connection_id: int | None
     ) -> None:
-        """Do the same for a request of a group member. APIs are kept apart, because a client may
-        have a connection for each. Requests without a member id are never late, nor are those that
-        come from no connection (None). Raises LateRequest.
+        """Record a request of a group member. Each API is tracked separately, because a client may
+        use several connections. Requests without a member id or a connection (None) are never late.
+        Raises LateRequest.
         """
         if not member_id or connection_id is None:
             return
@@ -71,7 +69,7 @@ class ConnectionOrder:
             )
 
     def _advance(self, key: Key, connection_id: int) -> int:
-        """Return the newest connection of a sender, this one included."""
+        """Return the newest connection of a sender, including this one."""
         newest = max(connection_id, self._newest.get(key, connection_id))
         self._newest[key] = newest
         self._newest.move_to_end(key)

@@ -1,8 +1,4 @@
-"""The internal topics of coordinators: names, settings, and creation on first use as in Kafka.
-
-Source: Kafka AutoTopicCreationManager, `GroupConfig`,
-`TransactionStateManager.transactionTopicConfigs`, ShareCoordinatorConfig.
-"""
+"""The internal topics of coordinators: names, settings, and creation on first use as in Kafka."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -32,9 +28,7 @@ _CONFIGS: Final[Mapping[str, str | None]] = {
 
 
 async def ensure_topic(node: LocalBroker, name: str) -> None:
-    """Create the topic unless it exists. If two brokers create it at once, the second call returns
-    normally.
-    """
+    """Create the topic unless it exists. Concurrent calls by two brokers both succeed."""
     if node.image.topics.by_name(name) is not None:
         return
     config = node.config

@@ -1,11 +1,7 @@
-"""An internal compacted topic as its coordinator uses it: led by partition, appended to like any
-other topic, read once when a partition opens, and trimmed when its older records are obsolete.
+"""An internal compacted topic, as used by its coordinator: read once when a partition opens,
+appended to, and trimmed when older records are obsolete.
 
-Appends use the same path as a client's Produce (`PartitionAppend`): same checks, same bulk, durable
-in the order of the calls. Reading returns the durable batches with their transaction, because
-`__consumer_offsets` holds transactional batches.
-Must not: cache anything, or know what records mean.
-Source: Kafka's CoordinatorRuntime, PartitionWriter.
+Appends use the same path as a client's Produce (`PartitionAppend`).
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -44,14 +40,14 @@ class TransactionalProducer:
     producer_id: int
     producer_epoch: int
     guard: Guard | None = None
-    """What lets the first batch of the transaction in; None: nothing is required."""
+    """What admits the first batch of the transaction; None: nothing is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
     records: Sequence[KeyValue]
     producer_id: int = -1
-    """Producer of the transaction that the records belong to or that the marker ends; -1: none."""
+    """Producer of the transaction of the records or the marker; -1: none."""
     committed: bool | None = None
     """The outcome of the transaction if this is a marker, which has no records."""
 
@@ -80,8 +76,8 @@ class CoordinatorLog(Protocol):
 
     @property
     def can_write(self) -> bool:
-        """Return False if this broker lost its session: another broker may lead the partitions
-        already.
+        """Return False if this broker lost its session: another broker may already lead the
+        partitions.
         """
         ...
 
@@ -93,8 +89,8 @@ class CoordinatorLog(Protocol):
         ...
 
     def is_ours(self, partition: int) -> bool:
-        """Return True if the metadata names this broker as the leader, whether the partition is
-        open or not.
+        """Return True if this broker is the leader in the metadata, whether the partition is open
+        or not.
         """
         ...
 
@@ -116,7 +112,7 @@ class CoordinatorLog(Protocol):
         markers: MarkerParts = (),
     ) -> None:
         """Append one batch. `done` is called when it is durable (NONE) or cannot become durable,
-        maybe before this returns. markers: become durable with the batch, or none of it does.
+        maybe before this returns. markers: become durable with the batch, or neither does.
         """
         ...
 
@@ -129,8 +125,8 @@ class CoordinatorLog(Protocol):
         ...
 
     async def trim(self, partition: int, start: int) -> None:
-        """Move the log start to `start`, at most `LogBounds.stable`. Raises NotLed, and errors of
-        storage and controller.
+        """Advance the log start to `start`, at most to `LogBounds.stable`. Raises NotLed, and
+        errors of storage and controller.
         """
         ...
 
@@ -140,7 +136,7 @@ class NotLed(Exception):
 
 
 class TopicLog:
-    """Implements `CoordinatorLog` over the partitions of this node."""
+    """Implements `CoordinatorLog` with the partitions of this node."""
 
     def __init__(self, node: LocalBroker, topic_name: str) -> None:
         self._node = node
@@ -249,9 +245,7 @@ def _decode(batch: memoryview, header: BatchHeader) -> LogBatch:
 
 
 def _for_clients(code: ErrorCode) -> ErrorCode:
-    """Return the error for the coordinator's client: find the coordinator again, or retry. Source:
-    Kafka GroupMetadataManager.
-    """
+    """Return the error for the coordinator's client: find the coordinator again, or retry."""
     if code in {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.KAFKA_STORAGE_ERROR,

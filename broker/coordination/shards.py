@@ -1,14 +1,5 @@
-"""The keys (groups, transactional ids) that this broker coordinates: the partitions of an internal
-topic that it leads, each with its state.
-
-Becoming leader loads the state of a partition from its start; losing it drops the state.
-Invariants: a state is found only when it is complete and no other broker can have changed it. A
-broker that was paused must not answer from its old state, or it would confirm a commit that was
-never written. At most one load runs per partition, and it is repeated until it succeeds or the
-partition is lost. Loads share the event loop: one slice of `LOAD_SLICE_COUNT` records per turn,
-regardless of the number of loading partitions. A led log is compacted.
-Must not: know what a state holds.
-Source: Kafka GroupMetadataManager, TransactionStateManager (load and unload), CoordinatorRuntime.
+"""The partitions of an internal topic that this broker leads, each with the state of its
+coordinator.
 """
 
 import asyncio
@@ -44,16 +35,22 @@ LOAD_WAIT_S: Final = 2.0
 COORDINATOR_LOAD_IN_PROGRESS to the application.
 """
 LOAD_SLICE_COUNT: Final = 200
-"""Records loaded in one step of the event loop: 3 to 4 ms."""
+"""Records loaded without yielding to the event loop: 3 to 4 ms."""
 PARTITIONS_REMEMBERED_COUNT: Final = 10_000
-"""Keys whose partition is remembered: each request asks several times."""
+"""Keys whose partition is cached: each request looks it up several times."""
 
 State = TypeVar("State")
 
 
 class CoordinatorShards(Generic[State]):
     """States of the led partitions. `load` builds the state of a partition from `read`; `unload`
-    gets a state that was dropped; `live` returns its live keys.
+    gets a dropped state; `live` returns its live keys.
+
+    A state is returned only if it is complete and no other broker can have changed it: a broker
+    that was paused would otherwise confirm a commit that was never written. There is at most one
+    load per partition, repeated until it succeeds or the partition is lost. Loads share the event
+    loop: one slice of `LOAD_SLICE_COUNT` records per iteration, regardless of the number of loading
+    partitions.
     """
 
     def __init__(
@@ -75,10 +72,10 @@ class CoordinatorShards(Generic[State]):
         self._usages: dict[int, LogUsage] = {}
         """Usage of the partitions that are loaded or loading."""
         self._turn = asyncio.Lock()
-        """Held for one turn of the event loop before each slice of a load."""
+        """Held for one event loop iteration before each slice of a load."""
         self._released: set[int] = set()
         """Partitions that were closed here. Another broker will lead them, although the metadata
-        may still name this one for a moment.
+        may still list this one for a moment.
         """
         self._changed = asyncio.Event()
         """Set and replaced whenever a partition is loaded or closed."""
@@ -120,10 +117,10 @@ class CoordinatorShards(Generic[State]):
         return partition_for(key, count) if count > 0 else None
 
     def find(self, key: str, *, is_read: bool = False) -> State | ErrorCode:
-        """Return the state that holds `key`.
+        """Return the state that contains `key`.
 
-        is_read: the answer depends only on the state. There is no append that the fence in the WAL
-        could refuse, so this broker has to lead alone (`broker.handlers.lease`).
+        is_read: the response depends only on the state. No append is protected by the fence in the
+        WAL, so this broker must lead alone (`broker.handlers.lease`).
         """
         partition = self.partition_of(key)
         if partition is None:
@@ -138,13 +135,13 @@ class CoordinatorShards(Generic[State]):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
 
     async def ready(self, key: str) -> None:
-        """Wait up to LOAD_WAIT_S while the key is loading: FindCoordinator names this broker before
-        the partition is loaded.
+        """Wait up to LOAD_WAIT_S while the key is loading: FindCoordinator returns this broker
+        before the partition is loaded.
 
         Every request begins with this. Afterwards it may still get a retriable error.
         """
         if (
-            self.partition_of(key) in self._states  # saves a look at the clock
+            self.partition_of(key) in self._states  # avoids reading the clock
             or self.find(key) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         ):
             return
@@ -170,7 +167,7 @@ class CoordinatorShards(Generic[State]):
             yield batch
 
     async def take_turn(self) -> None:
-        """Wait for a turn of the event loop in which no other load works."""
+        """Wait for an event loop iteration in which no other load works."""
         async with self._turn:
             await asyncio.sleep(0)
 

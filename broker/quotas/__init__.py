@@ -1,1 +1,1 @@
-"""Quotas of clients: rates, whom a quota is for, and for how long a client has to wait."""
+"""Client quotas: rates, entities, and throttle times."""

@@ -1,14 +1,8 @@
-"""Count what clients use of their quotas on this broker, and say how long they have to wait.
+"""Measure quota usage of clients on this broker, and compute throttle times. Pure: times are
+milliseconds. Costs about 1 us for a tracked client, whatever the number of quotas.
 
-As in Kafka each broker counts for itself, so that a client of three brokers may use three times its
-quota. Only clients with a quota are counted. The controller counts partitions that are created and
-deleted, for all brokers, and tells how long the client has to wait.
-Invariants: a change of quotas keeps what was counted. At most `CLIENTS_MAX` clients are remembered:
-the one that was idle longest is forgotten first, and every one after `IDLE_MS`. A forgotten client
-begins with an unused quota.
-Pure: times are milliseconds that the caller gives.
-Budget: about 1 us for a client that is remembered, whatever the number of quotas.
-Source: Kafka `ClientQuotaManager`, `ClientRequestQuotaManager`.
+As in Kafka, each broker counts separately, except for partition mutations, which the controller
+counts.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,16 +24,16 @@ from penstock.controller.metadata.quotas import (
 )
 
 CLIENTS_MAX: Final = 10_000
-"""Pairs of user and client id; each takes about 6 KB if all its quotas are its own."""
+"""Pairs of user and client id; each takes about 6 KB if it has its own quotas."""
 IDLE_MS: Final = 3_600_000
 """As in Kafka."""
 _FRESH_MS: Final = 1_000
-"""How much the order of the idle clients may be off, to keep the hot path short."""
+"""How inaccurate the order of idle clients may be, to keep the hot path short."""
 PERCENT_PER_S: Final = 100.0
 
 
 class _Meter:
-    """What those who share a quota have used. It lives as long as one of them is remembered."""
+    """The usage of all clients that share a quota. It exists as long as one of them is tracked."""
 
     __slots__ = ("__weakref__", "use")
 
@@ -59,7 +53,7 @@ class Limit:
 
 
 class Client:
-    """A user with a client id, and the quotas that count for them."""
+    """A user with a client id, and the quotas that apply to them."""
 
     __slots__ = (
         "consumer",
@@ -84,32 +78,35 @@ class Client:
 
 @dataclass(slots=True)
 class Throttles:
-    """How often clients had to wait because of one quota, and how long."""
+    """How often, and how long, clients were throttled because of one quota."""
 
     count: int = 0
     total_ms: int = 0
 
 
 class ClientQuotas:
-    """The quotas of users and clients on one broker."""
+    """The quotas of users and clients on one broker. Only clients with a quota are tracked, at most
+    `CLIENTS_MAX`: the longest idle one is dropped first, and every one after `IDLE_MS`; it then
+    begins with an unused quota. Changes of quotas keep the measured usage.
+    """
 
     def __init__(self, window: Window) -> None:
         self.is_active = False
-        """Whether there is a quota of any user or client."""
+        """Whether any user or client has a quota."""
         self.window = window
         self.throttles = {key: Throttles() for key in CLIENT_QUOTAS}
         self._quotas: dict[str, dict[Scope, float]] = {key: {} for key in CLIENT_QUOTAS}
         self._generation = 0
         self._clients: dict[tuple[str, str], Client] = {}
-        """The one that was used last is the last, within `_FRESH_MS`."""
+        """In order of last use, within `_FRESH_MS`."""
         self._rates: WeakValueDictionary[tuple[str, Scope], _Meter] = WeakValueDictionary()
 
     def __len__(self) -> int:
-        """Return the number of clients that are remembered."""
+        """Return the number of tracked clients."""
         return len(self._clients)
 
     def reset(self, image: QuotasImage) -> None:
-        """Take all quotas."""
+        """Replace all quotas."""
         for quotas in self._quotas.values():
             quotas.clear()
         for entity, values in image.items():
@@ -117,7 +114,7 @@ class ClientQuotas:
         self._changed()
 
     def change(self, image: QuotasImage, entities: set[Entity]) -> None:
-        """Take the quotas of the entities that changed."""
+        """Apply the quotas of the changed entities."""
         for entity in entities:
             self._set(entity, image.of(entity))
         self._changed()
@@ -139,7 +136,7 @@ class ClientQuotas:
             self._clients.clear()
 
     def client(self, user: str, client_id: str, now_ms: float) -> Client:
-        """Return what is known of a client, with its quotas as they are now."""
+        """Return the state of a client, with its current quotas."""
         name = user, client_id
         client = self._clients.get(name)
         if client is None:
@@ -153,7 +150,7 @@ class ClientQuotas:
         return client
 
     def _make_room(self, now_ms: float) -> None:
-        """Forget at most two clients, so that more are forgotten than come."""
+        """Drop at most two clients, so that more are dropped than added."""
         for name in list(islice(self._clients, 2)):
             is_idle = now_ms - self._clients[name].used_ms >= IDLE_MS
             if not is_idle and len(self._clients) < CLIENTS_MAX:
@@ -182,11 +179,10 @@ class ClientQuotas:
 
 
 class RequestQuota:
-    """What one request uses of the quotas of its client. It begins when the broker begins to work
-    on the request.
+    """The usage of one request. Time counts from when the broker begins to work on it.
 
-    Call the methods that fit the request, then `settle` once the answer is known; `produced` and
-    `fetched` settle it themselves. The longest wait counts.
+    Call the methods that fit the request, then `settle` once the response is known; `produced` and
+    `fetched` settle it themselves. The longest throttle time counts.
     """
 
     __slots__ = (
@@ -196,7 +192,7 @@ class RequestQuota:
         "_clock",
         "_is_settled",
         "_is_working",
-        "_key",  # set with a wait
+        "_key",  # set with a throttle time
         "_quotas",
         "throttle_ms",
     )
@@ -208,8 +204,8 @@ class RequestQuota:
         clock: Callable[[], float],
         busy_clock: Callable[[], float],
     ) -> None:
-        """clock: seconds. busy_clock: seconds of a clock that is fine enough for the time that the
-        broker works on one request.
+        """clock: seconds. busy_clock: seconds of a clock that is precise enough for the work on one
+        request.
         """
         self._quotas = quotas
         self._client = client
@@ -219,29 +215,29 @@ class RequestQuota:
         self._is_working = True
         self.throttle_ms = 0
         self._busy_s = -busy_clock()
-        """While the broker works on the request, less the time at which it began."""
+        """While the broker works on the request, minus the time at which it began."""
 
     # --- time -------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Note that the broker works on the request again."""
+        """Record that the broker works on the request again."""
         if not self._is_working:
             self._is_working = True
             self._busy_s -= self._busy_clock()
 
     def leave(self) -> None:
-        """Note that the broker turns to other work."""
+        """Record that the broker turns to other work."""
         if self._is_working:
             self._is_working = False
             self._busy_s += self._busy_clock()
 
     def worked(self, seconds: float) -> None:
-        """Note that a thread has worked on the request for so long."""
+        """Record that a thread has worked on the request for this long."""
         self._busy_s += seconds
 
     def settle(self) -> int:
-        """Count the time of the request and return how long its connection has to wait, in
-        milliseconds. Only the first call counts anything.
+        """Count the time of the request and return its throttle time in milliseconds. Only the
+        first call counts anything.
         """
         if not self._is_settled:
             self._settle(self._clock() * 1_000)
@@ -254,7 +250,7 @@ class RequestQuota:
             busy_s = self._busy_s + self._busy_clock() if self._is_working else self._busy_s
             wait_ms = limit.use.add(busy_s * PERCENT_PER_S, limit.bound, now_ms)
             if wait_ms:
-                # As in Kafka: the time of a request is no fault of its client alone.
+                # As in Kafka: the client alone does not determine the time of a request.
                 self._wait(REQUEST_PERCENTAGE, min(wait_ms, self._quotas.window.size_ms))
         if self.throttle_ms:
             throttles = self._quotas.throttles[self._key]
@@ -264,8 +260,8 @@ class RequestQuota:
     # --- bytes ------------------------------------------------------------------------------------
 
     def produced(self, size_bytes: int, *, is_answered: bool = True) -> int:
-        """Count a Produce request and return how long its connection has to wait. The time of one
-        that gets no answer does not count, as in Kafka.
+        """Count a Produce request and return its throttle time. The time of a request without a
+        response does not count, as in Kafka.
         """
         now_ms = self._clock() * 1_000
         limit = self._client.producer
@@ -277,8 +273,8 @@ class RequestQuota:
         return self.throttle_ms
 
     def fetch_bytes_max(self, wanted_bytes: int) -> int:
-        """Return how many bytes an answer may have: more than the window holds would always have to
-        wait.
+        """Return how many bytes a response may have: more than the window allows would always be
+        throttled.
         """
         limit = self._client.consumer
         if limit is None:
@@ -287,8 +283,8 @@ class RequestQuota:
         return min(wanted_bytes, int(limit.bound * (window.samples - 1) * window.size_ms / 1_000))
 
     def fetched(self, size_bytes: int) -> int:
-        """Count an answer with records, and the time so far. Returns how long the client has to
-        wait; if it has to, it gets no records, and they do not count.
+        """Count a response with records, and the time so far. Returns the throttle time; if it is
+        not 0, the client gets no records, and they do not count.
         """
         self.sent(size_bytes)
         throttle_ms = self.settle()
@@ -298,7 +294,7 @@ class RequestQuota:
         return throttle_ms
 
     def sent(self, size_bytes: int) -> None:
-        """Count records that the client gets even if it has to wait: a share group has locked them
+        """Count records that the client gets even if it is throttled: a share group has locked them
         for it.
         """
         limit = self._client.consumer
@@ -306,14 +302,14 @@ class RequestQuota:
             wait_ms = limit.use.add(size_bytes, limit.bound, self._clock() * 1_000)
             self._wait(CONSUMER_BYTE_RATE, wait_ms)
 
-    # --- changes by the controller ----------------------------------------------------------------
+    # --- controller mutations -----------------------------------------------------------------
 
     @property
     def has_mutation_rate(self) -> bool:
         return self._client.has_mutation_rate
 
     def changed(self, wait_ms: int) -> None:
-        """Note how long the client has to wait by the controller's count."""
+        """Record the throttle time computed by the controller."""
         self._wait(CONTROLLER_MUTATION_RATE, wait_ms)
 
     def _wait(self, key: str, wait_ms: int) -> None:

@@ -1,13 +1,5 @@
-"""Decide which new connections a broker takes, and when.
-
-A listener that has no room, or takes connections too fast, takes none for a while: they wait in
-order. An address that connects too fast, or has too many connections, is refused. As in Kafka, the
-listener of the brokers may exceed the limit of all connections if there is another listener, which
-then loses the connection that was idle longest.
-Invariants: a connection that entered leaves once. Rates are kept of at most `ADDRESSES_MAX`
-addresses with a quota: the one that was idle longest is forgotten first.
-Pure: times are milliseconds that the caller gives. Budget: O(1) for a connection.
-Source: Kafka `ConnectionQuotas`; KIP-402, KIP-612.
+"""Decide which new connections a broker accepts, and when, like Kafka's `ConnectionQuotas`
+(KIP-402, KIP-612). Pure: times are milliseconds. O(1) per connection.
 """
 
 from collections import Counter
@@ -25,7 +17,7 @@ UNLIMITED: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
-    """Limits of all listeners together, or of one. creation_rate: in a second."""
+    """Limits of all listeners together, or of one. creation_rate: per second."""
 
     connections: int = UNLIMITED
     creation_rate: int = UNLIMITED
@@ -33,8 +25,8 @@ class ListenerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """protected: the listener of the brokers; empty if there is no other one. unauthenticated: how
-    many connections of each listener may be in TLS handshakes or SASL.
+    """protected: the listener of the brokers; empty if there is no other one. unauthenticated:
+    maximum connections of each listener in TLS handshakes or SASL.
     """
 
     broker: ListenerLimits = ListenerLimits()
@@ -53,7 +45,7 @@ _UNLIMITED: Final = ListenerLimits()
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a connection is closed, and after how long. Waiting keeps a client from trying again
+    """Why a connection is closed, and after how long. The delay keeps a client from retrying
     immediately.
     """
 
@@ -62,7 +54,14 @@ class Refusal:
 
 
 class Connections:
-    """The connections of one broker."""
+    """The connections of one broker.
+
+    A listener that is full, or exceeds its rate, accepts none for a while: they wait in order.
+    Connections of an address that connects too fast, or has too many, are rejected. As in Kafka,
+    the listener of the brokers may exceed the total limit if there is another listener, which then
+    loses the connection that was idle longest. Rates are tracked for at most `ADDRESSES_MAX`
+    addresses with a quota.
+    """
 
     def __init__(self, window: Window) -> None:
         self.settings = ConnectionSettings()
@@ -75,17 +74,17 @@ class Connections:
         self._address_quotas: Mapping[str, float] = {}
         self._default_address_quota: float | None = None
         self._address_rates: dict[str, Rate] = {}
-        """The one that was used last is the last."""
+        """In order of last use."""
 
     def set_address_quotas(self, by_address: Mapping[str, float], default: float | None) -> None:
-        """Set how many connections in a second an address may make; None: any number."""
+        """Set how many connections per second an address may create; None: unlimited."""
         self._address_quotas = by_address
         self._default_address_quota = default
 
     # --- listeners --------------------------------------------------------------------------------
 
     def arrived(self, listener: str, now_ms: int) -> int:
-        """Count a new connection and return how long its listener takes none, in milliseconds: at
+        """Count a new connection and return how long its listener accepts none, in milliseconds: at
         most one sample.
         """
         settings = self.settings
@@ -110,18 +109,18 @@ class Connections:
         )
 
     def has_room_of_its_own(self, listener: str) -> bool:
-        """Return whether the listener has fewer connections than its own limit."""
+        """Return whether the listener is below its own limit."""
         return self._by_listener[listener] < self.settings.of(listener).connections
 
     @property
     def is_over(self) -> bool:
-        """Return whether a connection has to be closed for one of the brokers."""
+        """Return whether a connection must be closed for one of the brokers."""
         return self.total_count > self.settings.broker.connections
 
     # --- addresses --------------------------------------------------------------------------------
 
     def enter(self, listener: str, address: str, now_ms: int) -> Refusal | None:
-        """Take a connection, or return why not."""
+        """Accept a connection, or return why not."""
         refusal = self._refusal_by_rate(address, now_ms)
         if refusal is not None:
             return refusal

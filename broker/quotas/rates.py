@@ -1,9 +1,7 @@
-"""Measure what a client uses: a rate over sampled windows.
+"""Measure a rate over sampled windows, with Kafka's arithmetic, so that clients are throttled as
+long as there (KIP-13). Pure: times are milliseconds and never decrease.
 
-The arithmetic is Kafka's, so that a client waits as long as it would there. Pure: times are
-milliseconds that the caller gives, and never go back.
-Budget: O(1) for a value in the window of the one before, O(samples) when a window begins or ends.
-Source: Kafka `Rate`, `SampledStat`, `WindowedSum`, `QuotaUtils`; KIP-13.
+O(1) for a value in the window of the previous one, O(samples) when a window begins or ends.
 """
 
 from dataclasses import dataclass
@@ -36,11 +34,11 @@ class _Sample:
 
 
 class Rate:
-    """The sum of what was recorded in the window, by the second.
+    """The sum of the values recorded in the window, per second.
 
     There is one sample more than the window has: a sample that began before the window counts until
-    its last value is older than the window. Samples that do not exist yet count as empty ones, so
-    that the first request of a client is not taken for a high rate.
+    its last value is older than the window. Missing samples count as empty, so that the first
+    request of a client does not result in a high rate.
     """
 
     __slots__ = (
@@ -57,7 +55,7 @@ class Rate:
     def __init__(self, window: Window, now_ms: float) -> None:
         self._window = window
         self._shortest_s = max(window.samples - 1, 0.001) * window.size_ms / 1_000
-        """No rate is measured over less."""
+        """Minimum duration over which a rate is measured."""
         self._samples = [_Sample(now_ms)]
         self._current = self._samples[0]
         self._at = 0
@@ -67,8 +65,8 @@ class Rate:
         """When the current sample is complete, or one leaves the window."""
 
     def add(self, value: float, bound: float, now_ms: float) -> int:
-        """Record a value and return for how long nothing may be recorded for the rate to fall to
-        `bound`, as `throttle_ms`.
+        """Record a value and return the time until the rate has fallen to `bound`, like
+        `throttle_ms`.
         """
         if now_ms >= self._next_ms:
             self._advance(now_ms)
@@ -79,18 +77,18 @@ class Rate:
         return 0 if total <= bound * self._shortest_s else self.throttle_ms(bound, now_ms)
 
     def record(self, value: float, now_ms: float) -> None:
-        """Record a value; a negative one takes it back."""
+        """Record a value; a negative one reverts it."""
         self.add(value, float("inf"), now_ms)
 
     def measure(self, now_ms: float) -> float:
-        """Return the rate in a second."""
+        """Return the rate per second."""
         if now_ms >= self._next_ms:
             self._settle(now_ms)
         return self._sum * 1_000 / self._elapsed_ms(now_ms)
 
     def throttle_ms(self, bound: float, now_ms: float) -> int:
-        """Return the share by which the rate is too high, of the time over which it was measured.
-        0 if it is not too high.
+        """Return the time over which the rate was measured times the relative excess; 0 if the rate
+        is within the bound.
         """
         rate = self.measure(now_ms)
         if rate <= bound:
@@ -99,8 +97,8 @@ class Rate:
         return round(min(wait_ms, THROTTLE_MS_MAX))
 
     def _elapsed_ms(self, now_ms: float) -> float:
-        """Return the time over which the rate is measured: since the oldest sample began, and the
-        samples that do not exist.
+        """Return the time over which the rate is measured: since the oldest sample began, plus
+        missing samples.
         """
         size_ms = self._window.size_ms
         elapsed_ms = now_ms - self._oldest_ms
@@ -110,8 +108,8 @@ class Rate:
         return max(elapsed_ms, 1)
 
     def _advance(self, now_ms: float) -> None:
-        """Begin a sample if the current one is complete, in the place of the oldest one if there
-        are enough.
+        """Begin a sample if the current one is complete, replacing the oldest one if there are
+        enough.
         """
         if now_ms - self._current.start_ms >= self._window.size_ms:
             self._at = (self._at + 1) % (self._window.samples + 1)
@@ -122,7 +120,7 @@ class Rate:
         self._settle(now_ms)
 
     def _settle(self, now_ms: float) -> None:
-        """Forget samples that have left the window, and note what the others add up to."""
+        """Drop samples that have left the window, and update the sum of the others."""
         whole_ms = self._window.whole_ms
         for sample in self._samples:
             if now_ms - sample.last_ms >= whole_ms:
