@@ -23,9 +23,7 @@ class S3Config:
     need it.
     """
     access_key: str | None = None
-    """Credentials that are None come from the default chain: environment, files, web identity,
-    instance role.
-    """
+    """Credentials that are None come from the environment, a profile or a role."""
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     sse: str | None = None

@@ -78,6 +78,10 @@ class AccessDenied(ObjectStoreError):
         self.cause = cause
 
 
+class SignInFailed(ObjectStoreError):
+    """There are no credentials for the store. Nothing was sent."""
+
+
 class TlsFailed(ObjectStoreError):
     """No TLS connection to the store: its certificate is not trusted, for example. Nothing was
     sent.

@@ -21,6 +21,7 @@ from penstock.objectstore.body import join_body
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.errors import InvalidKey, ObjectStoreError, RangeNotSatisfiable
 from penstock.objectstore.keys import check_key
+from penstock.objectstore.metered import StoreMeter
 from penstock.objectstore.ports import (
     DELETE_BATCH_COUNT,
     LIST_PAGE_COUNT,
@@ -28,7 +29,7 @@ from penstock.objectstore.ports import (
     ObjectInfo,
     ObjectTail,
 )
-from penstock.objectstore.s3_credentials import ca_bundle, credentials, region
+from penstock.objectstore.s3_credentials import AwsSettings
 from penstock.objectstore.s3_errors import CLIENT_ERRORS, ignores_ranges, is_range_error, translate
 from penstock.objectstore.s3_exit import until_exit
 
@@ -55,14 +56,16 @@ class S3Store:
     AccessDenied and BucketNotFound.
     """
 
-    def __init__(self, config: S3Config) -> None:
-        """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`.
+    def __init__(self, config: S3Config, meter: StoreMeter | None = None) -> None:
+        """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`. meter:
+        counts each sign-in.
 
         Raises InvalidStoreConfig for a profile or a CA bundle that cannot be used.
         """
         self._config = config
+        aws = AwsSettings(config, meter)
         self._client: Any = Client(
-            config.bucket, client_options=_client_options(config), **_options(config)
+            config.bucket, client_options=_client_options(config, aws), **_options(config, aws)
         )
         self._connections = asyncio.Semaphore(config.connections_max)
 
@@ -207,23 +210,23 @@ class _TailRefused(Exception):
     """The store answered a suffix range with the whole object."""
 
 
-def _options(config: S3Config) -> dict[str, Any]:
+def _options(config: S3Config, aws: AwsSettings) -> dict[str, Any]:
     given = {
         "endpoint": config.endpoint,
-        "region": config.region or region(),
+        "region": aws.region,
         "virtual_hosted_style_request": not config.path_style,
         "unsigned_payload": True,
         "checksum_algorithm": "CRC64NVME",
         "server_side_encryption": config.sse,
         "sse_kms_key_id": config.sse_kms_key_id,
         "sse_bucket_key_enabled": config.sse_bucket_key,
-        "credential_provider": credentials(config),
+        "credential_provider": aws.credentials,
         "retry_config": _ONCE,
     }
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _client_options(config: S3Config) -> Any:  # noqa: ANN401 (obstore's dict, built by name)
+def _client_options(config: S3Config, aws: AwsSettings) -> Any:  # noqa: ANN401 (obstore's dict, built by name)
     options: dict[str, Any] = {
         "allow_http": True,
         "connect_timeout": timedelta(milliseconds=config.connect_timeout_ms),
@@ -231,8 +234,8 @@ def _client_options(config: S3Config) -> Any:  # noqa: ANN401 (obstore's dict, b
         "timeout": timedelta(milliseconds=config.deadline_ms),
         "pool_max_idle_per_host": str(config.connections_max),
     }
-    if (certificates := ca_bundle()) is not None:
-        options["root_certificate"] = certificates
+    if aws.certificates is not None:
+        options["root_certificate"] = aws.certificates
     return options
 
 

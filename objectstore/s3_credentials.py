@@ -1,77 +1,88 @@
 """Find what AWS's own tools find on a machine: credentials, region and CA certificates.
 
-Invariant: the store URL comes first, then the environment, then the profile (AWS_PROFILE, else
-`default`) of the files of AWS. Web identity, containers and the role of the machine are left to the
-client, which also renews them. SSO and credential_process are programs of the AWS CLI, and not run.
-Source: AWS SDKs and Tools Reference Guide, "shared config and credentials files".
+Invariant: the store URL comes first, then keys of the environment, then everything that botocore
+supports: profiles, SSO, assumed roles, processes, web identity, containers and EC2. botocore is not
+imported for keys of the URL or the environment: it uses 12 to 20 MB.
 """
 
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from configparser import ConfigParser
-from configparser import Error as ParserError
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.errors import InvalidStoreConfig
+from penstock.objectstore.metered import StoreMeter
+from penstock.objectstore.s3_renewal import RenewedKeys, SignedIn
 
-_ROLES: Final = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-_OF_PROGRAMS: Final = ("sso_session", "sso_start_url", "credential_process", "role_arn")
-
-
-def credentials(
-    config: S3Config, environ: Mapping[str, str] = os.environ
-) -> Callable[[], dict[str, Any]] | None:
-    """Return what gives the client its credentials, or None where it finds them itself.
-
-    Raises InvalidStoreConfig for a profile that is missing or has no keys.
-    """
-    if config.access_key is not None:
-        return _keys(config.access_key, config.secret_key, config.session_token)
-    if "AWS_ACCESS_KEY_ID" in environ:
-        return None
-    name = environ.get("AWS_PROFILE")
-    if name is None and any(role in environ for role in _ROLES):
-        return None
-    profile = _profile(environ)
-    if "aws_access_key_id" in profile:
-        return _keys(
-            profile["aws_access_key_id"],
-            profile.get("aws_secret_access_key"),
-            profile.get("aws_session_token"),
-        )
-    if name is None and not any(option in profile for option in _OF_PROGRAMS):
-        return None
-    shown = name or "default"
-    why = "is not in the files of AWS" if not profile else "has no aws_access_key_id"
-    raise InvalidStoreConfig(
-        f"profile {shown!r} {why}. Penstock reads keys from profiles and does not sign in: export"
-        f" the credentials (aws configure export-credentials --profile {shown} --format env), or"
-        " unset AWS_PROFILE to use the role of the machine"
-    )
+_KEY: Final = "AWS_ACCESS_KEY_ID"
+_SECRET: Final = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 (a name)
+_REGION: Final = "AWS_DEFAULT_REGION"
 
 
-def region(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the region of the environment or the profile; None leaves the client's default,
-    us-east-1.
-    """
-    return (
-        environ.get("AWS_REGION")
-        or environ.get("AWS_DEFAULT_REGION")
-        or _profile(environ).get("region")
-    )
+class AwsSettings:
+    """What the environment and the files of AWS add to a store URL."""
+
+    def __init__(self, config: S3Config, meter: StoreMeter | None = None) -> None:
+        """meter: counts each sign-in. Raises InvalidStoreConfig for a profile, a key or a CA bundle
+        that cannot be used.
+        """
+        environ = os.environ
+        is_url, is_environment = config.access_key is not None, bool(environ.get(_KEY))
+        self.region = config.region or environ.get("AWS_REGION") or environ.get(_REGION)
+        """None leaves the default of the client, us-east-1."""
+        ca_file = environ.get("AWS_CA_BUNDLE")
+        self.credentials: Callable[[], Any] | None = None
+        """What gives the client its keys; None: it reads them from the environment."""
+        if is_url:
+            self.credentials = _keys(config)
+        elif is_environment and not environ.get(_SECRET):
+            raise InvalidStoreConfig(
+                f"{_KEY} is set, but {_SECRET} is not. Set both, or unset {_KEY} to use a profile"
+                " or a role"
+            )
+        if not (is_url or is_environment) or (self.region is None and _has_profiles(environ)):
+            open_session, sign_in = _botocore()
+            session = open_session(self.region)
+            self.region = session.get_config_variable("region")
+            ca_file = session.get_config_variable("ca_bundle")
+            if not (is_url or is_environment):
+                self.credentials = RenewedKeys(
+                    partial(sign_in, self.region), meter, wait_s=config.deadline_ms / 1_000
+                )
+        self.certificates = _certificates(ca_file) if ca_file else None
+        """PEM; trusted in addition to those of the system."""
 
 
-def ca_bundle(environ: Mapping[str, str] = os.environ) -> bytes | None:
-    """Return the certificates of AWS_CA_BUNDLE (PEM), which are trusted beside those of the system.
+def _botocore() -> tuple[Callable[..., Any], Callable[..., SignedIn]]:
+    try:
+        from penstock.objectstore.s3_sign_in import open_session, sign_in
+    except ModuleNotFoundError as error:  # Penstock alone was sent to a Spark executor
+        raise InvalidStoreConfig(
+            f"AWS profiles and roles need the package {error.name}, which is missing: pip install"
+            f" botocore, or set {_KEY} and {_SECRET}"
+        ) from None
+    return open_session, sign_in
 
-    Raises InvalidStoreConfig if the file cannot be read, or has no certificates.
-    """
-    path = environ.get("AWS_CA_BUNDLE")
-    if not path:
-        return None
+
+def _keys(config: S3Config) -> Callable[[], dict[str, Any]]:
+    found = {
+        "access_key_id": config.access_key,
+        "secret_access_key": config.secret_key or "",
+        "token": config.session_token,
+        "expires_at": None,
+    }
+    return lambda: found
+
+
+def _has_profiles(environ: Mapping[str, str]) -> bool:
+    file = environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
+    return Path(file).expanduser().exists()
+
+
+def _certificates(path: str) -> bytes:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
         return Path(path).read_bytes()
@@ -82,34 +93,3 @@ def ca_bundle(environ: Mapping[str, str] = os.environ) -> bytes | None:
     raise InvalidStoreConfig(
         f"AWS_CA_BUNDLE names {path!r}, which {fault}. It must be a file of certificates (PEM)"
     )
-
-
-def _keys(
-    access_key: str, secret_key: str | None, token: str | None
-) -> Callable[[], dict[str, Any]]:
-    found = {
-        "access_key_id": access_key,
-        "secret_access_key": secret_key or "",
-        "token": token,
-        "expires_at": None,
-    }
-    return lambda: found
-
-
-def _profile(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the profile from both files; those of the credentials file win."""
-    name = environ.get("AWS_PROFILE") or "default"
-    home = Path(environ.get("HOME") or "~").expanduser() / ".aws"
-    config = environ.get("AWS_CONFIG_FILE") or str(home / "config")
-    shared = environ.get("AWS_SHARED_CREDENTIALS_FILE") or str(home / "credentials")
-    section = name if name == "default" else f"profile {name}"
-    return _section(config, section) | _section(shared, name)
-
-
-def _section(path: str, section: str) -> dict[str, str]:
-    parser = ConfigParser(interpolation=None, default_section="")
-    try:
-        parser.read(Path(path).expanduser(), encoding="utf-8")
-    except (ParserError, OSError, UnicodeDecodeError) as error:
-        raise InvalidStoreConfig(f"{path} is no file of AWS profiles: {error}") from None
-    return dict(parser[section]) if parser.has_section(section) else {}

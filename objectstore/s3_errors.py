@@ -23,6 +23,7 @@ from penstock.objectstore.errors import (
     ObjectNotFound,
     ObjectStoreError,
     PreconditionFailed,
+    SignInFailed,
     Throttled,
     TlsFailed,
     Unavailable,
@@ -39,12 +40,13 @@ _MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
 _DELETION: Final = re.compile(
     r"DeleteObjects request failed for key (.*?): (.*) \(code: (\w+)\)", re.DOTALL
 )
+_PROVIDER: Final = re.compile(r"External \w+ credential provider: (\w+): (.*)", re.DOTALL)
+"""An exception of our own credential provider, and its text."""
 _QUOTED: Final = re.compile(r'"([^"]+)"')
 _NAME: Final = re.compile(r"\b[A-Z]\w+")
 _DELETE_STATUS: Final = {"AccessDenied": 403, "NoSuchBucket": 404}
 """HTTP statuses of codes: failures of single keys come inside a 200."""
 
-_ROLE_ADDRESSES: Final = ("169.254.169.254", "169.254.170.2")
 _THROTTLED_CODES: Final = frozenset(
     {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "TooManyRequests"}
 )
@@ -58,6 +60,8 @@ _RETRIABLE_4XX_CODES: Final = frozenset(
         "ExistingObjectIsDirectory",
     }
 )
+_TOKEN_CODES: Final = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
+"""Codes of 400 for the session token of keys."""
 _CONFLICT_CODES: Final = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 
 
@@ -70,9 +74,10 @@ def translate(error: Exception, operation: str, store: S3Config, key: str) -> Ob
         failed, message, code = deletion.groups()
         status = _DELETE_STATUS.get(code, 500)
         return from_answer(status, code, message, operation=operation, store=store, key=failed)
-    if any(address in text for address in _ROLE_ADDRESSES):
-        cause = f"no credentials in URL, environment or files, and the machine has no role: {text}"
-        return Unavailable(operation, key, cause)
+    if (provider := _PROVIDER.search(text)) is not None:
+        name, cause = provider.groups()
+        failed = name == SignInFailed.__name__
+        return SignInFailed(cause) if failed else Unavailable(operation, key, cause)
     if (answer := _STATUS.search(text)) is not None:
         code, message = _CODE.search(text), _MESSAGE.search(text)
         return from_answer(
@@ -118,7 +123,7 @@ def from_answer(
         return Throttled(operation, key)
     if (status >= 500 and status != 501) or code in _RETRIABLE_4XX_CODES:
         return Unavailable(operation, key, cause)
-    if status in {401, 403}:
+    if status in {401, 403} or code in _TOKEN_CODES:
         return AccessDenied(operation, key, cause)
     if operation == "list" and status == 404:
         # A LIST names no object: a store that walks a directory (versitygw) found one that was

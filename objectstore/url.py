@@ -100,7 +100,7 @@ def open_store(
         return _metered(DirectoryStore(config.directory), meter)
     from penstock.objectstore.s3 import S3Store
 
-    s3 = _metered(S3Store(_with_local_defaults(config, environ)), meter)
+    s3 = _metered(S3Store(_with_local_defaults(config, environ), meter), meter)
     retrying = RetryingStore(s3, RetryPolicy(deadline_ms=config.deadline_ms))
     return PrefixedStore(retrying, config.prefix) if config.prefix else retrying
 

@@ -72,7 +72,8 @@ STORE_REQUESTS: Final = _of_any(
     "counter",
     "penstock_store_requests_total",
     "Requests to the object store, including retries. cancelled: cancelled by the node, at"
-    " a deadline or because a hedged request won.",
+    " a deadline or because a hedged request won. sign_in: attempts to get AWS credentials from"
+    " a profile or a role.",
     "operation",
     "outcome",
 )

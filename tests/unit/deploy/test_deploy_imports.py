@@ -14,6 +14,7 @@ LEAN = {
     "moto",
     "flask",
     "boto3",
+    "botocore",
     "pandas",
     "kafka",
 }

@@ -32,7 +32,6 @@ from penstock.objectstore.errors import (
 from penstock.objectstore.ports import LIST_PAGE_COUNT, ObjectStore
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
 from penstock.objectstore.s3 import S3Store
-from penstock.objectstore.s3_credentials import credentials, region
 from penstock.objectstore.url import open_store
 from tests.support.certs import Authority, CertFiles
 from tests.support.ports import free_port
@@ -368,38 +367,6 @@ uvloop.run(main())
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
         )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-ENVIRON = {"HOME": "/nowhere"}
-
-
-def test_keys_come_from_the_url_the_environment_and_the_profile(tmp_path: Path) -> None:
-    shared, config = tmp_path / "credentials", tmp_path / "config"
-    shared.write_text("[work]\naws_access_key_id = A\naws_secret_access_key = S%x\n")
-    config.write_text("[profile work]\nregion = eu-1\n[profile sso]\nsso_session = s\n")
-    files = {
-        "AWS_SHARED_CREDENTIALS_FILE": str(shared),
-        "AWS_CONFIG_FILE": str(config),
-        "AWS_PROFILE": "work",
-    }
-    bucket = S3Config(bucket="bucket")
-    found = credentials(bucket, files)
-    assert found is not None
-    keys = {"access_key_id": "A", "secret_access_key": "S%x", "token": None, "expires_at": None}
-    assert found() == keys
-    assert region(files) == "eu-1"
-    assert region(files | {"AWS_DEFAULT_REGION": "us-9"}) == "us-9"
-    in_url = credentials(replace(bucket, access_key="U", secret_key="V"), files)
-    assert in_url is not None
-    assert in_url()["access_key_id"] == "U"
-    assert credentials(bucket, files | {"AWS_ACCESS_KEY_ID": "E"}) is None
-    assert credentials(bucket, ENVIRON) is None
-    for name, says in (("sso", "has no aws_access_key_id"), ("none", "is not in the files")):
-        with pytest.raises(InvalidStoreConfig, match=f"'{name}' {says}.*--profile {name}"):
-            credentials(bucket, files | {"AWS_PROFILE": name})
-    shared.write_text("no section")
-    with pytest.raises(InvalidStoreConfig, match="no file of AWS profiles"):
-        credentials(bucket, files)
 
 
 async def test_keys_of_the_url_are_not_mixed_with_those_of_the_environment(
