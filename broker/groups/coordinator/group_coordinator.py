@@ -314,7 +314,8 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
-        self.admit(apis.JOIN_GROUP.key, group_id, request.member_id, connection_id)
+        sender = request.member_id or request.instance_id or ""
+        self.admit(apis.JOIN_GROUP.key, group_id, sender, connection_id)
         if group.share is not None or (group.streams is not None and group.streams.members):
             return JoinResult(
                 error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id
