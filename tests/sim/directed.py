@@ -50,8 +50,8 @@ _CLUSTERS: dict[ScriptFunction, dict[str, int]] = {}
 
 
 def in_cluster(**settings: int) -> Callable[[ScriptFunction], ScriptFunction]:
-    """Run the script in another cluster. brokers, controllers: their numbers. Further ones are
-    settings of the controllers.
+    """Run the script in another cluster. brokers, controllers, racks: their numbers. Further
+    ones are settings of the controllers.
     """
 
     def mark(script: ScriptFunction) -> ScriptFunction:
@@ -379,16 +379,14 @@ class Script:
                 offset = header.next_offset
 
     async def _fetch(self, part: Part, offset: int, *, committed: bool) -> Any:
-        request = self._fetch_request(part, offset, committed=committed)
+        request = self.fetch_request(part, offset, committed=committed)
         return await self.repeat(
             lambda: self.leader(part),
             (apis.FETCH, FETCH_VERSION, request),
             lambda response: response.responses[0].partitions[0],
         )
 
-    def _fetch_request(
-        self, part: Part, offset: int, *, committed: bool
-    ) -> wire_fetch.FetchRequest:
+    def fetch_request(self, part: Part, offset: int, *, committed: bool) -> wire_fetch.FetchRequest:
         wanted = wire_fetch.FetchPartition(
             partition=part[1], fetch_offset=offset, partition_max_bytes=1 << 20
         )
@@ -407,7 +405,7 @@ class Script:
         knows the log up to this end.
         """
         while True:
-            request = self._fetch_request(part, 0, committed=committed)
+            request = self.fetch_request(part, 0, committed=committed)
             request.rack_id = RACK
             answer = await self.ask(self.broker(node_id), apis.FETCH, FETCH_VERSION, request)
             found = answer.responses[0].partitions[0]

@@ -54,12 +54,15 @@ class Producer:
         given = await self._repeat(apis.INIT_PRODUCER_ID, _INIT_VERSION, request)
         self._take(given)
 
-    async def renew(self, timeout_ms: int = 60_000) -> None:
+    async def renew(self) -> None:
         """Take the next epoch of the same producer (KIP-360)."""
+        self._take(await self._repeat(*self.renewing()))
+
+    def renewing(self) -> tuple[Any, int, Any]:
         request = init_producer_id.InitProducerIdRequest(
-            self.name, timeout_ms, self.producer_id, self.epoch
+            self.name, 60_000, self.producer_id, self.epoch
         )
-        self._take(await self._repeat(apis.INIT_PRODUCER_ID, _INIT_VERSION, request))
+        return apis.INIT_PRODUCER_ID, _INIT_VERSION, request
 
     def _take(self, given: Any) -> None:
         self.producer_id, self.epoch = given.producer_id, given.producer_epoch
@@ -67,6 +70,16 @@ class Producer:
 
     async def add(self, *parts: Part) -> None:
         """Add partitions of one topic, as version 1 does."""
+
+        def worst(response: Any) -> Any:
+            found = response.results_by_topic_v3_and_below[0].results_by_partition
+            return max(found, key=lambda item: item.partition_error_code)
+
+        await self._script.repeat(
+            self.coordinator, self.adding(*parts), worst, field="partition_error_code"
+        )
+
+    def adding(self, *parts: Part) -> tuple[Any, int, Any]:
         topic = add_partitions_to_txn.AddPartitionsToTxnTopic(
             parts[0][0], [index for _, index in parts]
         )
@@ -76,17 +89,7 @@ class Producer:
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=[topic],
         )
-
-        def worst(response: Any) -> Any:
-            found = response.results_by_topic_v3_and_below[0].results_by_partition
-            return max(found, key=lambda item: item.partition_error_code)
-
-        await self._script.repeat(
-            self.coordinator,
-            (apis.ADD_PARTITIONS_TO_TXN, _ADD_VERSION, request),
-            worst,
-            field="partition_error_code",
-        )
+        return apis.ADD_PARTITIONS_TO_TXN, _ADD_VERSION, request
 
     async def write(self, part: Part, *pairs: tuple[bytes, bytes | None]) -> int:
         """Append a batch in the transaction. Return its base offset."""

@@ -1,15 +1,28 @@
-"""Planted bugs: late requests of group members and of coordinators are carried out."""
+"""Planted bugs: late requests of all kinds are carried out, and those of two starts of a static
+member, two versions of transactions and two racks are mixed up.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 from penstock.broker.coordination.connection_order import ConnectionOrder
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.broker.groups.classic.embedded import decode_assignment
+from penstock.broker.groups.classic.group import ClassicGroup
 from penstock.broker.groups.consumer import classic_members
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.coordinator import janitor
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.partitions.sessions import ShareSessions
 from penstock.broker.groups.share.partitions.window import ShareWindow
 from penstock.broker.groups.share.state import combining
 from penstock.broker.groups.share.state.machine import ShareStates
+from penstock.broker.handlers import fetch_call, topics
+from penstock.broker.handlers.fetch_sessions import FetchSessions
+from penstock.broker.transactions.coordinator import TransactionCoordinator
+from penstock.broker.transactions.machine import Transaction
+from penstock.broker.transactions.model import TransactionState
 from penstock.protocol import apis
 
 Patch = tuple[Any, str, Any]
@@ -85,6 +98,165 @@ def _upgrade_by_assignments_alone() -> list[Patch]:
     return [(classic_members, "_owned_by", owned_by)]
 
 
+def _fetch_sessions_take_any_epoch() -> list[Patch]:
+    real = FetchSessions.begin
+
+    def begin(self: FetchSessions, request: Any, version: int, now: float) -> Any:
+        session = self._sessions.get(request.session_id)
+        if session is not None and request.session_epoch > 0:
+            request.session_epoch = session.epoch
+        return real(self, request, version, now)
+
+    return [(FetchSessions, "begin", begin)]
+
+
+def _late_deletions_find_topics_by_name() -> list[Patch]:
+    real, names = topics._find, dict[UUID, str]()
+
+    def find(node: Any, name: str | None, topic_id: UUID | None, count: int) -> Any:
+        names.update((topic.topic_id, topic.name) for topic in node.image.topics)
+        if topic_id in names:
+            return real(node, names[topic_id], None, count)
+        return real(node, name, topic_id, count)
+
+    return [(topics, "_find", find)]
+
+
+def _late_additions(is_internal: bool) -> Callable[[], list[Patch]]:
+    """Carry out late additions of internal topics, as AddOffsetsToTxn adds, or of others."""
+
+    def patches() -> list[Patch]:
+        real = TransactionCoordinator.add_partitions
+
+        async def add_partitions(
+            self: TransactionCoordinator,
+            transactional_id: str,
+            producer: Any,
+            partitions: Any,
+            *,
+            connection_id: int,
+        ) -> Any:
+            added = frozenset(partitions)
+            if any((topic == OFFSETS_TOPIC) is is_internal for topic, _ in added):
+                key = (transactional_id, producer.producer_id, producer.producer_epoch)
+                connection_id = self._requests._newest.get(key, connection_id)
+            return await real(self, transactional_id, producer, added, connection_id=connection_id)
+
+        return [(TransactionCoordinator, "add_partitions", add_partitions)]
+
+    return patches
+
+
+def _late_inits_abort() -> list[Patch]:
+    """As in Kafka."""
+    real = Transaction.init_producer
+
+    def init_producer(
+        self: Transaction, timeout_ms: int, expected: Any, fresh: int | None, now_ms: int
+    ) -> Any:
+        is_open = self.current.state is TransactionState.ONGOING
+        return real(self, timeout_ms, None if is_open else expected, fresh, now_ms)
+
+    return [(Transaction, "init_producer", init_producer)]
+
+
+def _versions_of_transactions_last() -> list[Patch]:
+    """A transactional id that was used by version 2 keeps the rules of version 2."""
+    real, seen = Transaction.end, set[str]()
+
+    def end_epoch(self: Transaction, *args: Any, **options: Any) -> Any:
+        seen.add(self.current.transactional_id)
+        return real_end_epoch(self, *args, **options)
+
+    def end(self: Transaction, producer: Any, *, committed: bool, now_ms: int) -> Any:
+        if self.current.transactional_id not in seen:
+            return real(self, producer, committed=committed, now_ms=now_ms)
+        return real_end_epoch(
+            self, producer, committed=committed, fresh_producer_id=None, now_ms=now_ms
+        )
+
+    real_end_epoch = Transaction.end_epoch
+    return [(Transaction, "end", end), (Transaction, "end_epoch", end_epoch)]
+
+
+def _late_heartbeats_extend_sessions() -> list[Patch]:
+    real = ClassicGroup.heartbeat
+
+    def heartbeat(
+        self: ClassicGroup, member_id: str, instance_id: str | None, generation: int, now_ms: int
+    ) -> Any:
+        if member_id in self.members:
+            self._touch(self.members[member_id], now_ms)
+        return real(self, member_id, instance_id, generation, now_ms)
+
+    return [(ClassicGroup, "heartbeat", heartbeat)]
+
+
+def _groups_with_members_deleted() -> list[Patch]:
+    async def delete_group(self: janitor.GroupJanitor, group: Any) -> Any:
+        keys = [*group.offsets.known(), *self._commits_in_flight(group)]
+        return await self._home.append(
+            group,
+            janitor._tombstones(group, keys, with_group=True),
+            lambda: self._drop_durably(group, keys, with_group=True),
+        )
+
+    return [(janitor.GroupJanitor, "delete_group", delete_group)]
+
+
+def _late_leaves_remove_the_next_start() -> list[Patch]:
+    """LeaveGroup goes by the instance id, whatever member id it has."""
+    real = ClassicGroup.leave
+
+    def leave(self: ClassicGroup, member_id: str, instance_id: str | None, now_ms: int) -> Any:
+        return real(self, "" if instance_id else member_id, instance_id, now_ms)
+
+    return [(ClassicGroup, "leave", leave)]
+
+
+def _late_static_joins() -> list[Patch]:
+    """As in Kafka: requests without a member id have no order."""
+    real = GroupCoordinator.join
+
+    async def join(
+        self: GroupCoordinator, group_id: str, request: Any, connection_id: int | None = None
+    ) -> Any:
+        return await real(self, group_id, request, connection_id if request.member_id else None)
+
+    return [(GroupCoordinator, "join", join)]
+
+
+def _late_static_leaves() -> list[Patch]:
+    """A heartbeat goes by the instance id, whatever member id it has."""
+
+    def static(self: ConsumerGroup, instance_id: str, member_id: str) -> Any:
+        return self.members[self.static_members[instance_id]]
+
+    return [(ConsumerGroup, "static", static)]
+
+
+def _partitions_of_stopped_members_lost() -> list[Patch]:
+    """The next start of a static member begins without partitions."""
+    real = ConsumerGroup.replace_static
+
+    def replace_static(self: ConsumerGroup, old: Any, member_id: str, changes: Any) -> Any:
+        self.targets.pop(old.member_id, None)
+        return real(self, old, member_id, changes)
+
+    return [(ConsumerGroup, "replace_static", replace_static)]
+
+
+def _racks_of_brokers_ignored() -> list[Patch]:
+    def broker_in_rack(image: Any, rack: str, topic_id: UUID, partition: int) -> Any:
+        return max(node.node_id for node in image.nodes)
+
+    return [(fetch_call, "broker_in_rack", broker_in_rack)]
+
+
+def _every_rack_is_near() -> list[Patch]:
+    return [(fetch_call.FetchCall, "_is_near", property(lambda self: bool(self._rack)))]
+
+
 LATE_REQUEST_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "late_consumer_heartbeats_are_carried_out": _carried_out(apis.CONSUMER_GROUP_HEARTBEAT),
     "late_streams_heartbeats_are_carried_out": _carried_out(apis.STREAMS_GROUP_HEARTBEAT),
@@ -100,4 +272,18 @@ LATE_REQUEST_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "highest_delivery_count_wins": _highest_count_wins,
     "unstored_deliveries_forgotten": _unstored_deliveries_forgotten,
     "upgrade_by_assignments_alone": _upgrade_by_assignments_alone,
+    "fetch_sessions_take_any_epoch": _fetch_sessions_take_any_epoch,
+    "late_deletions_find_topics_by_name": _late_deletions_find_topics_by_name,
+    "late_partitions_are_added": _late_additions(is_internal=False),
+    "late_offsets_are_added": _late_additions(is_internal=True),
+    "late_inits_abort": _late_inits_abort,
+    "versions_of_transactions_last": _versions_of_transactions_last,
+    "late_heartbeats_extend_sessions": _late_heartbeats_extend_sessions,
+    "groups_with_members_deleted": _groups_with_members_deleted,
+    "late_leaves_remove_the_next_start": _late_leaves_remove_the_next_start,
+    "late_static_joins_are_carried_out": _late_static_joins,
+    "late_static_leaves_are_carried_out": _late_static_leaves,
+    "partitions_of_stopped_members_lost": _partitions_of_stopped_members_lost,
+    "racks_of_brokers_ignored": _racks_of_brokers_ignored,
+    "every_rack_is_near": _every_rack_is_near,
 }

@@ -51,6 +51,7 @@ class Limits:
     network_ms: float
     network_lossy: float
     disk_sync_ms: float
+    racks: int = 1
 
 
 def draw(rng: Random) -> Limits:
@@ -100,7 +101,7 @@ def draw(rng: Random) -> Limits:
     )
 
 
-def quick_limits(brokers: int = 2, controllers: int = 1, **settings: int) -> Limits:
+def quick_limits(brokers: int = 2, controllers: int = 1, racks: int = 1, **settings: int) -> Limits:
     """Return the limits of the product, with a quick store and network that never fail. settings:
     of the controllers.
     """
@@ -131,6 +132,7 @@ def quick_limits(brokers: int = 2, controllers: int = 1, **settings: int) -> Lim
         network_ms=1,
         network_lossy=0.0,
         disk_sync_ms=1,
+        racks=racks,
     )
 
 

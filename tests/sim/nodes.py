@@ -110,8 +110,15 @@ COORDINATOR_PARTITIONS = 2
 PRODUCE_VERSION = 11
 FETCH_VERSION = 12
 RACK = "r"
-"""Of all brokers, so that each serves what is in objects to a client that says that it is near."""
+"""Of all brokers, so that each serves what is in objects to a client that says that it is near; but
+see `rack_of`.
+"""
 DELETE_RECORDS_VERSION = 2
+
+
+def rack_of(node_id: int, racks: int) -> str:
+    """Return the rack of a broker, if brokers are in this number of racks."""
+    return RACK if racks == 1 else f"{RACK}{node_id % racks}"
 
 
 def batches_of(records: Any) -> list[list[Record]]:
@@ -145,7 +152,7 @@ class SimBroker:
         self.cluster_id = "sim"
         self.config = BrokerConfig(
             node_id=node_id,
-            rack=RACK,
+            rack=rack_of(node_id, world.limits.racks),
             offsets_topic_num_partitions=COORDINATOR_PARTITIONS,
             transaction_state_log_num_partitions=COORDINATOR_PARTITIONS,
             share_coordinator_state_topic_num_partitions=COORDINATOR_PARTITIONS,
@@ -248,6 +255,7 @@ class SimBroker:
             host="h",
             port=9092,
             machine_host="m",
+            rack=self.config.rack if limits.racks > 1 else None,
             features=SUPPORTED,
             wal_delete_grace_ms=limits.stream.wal_delete_grace_ms,
         )

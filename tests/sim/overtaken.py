@@ -1,7 +1,7 @@
 """A scenario in which requests of every API arrive late, and nothing else fails.
 
 Clients and brokers give up on a share of their requests: they send them again over a newer
-connection, and the first copy arrives up to `_LATE_S` later, followed by the end of its connection.
+connection, and the first copy arrives up to `LATE_S` later, followed by the end of its connection.
 Each `Exchange` uses some APIs until enough copies of each were overtaken, and judges the responses.
 """
 
@@ -31,7 +31,6 @@ _FURTHER_SHARE: Final = 0.1
 """The same for an API of which enough copies were overtaken."""
 _DELAYS_S: Final = (0.02, 0.2, 1.0)
 _ROUNDS_MAX: Final = 60
-_PAUSE_S: Final = 0.1
 
 Act: TypeAlias = "Callable[[Script, Random, int], Awaitable[None]]"
 

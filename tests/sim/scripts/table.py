@@ -9,11 +9,13 @@ from tests.sim.scripts import (
     controllers,
     groups,
     late,
+    late_others,
     late_requests,
     log_starts,
     logs,
     near,
     offsets,
+    racks,
     share_fetch,
     share_states,
     topics,
@@ -379,6 +381,43 @@ _LATE_REQUESTS: _Found = {
         (late_requests.upgrade_between_rebalances, "m2 is given what a classic member owns")
     ],
 }
+_LATE_OTHERS: _Found = {
+    "sequences_not_checked": [(late_others.write_late, "the log has [b'0', b'1', b'2', b'0']")],
+    "fetch_sessions_take_any_epoch": [(late_others.fetch_late, "a session at offset 3 gets [1]")],
+    "late_deletions_find_topics_by_name": [
+        (late_others.delete_a_topic_late, "the next topic is deleted")
+    ],
+    "late_partitions_are_added": [
+        (late_others.add_a_partition_late, "the transaction that is over is Ongoing")
+    ],
+    "late_offsets_are_added": [
+        (late_others.add_offsets_late, "the transaction that is over is Ongoing")
+    ],
+    "late_inits_abort": [
+        (late_others.renew_an_epoch_late, "the producer commits and gets PRODUCER_FENCED")
+    ],
+    "versions_of_transactions_last": [(late_others.change_the_version, "PRODUCER_FENCED")],
+    "late_heartbeats_extend_sessions": [(late_others.beat_late, "a member is alive by heartbeats")],
+    "groups_with_members_deleted": [
+        (late_others.delete_a_group_late, "a group with members is deleted")
+    ],
+    "late_leaves_remove_the_next_start": [
+        (late_others.leave_late, "a static member gets UNKNOWN_MEMBER_ID")
+    ],
+    "late_static_joins_are_carried_out": [
+        (late_others.join_late_as_a_static_member, "a static member gets FENCED_INSTANCE_ID")
+    ],
+    "late_static_leaves_are_carried_out": [
+        (late_others.restart_a_static_consumer, "the next start gets FENCED_MEMBER_EPOCH")
+    ],
+    "partitions_of_stopped_members_lost": [
+        (late_others.restart_a_static_consumer, "the next start gets []")
+    ],
+    "racks_of_brokers_ignored": [
+        (racks.read_in_both_racks, "a client of the other rack is sent to -1")
+    ],
+    "every_rack_is_near": [(racks.read_in_both_racks, "broker 3 serves the other rack")],
+}
 FOUND_BY: _Found = {
     **_LOGS,
     **_WAL,
@@ -390,4 +429,5 @@ FOUND_BY: _Found = {
     **_SHARES,
     **_CONTROLLERS,
     **_LATE_REQUESTS,
+    **_LATE_OTHERS,
 }

@@ -1,0 +1,256 @@
+"""Scripts about late requests of producers, of consumers that fetch, and of administrators, and
+about members with an instance id.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import (
+    add_offsets_to_txn,
+    delete_groups,
+    delete_topics,
+    describe_groups,
+    describe_transactions,
+    heartbeat,
+    leave_group,
+)
+from tests.sim.connections import Unanswered
+from tests.sim.directed import Script
+from tests.sim.directed_clients import Group, Producer
+from tests.sim.overtaken_logs import FetchingClient
+from tests.sim.scripts.late_requests import (
+    PART,
+    Request,
+    ask,
+    commit,
+    connections,
+    consumer_heartbeat,
+    deliver_late,
+    given,
+    join,
+    sync,
+    topic_id_of,
+)
+
+_TIMEOUT_S: Final = 10.0
+_INSTANCE: Final = "i"
+_STATIC_LEAVE_EPOCH: Final = -2
+_ALL: Final = frozenset({0})
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+async def write_late(script: Script) -> None:
+    """Deliver a batch again after the next ones of its producer."""
+    await script.create("t")
+    for sequence in range(3):
+        await script.write(PART, (b"k", b"%d" % sequence), producer_id=1, sequence=sequence)
+    late = script.batch((b"k", b"0"), producer_id=1, epoch=0, sequence=0)
+    await script.produce(script.broker(1), PART, late)
+    found = [record.value for record in await script.read(PART)]
+    assert found == [b"0", b"1", b"2"], f"the log has {found}"
+
+
+async def fetch_late(script: Script) -> None:
+    """Deliver a Fetch again after later ones of its session."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"0"))
+    client = FetchingClient(script, PART, 0)
+    assert await client.poll() == [b"0"]
+    late = client.request()
+    for value in (b"1", b"2"):
+        await script.write(PART, (b"k", value))
+        assert await client.poll() == [value]
+    assert await client.poll() == []
+    await script.ask(script.broker(1), *late)
+    await client.poll()
+
+
+async def delete_a_topic_late(script: Script) -> None:
+    """Deliver the deletion of a topic again after another one of its name was created."""
+    await script.create("t")
+    topic = delete_topics.DeleteTopicState(None, topic_id_of(script))
+    request = delete_topics.DeleteTopicsRequest(topics=[topic], timeout_ms=10_000)
+    await script.delete("t")
+    await script.create("t")
+    await script.ask(script.broker(1), apis.DELETE_TOPICS, 6, request)
+    assert script.world.metadata.image.topics.by_name("t"), "the next topic is deleted"
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+async def _add_late(script: Script, *, adds_offsets: bool) -> None:
+    """Deliver a request that adds to a transaction after its end. It begins no other one."""
+    await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
+    await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
+    await script.create("t")
+    producer = Producer(script)
+    await producer.begin()
+    old = script.world.connect(await producer.coordinator())
+    await producer.write(PART, (b"k", b"v"))
+    await producer.end(commit=True)
+    request = producer.adding(PART)
+    if adds_offsets:
+        added = add_offsets_to_txn.AddOffsetsToTxnRequest(
+            producer.name, producer.producer_id, producer.epoch, "g"
+        )
+        request = apis.ADD_OFFSETS_TO_TXN, 3, added
+    with suppress(Unanswered):
+        await old.ask(*request, _TIMEOUT_S)
+    await asyncio.sleep(1.0)
+    described = describe_transactions.DescribeTransactionsRequest([producer.name])
+    answer = await script.ask(old.broker, apis.DESCRIBE_TRANSACTIONS, 0, described)
+    state = answer.transaction_states[0].transaction_state
+    assert state == "CompleteCommit", f"the transaction that is over is {state}"
+
+
+async def add_a_partition_late(script: Script) -> None:
+    await _add_late(script, adds_offsets=False)
+
+
+async def add_offsets_late(script: Script) -> None:
+    await _add_late(script, adds_offsets=True)
+
+
+async def renew_an_epoch_late(script: Script) -> None:
+    """Deliver an InitProducerId again after the producer has begun a transaction in the epoch that
+    it returned.
+    """
+    await script.create("t")
+    producer = Producer(script)
+    await producer.begin()
+    late = producer.renewing()
+    await producer.renew()
+    await producer.write(PART, (b"k", b"v"))
+    await script.ask(await producer.coordinator(), *late)
+    ended = await script.ask(await producer.coordinator(), *producer.ending(commit=True))
+    code = ErrorCode(ended.error_code)
+    assert code is ErrorCode.NONE, f"the producer commits and gets {code.name}"
+
+
+async def change_the_version(script: Script) -> None:
+    """Use a transactional id by instances of versions 2, 1 and 2. A transaction of version 1 keeps
+    its epoch, and one of version 2 takes another one.
+    """
+    await script.create("t")
+    expected, epochs = list[bytes](), list[int]()
+    for number, version in enumerate((2, 1, 2)):
+        producer = Producer(script, version=version)
+        await producer.begin()
+        for serial in range(2):
+            epochs.append(producer.epoch)
+            expected.append(b"%d/%d" % (number, serial))
+            await producer.write(PART, (b"k", expected[-1]))
+            await producer.end(commit=True)
+    await asyncio.sleep(1.0)  # for the last marker
+    found = [record.value for record in await script.read(PART, committed=True)]
+    assert found == expected, f"readers get {found}"
+    assert epochs == [0, 1, 3, 3, 4, 5], f"the transactions have the epochs {epochs}"
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+async def _join_alone(member: Any, request: Request) -> Any:
+    joined = await ask(member, request)
+    assert joined.error_code == ErrorCode.NONE, ErrorCode(joined.error_code)
+    await ask(member, sync(joined, {joined.member_id: _ALL}))
+    return joined
+
+
+def _beat(joined: Any, instance_id: str | None = None) -> Request:
+    request = heartbeat.HeartbeatRequest("g", joined.generation_id, joined.member_id, instance_id)
+    return apis.HEARTBEAT, 3, request
+
+
+async def beat_late(script: Script) -> None:
+    """Deliver heartbeats of the last generation for a member that is silent in this one."""
+    await script.create("t")
+    (member,) = await connections(script, 1)
+    joined = await _join_alone(member, join(""))
+    await _join_alone(member, join(joined.member_id))
+    for _ in range(3):
+        await asyncio.sleep(40.0)
+        await script.ask(member.broker, *_beat(joined))
+    request = describe_groups.DescribeGroupsRequest(["g"])
+    described = await script.ask(member.broker, apis.DESCRIBE_GROUPS, 5, request)
+    members = described.groups[0].members
+    assert not members, "a member is alive by heartbeats of an earlier generation"
+
+
+async def delete_a_group_late(script: Script) -> None:
+    """Deliver the deletion of a group again after a member has joined and committed."""
+    await script.create("t")
+    (member,) = await connections(script, 1)
+    request = apis.DELETE_GROUPS, 2, delete_groups.DeleteGroupsRequest(["g"])
+    await script.ask(member.broker, *request)
+    joined = await _join_alone(member, join(""))
+    asked = commit(script, joined.member_id, joined.generation_id, 5)
+    await member.ask(*asked, _TIMEOUT_S)
+    await script.ask(member.broker, *request)
+    offset = await Group(script).committed(PART)
+    assert offset == 5, f"a group with members is deleted, its offset is {offset}"
+
+
+def _static_join(member_id: str = "") -> Request:
+    api, _, request = join(member_id)
+    request.group_instance_id = _INSTANCE
+    return api, 5, request
+
+
+async def leave_late(script: Script) -> None:
+    """Deliver the LeaveGroup of a static member after its next start has joined."""
+    await script.create("t")
+    old, new = await connections(script, 2)
+    first = await _join_alone(old, _static_join())
+    second = await _join_alone(new, _static_join())
+    identity = leave_group.MemberIdentity(first.member_id, _INSTANCE)
+    request = leave_group.LeaveGroupRequest("g", [identity])
+    await deliver_late(old, (apis.LEAVE_GROUP, 4, request))
+    await _check_alive(new, second)
+
+
+async def join_late_as_a_static_member(script: Script) -> None:
+    """Deliver the JoinGroup of a static member again after its copy was served."""
+    await script.create("t")
+    old, new = await connections(script, 2)
+    joined = await _join_alone(new, _static_join())
+    await deliver_late(old, _static_join())
+    await _check_alive(new, joined)
+
+
+async def _check_alive(member: Any, joined: Any) -> None:
+    code = ErrorCode((await member.ask(*_beat(joined, _INSTANCE), _TIMEOUT_S)).error_code)
+    assert code is ErrorCode.NONE, f"a static member gets {code.name}"
+
+
+def _static_beat(member_id: str, epoch: int, topic_id: Any) -> Request:
+    api, version, request = consumer_heartbeat(member_id, epoch, topic_id)
+    request.instance_id = _INSTANCE
+    return api, version, request
+
+
+async def restart_a_static_consumer(script: Script) -> None:
+    """Stop a static member of a consumer group, and start it again, as another member. It gets its
+    partitions, and late requests of its first start change nothing.
+    """
+    await script.create("t", (1, 1))
+    topic_id = topic_id_of(script)
+    old, new = await connections(script, 2)
+    first = await ask(old, _static_beat("m1", 0, topic_id))
+    owned = given(first)
+    leaving = _static_beat("m1", _STATIC_LEAVE_EPOCH, topic_id)
+    await ask(old, leaving)
+    second = await ask(new, _static_beat("m2", 0, topic_id))
+    assert given(second) == owned, f"the next start gets {sorted(given(second))}"
+    for request in (leaving, _static_beat("m1", first.member_epoch, topic_id)):
+        await deliver_late(old, request)
+    told = await new.ask(*_static_beat("m2", second.member_epoch, topic_id), _TIMEOUT_S)
+    code = ErrorCode(told.error_code)
+    assert code is ErrorCode.NONE, f"the next start gets {code.name}"
