@@ -4,6 +4,7 @@ Apache Kafka 4.2: the same conversations go to both, and Kafka's own tools use b
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,46 @@ def offsets(talk: TransactionClient) -> Iterator[Step]:
     yield "an epoch to come", talk.commit_offset(name, group, 13, epoch=talk.epoch + 4)
 
 
+def offsets_without_group(talk: TransactionClient) -> Iterator[Step]:
+    """Commit offsets of a group that is not part of the transaction."""
+    name = "without-group"
+    talk.begin(name)
+    for version in range(5):
+        group = f"{name}-{version}"
+        other = f"{group}-other"
+        talk.coordinate_group(group)
+        commit = partial(talk.commit_offset, version=version)
+        yield f"nothing begun, version {version}", commit(name, group, 5)
+        yield "state", talk.describe(name)[1:]
+        yield "add a partition", talk.add(name, 0)
+        yield "only a partition", commit(name, group, 6)
+        yield "another group", (talk.add_offsets(name, other), commit(name, group, 6))
+        yield "an unknown id", commit(f"{name}-none", group, 6)
+        yield "an unknown producer", commit(name, group, 6, producer_id=1 << 40)
+        yield "an epoch to come", commit(name, group, 6, epoch=talk.epoch + 1)
+        yield "no epoch", commit(name, group, 6, epoch=-1)
+        yield "added", (talk.add_offsets(name, group), commit(name, group, 7))
+        yield "commit", talk.end(name, version=4)
+        yield "committed", talk.committed(group)
+        yield "after the end", commit(name, group, 8)
+
+
+def unverified_offsets(talk: TransactionClient) -> Iterator[Step]:
+    """Do the same where the coordinator of the transaction is not asked."""
+    name = "unverified"
+    talk.begin(name)
+    for version in range(5):
+        group = f"{name}-{version}"
+        talk.coordinate_group(group)
+        commit = partial(talk.commit_offset, version=version)
+        yield f"nothing begun, version {version}", commit(name, group, 5)
+        yield "state", talk.describe(name)[1:]
+        yield "an unknown id", commit(f"{name}-none", group, 6)
+        yield "added", (talk.add_offsets(name, group), commit(name, group, 7))
+        yield "commit", talk.end(name, version=4)
+        yield "committed", talk.committed(group)
+
+
 def used_up_epochs(talk: TransactionClient) -> Iterator[Step]:
     name = "used-up-epochs"
     talk.begin(name)
@@ -260,6 +301,7 @@ CONVERSATIONS: list[Callable[[TransactionClient], Iterator[Step]]] = [
     new_instances,
     sequences,
     offsets,
+    offsets_without_group,
     kept_epochs,
     both_versions,
     leaders,
@@ -286,6 +328,13 @@ async def test_transactions_are_answered_as_by_kafka(
     told: Callable[[TransactionClient], Iterator[Step]], verifying: str, cluster: Cluster
 ) -> None:
     await asyncio.to_thread(_compare, told, verifying, cluster.bootstrap)
+
+
+async def test_unverified_offsets_are_committed_as_by_kafka(peer: str, tmp_path: Path) -> None:
+    async with Cluster(
+        tmp_path, brokers=1, transaction_partition_verification_enable=False
+    ) as cluster:
+        await asyncio.to_thread(_compare, unverified_offsets, peer, cluster.bootstrap)
 
 
 @pytest.mark.long

@@ -258,13 +258,20 @@ class TransactionClient:
                 return code.name
 
     def commit_offset(
-        self, name: str, group: str, offset: int, *, epoch: int | None = None, version: int = 5
+        self,
+        name: str,
+        group: str,
+        offset: int,
+        *,
+        epoch: int | None = None,
+        producer_id: int | None = None,
+        version: int = 5,
     ) -> str:
         item = txn_offset_commit.TxnOffsetCommitRequestPartition(0, offset, committed_metadata=None)
         request = txn_offset_commit.TxnOffsetCommitRequest(
             name,
             group,
-            self.producer_id,
+            self.producer_id if producer_id is None else producer_id,
             self.epoch if epoch is None else epoch,
             topics=[txn_offset_commit.TxnOffsetCommitRequestTopic(TOPIC, [item])],
         )
