@@ -177,6 +177,8 @@ def parse(setting: Setting, given: object) -> object:
     """Parse a value from text, or from a value of TOML or JSON. Raises SettingInvalid."""
     try:
         value = _PARSERS[setting.kind](given)
+    except UnicodeEncodeError:
+        raise SettingInvalid(setting.name, given, "text in UTF-8") from None
     except (ValueError, KeyError, TypeError):
         raise SettingInvalid(setting.name, given, allowed(setting)) from None
     if not _is_within(setting, value):
@@ -219,6 +221,7 @@ def _number_in(units: dict[str, int]) -> Callable[[object], int]:
 def _text(given: object) -> str:
     if not isinstance(given, str):
         raise TypeError(given)
+    given.encode()  # raises UnicodeEncodeError for bytes of an argument that are not UTF-8
     return given
 
 

@@ -66,6 +66,17 @@ def print_error(error: Exception) -> None:
     print(f"error: {text}", file=sys.stderr)
 
 
+def check_utf_8(text: str, what: str) -> None:
+    """Raise UsageError for an argument or a variable that is not UTF-8: Python decodes such bytes
+    to surrogates, which clients cannot encode. what: its name.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        raise UsageError(f"{what} is not UTF-8: '{shown}'") from None
+
+
 def near_hint(name: str, known: Iterable[str], otherwise: str) -> str:
     """Return a hint that names what is similar to an unknown name, or `otherwise`."""
     near = get_close_matches(name, list(known), n=3, cutoff=0.5)

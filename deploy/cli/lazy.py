@@ -6,7 +6,7 @@ Invariant: only `--help`, which needs the first sentence of every command, loads
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -16,8 +16,17 @@ from typing import Any, ClassVar, Final, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from penstock.deploy.errors import check_utf_8
+
 GLOBAL_OPTIONS: Final = ("--command-config", "--profile")
 _BOOTSTRAP: Final = frozenset({"-b", "--bootstrap", "--bootstrap-server"})
+_TAKE_BYTES: Final = {
+    "produce": frozenset({"key", "value", "headers", "key_separator"}),
+    "consume": frozenset({"key"}),
+}
+"""Parameters that need not be UTF-8, by command: parts of records."""
+_PATHS: Final = frozenset({"path", "file", "directory"})
+"""Click's names of the types of paths."""
 OUTPUT_FORMS: Final = {"--json": "--output=json", "--csv": "--output=csv"}
 """Short forms of --output, for every command that has it."""
 
@@ -26,14 +35,18 @@ class Command(TyperCommand):
     """A command. Where it has --output, --json and --csv are short for --output json and csv."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
-        return super().parse_args(ctx, _checked(self, ctx, args))
+        left = super().parse_args(ctx, _checked(self, ctx, args))
+        _check_utf_8(self, ctx)
+        return left
 
 
 class Group(TyperGroup):
     """A command that has commands, and can answer by itself."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
-        return super().parse_args(ctx, _checked(self, ctx, args))
+        left = super().parse_args(ctx, _checked(self, ctx, args))
+        _check_utf_8(self, ctx)
+        return left
 
 
 class LazyCommands(TyperGroup):
@@ -54,7 +67,9 @@ class LazyCommands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         if args and (option := args[0].partition("=")[0]) in _BOOTSTRAP:
             ctx.fail(f"{option} goes after the command: penstock topics list -b HOST:PORT")
-        return super().parse_args(ctx, _moved_to_front(args))
+        left = super().parse_args(ctx, _moved_to_front(args))
+        _check_utf_8(self, ctx)
+        return left
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
         """Suggest a command, which Typer does for loaded ones alone."""
@@ -132,6 +147,21 @@ def _checked(command: Any, ctx: Any, arguments: list[str]) -> list[str]:  # noqa
     own = {flag for option in command.params for flag in option.opts}
     forms = {short: form for short, form in OUTPUT_FORMS.items() if short not in own}
     return list(_replaced(iter(arguments), forms))
+
+
+def _check_utf_8(command: Any, ctx: Any) -> None:  # noqa: ANN401 - click's
+    """Raise UsageError for a value that is not UTF-8. Paths may have any bytes."""
+    taken = _TAKE_BYTES.get(command.name, frozenset[str]())
+    for parameter in command.params:
+        if parameter.name in taken or parameter.type.name in _PATHS:
+            continue
+        value = ctx.params.get(parameter.name)
+        texts = cast("Iterable[object]", value if isinstance(value, list | tuple) else (value,))
+        for text in texts:
+            if isinstance(text, str):
+                is_option = parameter.param_type_name == "option"
+                name = "/".join(parameter.opts) if is_option else parameter.human_readable_name
+                check_utf_8(text, name)
 
 
 def _replaced(items: Iterator[str], forms: Mapping[str, str]) -> Iterator[str]:

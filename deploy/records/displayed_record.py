@@ -3,7 +3,8 @@
 JSON has escapes for what is not printable, as in all documents of commands.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -26,6 +27,10 @@ class ShownRecord:
     headers: list[tuple[str, str | None]]
     key_bytes: int
     value_bytes: int
+    not_text: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of JSON, in Base64, for what is not UTF-8: key_base64, value_base64, and
+    headers_base64 with all headers.
+    """
 
     @property
     def key_text(self) -> str:
@@ -46,6 +51,7 @@ class ShownRecord:
                 "key": self.key,
                 "value": self.value,
                 "headers": self.headers,
+                **self.not_text,
             }
         ).encode()
 

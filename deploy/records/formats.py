@@ -135,7 +135,7 @@ class AvroCodec:
         return msgspec.to_builtins(value, builtin_types=(), str_keys=True)
 
     def encode(self, text: str) -> bytes:
-        value = JsonCodec().decode(text.encode())
+        value = JsonCodec().decode(text.encode("utf-8", "surrogateescape"))
         frame, schema = b"", self._given
         if self._registry is not None:
             if self._newest_id is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import UsageError, check_utf_8
 from penstock.deploy.records.formats import BadRecord, RecordCodec
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -34,6 +34,9 @@ class _JsonRecord(msgspec.Struct, kw_only=True):
     value: Any = None
     key: Any = None
     headers: list[tuple[str, str | None]] = []
+    key_base64: bytes | None = None
+    value_base64: bytes | None = None
+    headers_base64: list[tuple[str, bytes | None]] | None = None
     partition: int | None = None
     timestamp_ms: int | None = None
 
@@ -78,15 +81,14 @@ class LineReader:
     def _from_json(self, line: bytes) -> NewRecord:
         try:
             found = msgspec.json.decode(line, type=_JsonRecord)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRecord(
                 f"it is not a record as `penstock consume --json` prints: {error}"
             ) from None
-        key = self.key if found.key is None else _text(found.key)
         return NewRecord(
-            None if key is None else self.keys.encode(key),
-            None if found.value is None else self.values.encode(_text(found.value)),
-            [*self.headers, *found.headers],
+            _encoded(self.keys, self.key if found.key is None else found.key, found.key_base64),
+            _encoded(self.values, found.value, found.value_base64),
+            [*self.headers, *(found.headers_base64 or found.headers)],
             self.partition if self.partition >= 0 or found.partition is None else found.partition,
             self.timestamp_ms or max(0, found.timestamp_ms or 0),
         )
@@ -99,8 +101,16 @@ def parse_headers(texts: Iterable[str]) -> Headers:
         name, equals, value = text.partition("=")
         if not name:
             raise UsageError(f"--header {text!r} is not allowed: NAME=VALUE")
-        found.append((name, value.encode() if equals else None))
+        check_utf_8(name, "the name of --header")
+        found.append((name, value.encode("utf-8", "surrogateescape") if equals else None))
     return found
+
+
+def _encoded(codec: RecordCodec, value: Any, data: bytes | None) -> bytes | None:  # noqa: ANN401 - a value of JSON
+    """Return a key or a value. data: that of a text which is not UTF-8."""
+    if data is not None or value is None:
+        return data
+    return codec.encode(_text(value))
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - a value of JSON

@@ -5,8 +5,9 @@ printable in keys, values and headers is escaped, except for line breaks and tab
 """
 
 import sys
-from collections.abc import Iterable
-from typing import BinaryIO, Final
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO, Final
 
 from penstock.base.printable import printable
 from penstock.deploy.records.displayed_record import ShownRecord
@@ -57,6 +58,7 @@ class RecordWriter:
             self._out.write(self._line(value or b"") + b"\n")
             return True
         topic, partition, offset = place
+        headers = list(headers)
         record = ShownRecord(
             topic,
             partition,
@@ -70,6 +72,7 @@ class RecordWriter:
             ],
             -1 if key is None else len(key),
             -1 if value is None else len(value),
+            self._not_text(key, value, headers) if self._as_json else {},
         )
         if self._template is not None:
             self._out.write(self._template(record).encode("utf-8", "surrogateescape"))
@@ -107,8 +110,35 @@ class RecordWriter:
             return self._shown(_TEXT.decode(data))
         return data.decode("utf-8", "surrogateescape")
 
+    def _not_text(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> dict[str, Any]:
+        """Return the fields of JSON for what is not UTF-8, so that `penstock produce --json` writes
+        the same bytes.
+        """
+        found: dict[str, Any] = {}
+        for name, codec, data in (("key", self._keys, key), ("value", self._values, value)):
+            if data is not None and isinstance(codec, TextCodec) and not _is_utf_8(data):
+                found[f"{name}_base64"] = b64encode(data).decode()
+        if not all(_is_utf_8(data) for _, data in headers if data is not None):
+            found["headers_base64"] = [
+                (name, None if data is None else b64encode(data).decode()) for name, data in headers
+            ]
+        return found
+
     def _shown(self, text: str) -> str:
         return printable(text, kept=_LAYOUT) if self._escapes else text
+
+
+def _is_utf_8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 _TEXT = TextCodec()

@@ -207,6 +207,25 @@ async def test_a_terminal_shows_what_happens(cli: Cli, bootstrap: str) -> None:
     assert "0 records" in shown
 
 
+async def test_bytes_that_are_no_text_go_in_and_come_out(cli: Cli) -> None:
+    odd = os.fsdecode(b"\xff=\xe9")
+    send = ("produce", "orders", "-p", "0")
+    await cli.run(*send, "--value", odd, "--key", odd, "-H", f"h={odd}", "-H", "n", "-H", "t=x")
+    await cli.run(*send, "--key-separator", os.fsdecode(b"\xfe"), given=b"k\xfe\xffv\n")
+    for topic in ("orders", "copy"):
+        printed = await cli.run("consume", topic, *ALL, "-p", "0", "--json")
+        first, second = map(json.loads, printed.splitlines())
+        assert first["key"] == first["value"] == r"\xff=\xe9"
+        assert first["headers"] == [["h", r"\xff=\xe9"], ["n", None], ["t", "x"]]
+        assert first["key_base64"] == first["value_base64"] == "/z3p"
+        assert first["headers_base64"] == [["h", "/z3p"], ["n", None], ["t", "eA=="]]
+        assert (second["key"], second["value_base64"]) == ("k", "/3Y=")
+        assert not {"key_base64", "headers_base64"} & second.keys()
+        assert await cli.run("consume", topic, *ALL, "--key", odd, "--format", "hex") == "ff3de9\n"
+        if topic == "orders":
+            await cli.run("produce", "copy", "--json", given=printed.encode())
+
+
 async def test_records_are_sent_at_a_rate(cli: Cli) -> None:
     rate, count = 20, 31
     await cli.run(

@@ -357,6 +357,8 @@ def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(
         (["--num-partitions"], r"--num-partitions needs a value"),
         (["--set", "num.partitions"], r"KEY=VALUE"),
         (["listen"], r"unexpected argument 'listen'"),
+        (["--broker-rack", "x\udcff"], r"broker.rack='x\\udcff' is not allowed: text in UTF-8"),
+        (["--set", "num.partitions=\udcff"], r"num.partitions='\\udcff' is not allowed"),
     ],
 )
 def test_wrong_values_are_refused_with_what_is_allowed(arguments: list[str], told: str) -> None:

@@ -203,6 +203,27 @@ def test_lines_have_keys_values_and_defaults() -> None:
         parse_headers(["=x"])
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"value":"\xff"}',
+        b'{"value":"\\udcff"}',
+        b'{"value":"v","key_base64":"?"}',
+        b'{"value":"v","headers":[["\xff","v"]]}',
+    ],
+)
+def test_json_that_is_not_utf_8_is_refused(line: bytes) -> None:
+    reader = LineReader(TextCodec(), TextCodec(), is_json=True)
+    with pytest.raises(BadRecord, match="line 1: it is not a record"):
+        list(reader.records([line]))
+
+
+@pytest.mark.parametrize("wanted", [RecordFormat.JSON, RecordFormat.HEX, RecordFormat.BASE64])
+def test_text_that_is_not_utf_8_is_refused(wanted: RecordFormat) -> None:
+    with pytest.raises(BadRecord):
+        codec(wanted).encode('"\udcff"')
+
+
 def test_csv_has_a_row_for_each_object_of_the_first_list() -> None:
     document = [
         {

@@ -1,0 +1,44 @@
+"""Arguments and variables whose bytes are not UTF-8 are named before a command does anything."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.deploy.cli.app import app
+from penstock.deploy.errors import UsageError
+
+ODD = os.fsdecode(b"x\xff")
+
+
+@pytest.mark.parametrize(
+    ("named", "arguments"),
+    [
+        ("the name of --header", ("produce", "t", "--value", "v", "--header", f"{ODD}=v")),
+        ("--transactional-id", ("produce", "t", "--value", "v", "--transactional-id", ODD)),
+        ("TOPIC", ("produce", ODD, "--value", "v")),
+        ("--group", ("consume", "t", "--group", ODD)),
+        ("TOPIC", ("topics", "create", ODD)),
+        ("--config/-c", ("topics", "create", "t", "-c", f"cleanup.policy={ODD}")),
+        ("GROUP", ("groups", "describe", ODD)),
+        ("--principal", ("acls", "add", "--principal", f"User:{ODD}", "--topic", "t")),
+        ("--profile", ("--profile", ODD, "topics", "list")),
+        ("SQL", ("sql", f"SELECT '{ODD}'")),
+    ],
+)
+def test_arguments_that_are_not_utf_8_are_named(named: str, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=rf"^{re.escape(named)} is not UTF-8: '.*x\\xff"):
+        raise CliRunner().invoke(app, list(arguments)).exception or AssertionError
+
+
+def test_variables_that_are_not_utf_8_are_named() -> None:
+    found = CliRunner().invoke(app, ["topics", "list"], env={"PENSTOCK_BOOTSTRAP": ODD})
+    with pytest.raises(UsageError, match=r"--bootstrap.* is not UTF-8: 'x\\xff'"):
+        raise found.exception or AssertionError
+
+
+def test_paths_may_have_any_bytes(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["produce", "t", "--from-file", str(tmp_path / ODD)])
+    assert not isinstance(found.exception, UsageError)  # no broker responds
