@@ -158,10 +158,11 @@ test-stores: venv versitygw
 	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
 
 .PHONY: interop
-interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs; the tests of librdkafka and of franz-go; an hour
+interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs and Go clients; the tests of librdkafka and of franz-go; an hour
 	@tools/ensure-java.sh --jdk $(IF_POSSIBLE)
 	@tools/ensure-librdkafka.sh $(IF_POSSIBLE) > /dev/null
 	@tools/ensure-kgo.sh $(IF_POSSIBLE) > /dev/null
+	@tools/ensure-go-members.sh $(IF_POSSIBLE) > /dev/null
 	$(BIN)/pytest -q tests/interop $(ARGS)
 
 .PHONY: spark-cluster

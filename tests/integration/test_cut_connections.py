@@ -1,9 +1,8 @@
-"""Members of groups whose connections are cut again and again, as by a bad network: they reconnect
-and go on, without an error and without a rebalance.
+"""Members of groups whose connections are cut again and again, as by a bad network, reconnect and
+continue without an error and without a rebalance. `tests/interop` does the same with other clients.
 """
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -13,115 +12,22 @@ import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tests.support.clients import checked, create_topic, produce
-from tests.support.cluster import Cluster
-from tests.support.stream_server import StreamServer
-from tests.support.waiting import until
-
-TOPIC = "t"
-PARTITIONS = 4
-CUTS = 5
-
-
-class CuttingProxy:
-    """A TCP proxy in front of a broker, whose connections a test can cut."""
-
-    def __init__(self) -> None:
-        self.target_port = 0
-        self.cut_count = 0
-        self._connections: set[asyncio.StreamWriter] = set()
-        self._server = StreamServer(self._relay)
-
-    def start(self) -> int:
-        return self._server.open()
-
-    def stop(self) -> None:
-        self._server.close()
-
-    def cut(self) -> None:
-        """Reset all connections."""
-        for writer in list(self._connections):
-            self.cut_count += 1
-            writer.transport.abort()
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, their_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
-        ends = {writer, their_writer}
-        self._connections |= ends
-        try:
-            await asyncio.gather(_pump(reader, their_writer), _pump(theirs, writer))
-        finally:
-            self._connections -= ends
-            for end in ends:
-                end.transport.abort()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()
-
-
-class CutCluster:
-    def __init__(self, cluster: Cluster, proxy: CuttingProxy, bootstrap: str) -> None:
-        self.cluster = cluster
-        self.proxy = proxy
-        self.bootstrap = bootstrap
-
-    async def write(self) -> None:
-        """Write a record into each partition, past the proxy."""
-        await asyncio.to_thread(
-            produce,
-            f"127.0.0.1:{self.proxy.target_port}",
-            TOPIC,
-            [b"v"] * PARTITIONS,
-            range(PARTITIONS),
-        )
+from tests.support.clients import checked
+from tests.support.cut_connections import (
+    CUTS,
+    GROUP,
+    TOPIC,
+    CutCluster,
+    Members,
+    cut_cluster,
+    go_through_cuts,
+)
 
 
 @pytest.fixture
 async def cut(tmp_path: Path) -> AsyncIterator[CutCluster]:
-    proxy = CuttingProxy()
-    async with Cluster(tmp_path, brokers=0) as cluster:
-        port = proxy.start()
-        address = f"127.0.0.1:{port}"
-        broker = await cluster.start_broker(
-            0, advertised_listeners=(address,), advertised_check="off"
-        )
-        proxy.target_port = broker.port
-        await asyncio.to_thread(create_topic, address, TOPIC, PARTITIONS)
-        yield CutCluster(cluster, proxy, address)
-        proxy.stop()
-
-
-class Members:
-    """Two consumers of one group. Each polls and commits what it got."""
-
-    def __init__(self) -> None:
-        self.assignments_count = 0
-        self.committed = [0, 0]
-        """How many records each has committed."""
-        self.errors: list[str] = []
-
-
-async def go_through_cuts(cut: CutCluster, members: Members) -> None:
-    """Cut all connections, and wait until both members have committed more, again and again."""
-    await until(lambda: members.assignments_count >= 2 or members.errors)
-    await cut.write()
-    await until(lambda: min(members.committed) > 0 or members.errors)
-    settled = members.assignments_count
-    for _ in range(CUTS):
-        cut.proxy.cut()
-        before = list(members.committed)
-        await cut.write()
-        await until(
-            lambda before=before: all(map(int.__lt__, before, members.committed)) or members.errors
-        )
-    assert not members.errors
-    assert cut.proxy.cut_count >= 2 * CUTS
-    assert members.assignments_count == settled, "there was a rebalance"
+    async with cut_cluster(tmp_path) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -134,7 +40,7 @@ async def test_librdkafka_goes_on(cut: CutCluster, protocol: str) -> None:
     def run(number: int) -> None:
         settings = {
             "bootstrap.servers": cut.bootstrap,
-            "group.id": "g",
+            "group.id": GROUP,
             "group.protocol": protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -191,7 +97,7 @@ async def test_aiokafka_goes_on(cut: CutCluster) -> None:
     async def run(number: int) -> None:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=cut.bootstrap,
-            group_id="g",
+            group_id=GROUP,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=200,

@@ -1,0 +1,92 @@
+"""Members of groups in Java, Go and Node reconnect and continue while their connections are cut
+again and again, without an error and without a rebalance.
+"""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.conversation import alter_configs
+from tests.support.cut_connections import GROUP, TOPIC, CutCluster, cut_cluster, run_through_cuts
+from tests.support.java import JVM, JavaHome
+from tests.support.kafkajs import install_kafkajs
+from tests.support.missing import missing
+from tests.support.npm import NODE
+
+pytestmark = [pytest.mark.timeout(900)]
+
+ROOT: Final = Path(__file__).parents[2]
+CLIENTS: Final = Path(__file__).parent / "clients"
+BUILD_S: Final = 900
+GROUP_RESOURCE: Final = 32
+
+
+@pytest.fixture
+async def cut(tmp_path: Path) -> AsyncIterator[CutCluster]:
+    async with cut_cluster(
+        tmp_path,
+        group_consumer_min_heartbeat_interval_ms=100,
+        group_consumer_heartbeat_interval_ms=100,
+        group_share_min_heartbeat_interval_ms=100,
+        group_share_heartbeat_interval_ms=100,
+    ) as cluster:
+        config = {"share.auto.offset.reset": "earliest"}
+        group = (GROUP_RESOURCE, GROUP)
+        found = await asyncio.to_thread(alter_configs, cluster.direct, group, config)
+        assert found == (0, None)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def go_members() -> str:
+    """Return the path of the program, compiled if it is not there."""
+    done = subprocess.run(
+        [ROOT / "tools/ensure-go-members.sh"],
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
+    )
+    if done.returncode:
+        missing(done.stderr.strip())
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        "consumer",
+        pytest.param("classic", marks=pytest.mark.long),
+        pytest.param("share", marks=pytest.mark.long),
+    ],
+)
+async def test_java_continues(
+    cut: CutCluster, java: JavaHome, tmp_path: Path, protocol: str
+) -> None:
+    java.compile(CLIENTS / "Members.java")
+    program = (*JVM, "-cp", java.class_path, "Members", protocol, cut.bootstrap, TOPIC, GROUP)
+    await run_through_cuts(cut, program, tmp_path / "log", shares=protocol == "share")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "client", ["franz-go", "franz-go-consumer", "franz-go-share", "sarama", "kafka-go"]
+)
+async def test_go_continues(cut: CutCluster, go_members: str, tmp_path: Path, client: str) -> None:
+    program = (go_members, client, cut.bootstrap, TOPIC, GROUP)
+    await run_through_cuts(
+        cut,
+        program,
+        tmp_path / "log",
+        shares=client == "franz-go-share",
+        rejoins=client == "kafka-go",  # its generations end with their connection
+    )
+
+
+async def test_kafkajs_continues(cut: CutCluster, tmp_path: Path) -> None:
+    program = (NODE, CLIENTS / "kafkajs-members.js", install_kafkajs())
+    await run_through_cuts(cut, (*program, cut.bootstrap, TOPIC, GROUP), tmp_path / "log")
