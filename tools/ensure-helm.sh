@@ -19,8 +19,10 @@ for go in "$(command -v go 2>/dev/null || true)" /usr/local/go/bin/go; do
     if [ -n "$go" ] && [ -x "$go" ]; then
         echo "compiling helm, once ..." >&2
         mkdir -p "$cache"
-        # One package at a time: the linker alone wants a gigabyte.
-        GOFLAGS=-p=1 GOBIN="$cache" nice "$go" install helm.sh/helm/v3/cmd/helm@$version >&2
+        # One package at a time: the linker alone wants a gigabyte. Helm's releases are linked with the Kubernetes version that
+        # `helm template` assumes; without it, that is 1.20, which the chart refuses.
+        version_of=helm.sh/helm/v3/pkg/chartutil.k8sVersion
+        GOFLAGS=-p=1 GOBIN="$cache" nice "$go" install -ldflags "-X ${version_of}Major=1 -X ${version_of}Minor=34" helm.sh/helm/v3/cmd/helm@$version >&2
         echo "$cache/helm"
         exit 0
     fi

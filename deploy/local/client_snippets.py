@@ -32,6 +32,7 @@ SNIPPETS: Final[dict[str, Snippet]] = {
     "confluent-kafka": Snippet(
         "Producer(LIBRDKAFKA)",
         """\
+# Save this as example.py: a file named confluent_kafka.py would import itself.
 from confluent_kafka import Consumer, Producer
 
 cluster = LIBRDKAFKA
@@ -49,6 +50,7 @@ consumer.close()
     "kafka-python": Snippet(
         "KafkaProducer(**KAFKA_PYTHON)",
         """\
+# Save this as example.py: a file named kafka.py would import itself.
 from kafka import KafkaConsumer, KafkaProducer
 
 cluster = KAFKA_PYTHON
@@ -66,6 +68,7 @@ consumer.close()
     "aiokafka": Snippet(
         "AIOKafkaProducer(**AIOKAFKA)",
         """\
+# Save this as example.py: a file named aiokafka.py would import itself.
 import asyncio
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -97,7 +100,7 @@ kcat -b BOOTSTRAP KCAT -t TOPIC -C -o beginning -e -K :
         "bootstrap.servers=BOOTSTRAP",
         """\
 # client.properties for any Java client, as in
-# kafka-console-producer.sh --producer.config client.properties
+# kafka-console-producer.sh --command-config client.properties
 bootstrap.servers=BOOTSTRAP
 JAVA
 acks=all
