@@ -1,5 +1,5 @@
-"""Check the records of producers against the schemas of their topics.
+"""Validation of records against the schemas of their topics.
 
-The decoding of records and schemas that others wrote runs in a process of its own, `worker`, with
-limits for CPU and memory. Everything else here runs in the broker.
+Untrusted records and schemas are decoded in a separate process, `worker`, with CPU and memory
+limits. Everything else here runs in the broker.
 """

@@ -1,6 +1,6 @@
-"""Avro: a value is the binary form of its schema, with no byte left over.
+"""Avro: a value must be the binary encoding of its schema, without trailing bytes.
 
-fastavro decodes; a second, slower reader looks for the field that fails when it did.
+fastavro decodes; a second, slower reader finds the invalid field after a failure.
 """
 
 import json
@@ -76,19 +76,19 @@ def _parsed(text: str) -> Any:  # noqa: ANN401 - a value of JSON
 
 
 def _fields(schema: Any) -> dict[str, Any]:  # noqa: ANN401 - of fastavro
-    """Return the schema if it is an object, else nothing."""
+    """Return the schema if it is an object, otherwise an empty one."""
     return cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
 
 
 class _Mismatch(Exception):
-    """The bytes at a path are not of its type."""
+    """The bytes at a path do not match their type."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
 
 
 class _Reader:
-    """Pass over a value, and raise _Mismatch at the first field that cannot be read."""
+    """Skips a value, and raises _Mismatch at the first invalid field."""
 
     def __init__(self, data: bytes, named: dict[str, Any]) -> None:
         self._data, self._named, self._at = data, named, 0
@@ -139,7 +139,7 @@ class _Reader:
                 item(at)
                 at += 1
                 if self._at == before:
-                    break  # items without bytes never fail
+                    break  # empty items never fail
 
     def _primitive(self, kind: str, path: str) -> None:
         if kind == "string":
@@ -157,7 +157,7 @@ class _Reader:
     def _index(self, count: int, what: str, path: str) -> int:
         index = self._number(path, what)
         if not 0 <= index < count:
-            raise _Mismatch(path, f"there is no {what} {index}, only 0 to {count - 1}")
+            raise _Mismatch(path, f"{what} {index} does not exist, only 0 to {count - 1}")
         return index
 
     def _text(self, path: str, what: str) -> str:

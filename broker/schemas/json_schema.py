@@ -1,8 +1,8 @@
 """JSON Schema, drafts 4 to 2020-12.
 
-Regular expressions are those of Rust's `regex`, which take linear time; a schema with look-around
-or back-references is refused. References are resolved within the schema and among the references
-that are given: nothing is ever fetched.
+Regular expressions are those of Rust's `regex`, which take linear time; schemas with look-around or
+back-references are rejected. References are resolved within the schema and the given references:
+nothing is fetched.
 """
 
 import json

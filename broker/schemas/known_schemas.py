@@ -1,10 +1,7 @@
-"""Remember the schemas of the registry by their ids, which never change their meaning.
+"""Cache of registered schemas by id. The meaning of an id never changes.
 
-Invariants: while the registry is away, what is known stays usable. An unknown id is asked for at
-most once in FRESH_S, so a producer with a wrong id does not become a load on the registry. A schema
-that is registered under a further subject counts for it within FRESH_S.
-Limits: KNOWN_COUNT_MAX schemas; LOOKUPS_MAX look-ups at a time, in THREADS_COUNT threads; after a
-failure the registry is left alone for PAUSE_S.
+Cached schemas stay usable while the registry is unavailable. After a failure, no request is sent
+for PAUSE_S.
 """
 
 import asyncio
@@ -31,7 +28,10 @@ class _Known(NamedTuple):
 
 
 class KnownSchemas:
-    """The schemas of one registry."""
+    """The schemas of one registry, at most KNOWN_COUNT_MAX. An unknown id is requested at most once
+    in FRESH_S, so that a producer with a wrong id causes little load. A schema that is registered
+    under another subject is valid for it within FRESH_S.
+    """
 
     def __init__(self, registry: SchemaRegistry, now_s: Callable[[], float]) -> None:
         """now_s: a monotonic clock."""
@@ -49,8 +49,8 @@ class KnownSchemas:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def find(self, numbers: Iterable[int]) -> dict[int, RegisteredSchema]:
-        """Return the schemas of these ids, as the registry has them now or had them within
-        FRESH_S. Raises RegistryError if one is unknown and the registry does not answer.
+        """Return the schemas of these ids, as registered now or within FRESH_S. Raises
+        RegistryError if one is unknown and the registry does not respond.
         """
         found: dict[int, RegisteredSchema] = {}
         waiting: dict[int, asyncio.Task[RegisteredSchema]] = {}
@@ -81,7 +81,7 @@ class KnownSchemas:
     def _settled(self, number: int, done: "asyncio.Task[RegisteredSchema]") -> None:
         del self._lookups[number]
         if not done.cancelled():
-            done.exception()  # those who waited have it
+            done.exception()  # an earlier waiter has loaded it
 
     async def _looked_up(self, number: int) -> RegisteredSchema:
         if self._now_s() < self._paused_until_s:
@@ -103,7 +103,7 @@ class KnownSchemas:
         return schema
 
     def _ask(self, number: int, known: _Known | None) -> RegisteredSchema:
-        """Ask for a schema, or only for its subjects if it is known. Runs in a thread."""
+        """Request a schema, or only its subjects if it is known. Runs in a thread."""
         try:
             subjects = tuple(self._registry.subjects_of(number))
             if known is not None and known.schema.type:

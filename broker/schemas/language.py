@@ -1,6 +1,5 @@
-"""The contract of the schema languages, and which module implements each.
-
-Must not: import a library of an extra (`json_schema`, `avro` and `protobuf` do when they are used).
+"""The interface of schema languages, and their modules. Libraries of extras are only imported by
+`json_schema`, `avro` and `protobuf` when they are used.
 """
 
 from collections.abc import Sequence
@@ -18,26 +17,26 @@ _MODULES: Final = {
     "protobuf": "penstock.broker.schemas.protobuf",
 }
 SHOWN_CHARS_MAX: Final = 200
-"""Longest part of a record or a schema that a message shows."""
+"""Maximum length of an excerpt of a record or a schema in a message."""
 
 
 class ReferencedSchema(Struct, frozen=True):
-    """Another schema that a registered one refers to by this name."""
+    """A schema that a registered one refers to by this name."""
 
     name: str
     schema: str
 
 
 class SchemaInvalid(Exception):
-    """The text is not a schema of its language. The message says where."""
+    """The text is not a valid schema of its language. The message contains the position."""
 
 
 class CannotCheck(Exception):
-    """This broker cannot check schemas of this language; the message says what is missing."""
+    """This broker cannot check schemas of this language; the message contains what is missing."""
 
 
 class Validator(Protocol):
-    """A schema that is ready to check values."""
+    """A schema that can check values."""
 
     @property
     def record_name(self) -> str:
@@ -45,26 +44,26 @@ class Validator(Protocol):
         ...
 
     def problem(self, data: bytes) -> str:
-        """Return the path of the first field that does not match and why, as `.a.b: text` or
-        `: text`; empty if the value matches.
+        """Return the path of the first invalid field and the reason, as `.a.b: text` or `: text`;
+        empty if the value is valid.
         """
         ...
 
     def value(self, data: bytes) -> Any:  # noqa: ANN401 - what msgspec writes as JSON
-        """Return a value that matches, as objects that can be written as JSON."""
+        """Return a valid value as JSON-serializable objects."""
         ...
 
 
 class CompiledSchema(Protocol):
-    """A compiled text, which has several messages in Protobuf."""
+    """A compiled schema, which has several messages in Protobuf."""
 
     def validator(self, message: str) -> Validator:
         """Return the validator of a message; empty for the first one. Raises SchemaInvalid."""
         ...
 
     def framed(self, data: bytes) -> tuple[Validator, bytes]:
-        """Return the validator of a value behind the id of its schema, and its payload. Raises
-        SchemaInvalid if a message is named that does not exist.
+        """Return the validator of a value after its schema id, and its payload. Raises
+        SchemaInvalid for a message that does not exist.
         """
         ...
 
@@ -81,7 +80,7 @@ def compile_schema(kind: str, text: str, references: Sequence[ReferencedSchema])
 
 
 def brief(text: str) -> str:
-    """Return a text that is short enough for a message."""
+    """Shorten a text for a message."""
     return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
 
 

@@ -1,5 +1,5 @@
-"""What the broker asks its worker process, and the answers. On the socket each one is MessagePack
-behind its length in 4 bytes.
+"""Requests from the broker to its worker process, and their responses. On the socket, each is
+MessagePack with a length prefix of 4 bytes.
 """
 
 from typing import Final, TypeAlias
@@ -12,12 +12,12 @@ from penstock.broker.schemas.rules import FieldRule, SchemaRules
 
 FRAME_BYTES: Final = 4
 FAILURES_MAX: Final = 10
-"""Records of a batch that an answer names."""
+"""Maximum number of records of a batch in a response."""
 
 
 class RegisteredSchema(Struct, frozen=True):
-    """A schema of a registry. type: empty if there is none of this id. subjects: those under which
-    it is registered.
+    """A schema of a registry. type: empty if no schema has this id. subjects: those under which it
+    is registered.
     """
 
     type: str
@@ -35,7 +35,7 @@ class CheckSchema(Struct, frozen=True, tag="schema"):
 class CheckBatch(Struct, frozen=True, tag="batch"):
     """Check every record of a batch.
 
-    decompressed_bytes_max: limit of the batch. schemas: what the worker asked for, by id.
+    decompressed_bytes_max: limit of the batch. schemas: schemas requested by the worker, by id.
     """
 
     topic: str
@@ -49,19 +49,21 @@ Request: TypeAlias = CheckSchema | CheckBatch
 
 VALID: Final = "valid"
 MISMATCH: Final = "mismatch"
-"""Records do not match: `failures` has the first ones, by their index in the batch."""
+"""Records are invalid: `failures` contains the first ones, by their index in the batch."""
 UNKNOWN: Final = "unknown"
 """The worker needs the schemas of `ids`."""
 UNAVAILABLE: Final = "unavailable"
-"""The check is not possible here, whatever the records are: `message` says why."""
+"""The check is currently impossible, independently of the records: `message` contains the
+reason.
+"""
 TOO_LARGE: Final = "too_large"
 CORRUPT: Final = "corrupt"
 TOO_SLOW: Final = "too_slow"
-"""The check took more CPU or memory than it may."""
+"""The check exceeded its CPU or memory limit."""
 
 
 class Verdict(Struct, frozen=True):
-    """The answer."""
+    """The response."""
 
     kind: str
     message: str = ""

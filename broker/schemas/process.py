@@ -1,10 +1,4 @@
-"""Run the worker process, and give it one request after the other.
-
-Invariants: a request gets one verdict. One that ends the process by the limits of the worker gets
-TOO_SLOW, and the next one a new process. Topics take turns, so a topic with slow checks delays
-others by one batch each.
-Limits: an answer takes at most ANSWER_S. The caller limits what waits.
-"""
+"""Run the worker process, and send it one request at a time."""
 
 import asyncio
 import os
@@ -25,15 +19,15 @@ from penstock.broker.schemas import messages
 from penstock.broker.schemas.messages import FRAME_BYTES, Request, Verdict
 
 ANSWER_S: Final = 20.0
-"""Far above the CPU that the worker may use: a machine may be busy."""
+"""Far above the CPU limit of the worker: the machine may be busy."""
 PAUSE_S: Final = 1.0
-"""After a process that ended for another reason than its limits."""
+"""Pause after a process that ended for another reason than its limits."""
 _END_S: Final = 5.0
 _VERDICT_BYTES_MAX: Final = 1 << 20
 LIMIT_SIGNALS: Final = frozenset(
     {signal.SIGPROF, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL}
 )
-"""How a process ends that is out of CPU, stack or memory."""
+"""Signals of a process that has exhausted CPU, stack or memory."""
 _KEPT_VARIABLES: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR", "HOME")
 _log = structlog.get_logger(__name__)
 
@@ -44,11 +38,16 @@ class _Waiting(NamedTuple):
 
 
 class CheckProcess:
-    """The worker process of a broker, which starts with the first request."""
+    """The worker process of a broker, started with the first request.
+
+    A request that exceeds the limits of the worker gets TOO_SLOW, and the next one a new process.
+    Topics take turns, so a topic with slow checks delays others by one batch each. The caller
+    limits waiting requests.
+    """
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[str, deque[_Waiting]] = OrderedDict()
-        """What waits, by topic, in the order of their turns."""
+        """Waiting requests by topic, in the order of their turns."""
         self._task: asyncio.Task[None] | None = None
         self._worker: _Worker | None = None
         self._paused_until_s = 0.0
@@ -99,14 +98,14 @@ class CheckProcess:
             return Verdict(messages.UNAVAILABLE, "the process that checks records has failed")
 
     async def _end_worker(self) -> int | None:
-        """Return the status of the process, None if there was none."""
+        """Return the exit status of the process, or None if there was none."""
         worker, self._worker = self._worker, None
         return None if worker is None else await worker.end()
 
 
 class _Worker:
-    """One process. It ends when its socket is closed. What its limits leave of its temporary files
-    is removed then.
+    """One process. It ends when its socket is closed. Remaining temporary files are
+    removed then.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class _Worker:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """directory: for temporary files; None if none can be made."""
+        """directory: for temporary files; None if it cannot be created."""
         self._process, self._reader, self._writer = process, reader, writer
         self._directory = directory
 
@@ -163,8 +162,9 @@ class _Worker:
 
 
 def temporary_directory() -> str | None:
-    """Return a new directory for the files of a worker, which the caller removes when it has ended:
-    a worker that meets its limits cannot. None if none can be made; only .proto files need it.
+    """Return a new directory for the files of a worker, which the caller removes after the worker
+    has ended, because a killed worker cannot. None if it cannot be created; only .proto files need
+    it.
     """
     try:
         return tempfile.mkdtemp(prefix="penstock-schema-")

@@ -1,9 +1,7 @@
-"""Protobuf: a value parses as its message, with all required fields and without unknown ones.
+"""Protobuf: a value must parse as its message, with all required fields and without unknown ones.
 
-Protobuf passes over fields that it does not know, also over known numbers with another wire type;
-without the last rule nearly every other message would match.
-Schemas are descriptor sets in Base64, or text that protoc compiles. Only Google's well-known files
-can be imported, and the references that are given.
+Protobuf skips unknown fields, and known ones with another wire type, so that nearly every other
+message would be valid. Schemas are Base64 descriptor sets, or text compiled by protoc.
 """
 
 import base64
@@ -87,18 +85,20 @@ class _CompiledProtobuf:
             raise SchemaInvalid(problem) from None
 
     def framed(self, data: bytes) -> tuple[Validator, bytes]:
-        """The indexes of the message come first, as zigzag varints; a zero stands for the first."""
+        """The indexes of the message come first, as zigzag varints; a single zero stands for the
+        first message.
+        """
         count, at = _varint(data, 0)
         indexes: list[int] = []
         if not 0 <= count <= _INDEXES_MAX:
-            raise SchemaInvalid(f"it begins with {count} indexes of its message")
+            raise SchemaInvalid(f"it begins with {count} message indexes")
         for _ in range(count):
             index, at = _varint(data, at)
             indexes.append(index)
         among, found = self._top, None
         for index in indexes or [0]:
             if not 0 <= index < len(among):
-                raise SchemaInvalid(f"the schema has no message of the indexes {indexes}")
+                raise SchemaInvalid(f"the schema has no message with the indexes {indexes}")
             found = among[index]
             among = list(found.nested_types)
         return self._of(found), data[at:]
@@ -121,8 +121,8 @@ def compile_text(text: str, references: Sequence[ReferencedSchema]) -> _Compiled
 
 
 def _decoded(text: str) -> list[Any] | None:
-    """Return the files of a descriptor set, or of a single descriptor as registries store it. None:
-    this is the text of a .proto file.
+    """Return the files of a descriptor set, or of a single descriptor as stored by registries.
+    None: this is the text of a .proto file.
     """
     if _BASE64.fullmatch(text) is None:
         return None
@@ -147,13 +147,13 @@ def _reference_files(references: Sequence[ReferencedSchema]) -> list[Any]:
     found: list[Any] = []
     for reference in references:
         files = _decoded(reference.schema) or _compiled(reference.schema, references)
-        files[-1].name = reference.name  # by which the others import it
+        files[-1].name = reference.name  # the name by which other files import it
         found += files
     return found
 
 
 def _loaded(files: Sequence[Any]) -> _CompiledProtobuf:
-    """Add files to a pool, those first that others import. The last one has the messages."""
+    """Add files to a pool, imported ones first. The last one contains the messages."""
     pool: Any = descriptor_pool.DescriptorPool()
     by_name = {file.name: file for file in files}
     if not files:
@@ -181,7 +181,7 @@ def _loaded(files: Sequence[Any]) -> _CompiledProtobuf:
 
 
 def _well_known(name: str) -> Any:  # noqa: ANN401 - a descriptor
-    """Return a file of Google that comes with the library. Raises SchemaInvalid."""
+    """Return a well-known file of Google from the library. Raises SchemaInvalid."""
     if name.startswith(_WELL_KNOWN) and name.endswith(".proto") and name.count("/") == 2:
         from importlib import import_module
 
@@ -252,7 +252,7 @@ def _write_reference(directory: Path, reference: ReferencedSchema) -> None:
 
 
 def _with_stderr(number: int, run: Any) -> int:  # noqa: ANN401 - a function
-    """Run what writes errors to the standard error of the process, into a file instead."""
+    """Redirect the standard error of the process to a file while this runs."""
     saved = os.dup(2)
     os.dup2(number, 2)
     try:
@@ -263,9 +263,7 @@ def _with_stderr(number: int, run: Any) -> int:  # noqa: ANN401 - a function
 
 
 def _unknown(message: Any, path: str) -> str:  # noqa: ANN401 - generated at run time
-    """Return the path of the first field that the schema does not have, and why; empty if there is
-    none.
-    """
+    """Return the path of the first unknown field, and the reason; empty if there is none."""
     known: dict[int, Any] = message.DESCRIPTOR.fields_by_number
     for field in unknown_fields.UnknownFieldSet(message):
         found = known.get(field.field_number)
@@ -283,7 +281,7 @@ def _unknown(message: Any, path: str) -> str:  # noqa: ANN401 - generated at run
 
 
 def _nested(field: Any, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - generated
-    """Return the messages in a field, each with its place in the path."""
+    """Return the messages in a field, each with its position in the path."""
     if field.message_type.GetOptions().map_entry:
         if field.message_type.fields_by_name["value"].message_type is None:
             return []
@@ -302,7 +300,7 @@ def _kind(field: Any) -> str:  # noqa: ANN401 - generated at run time
 
 
 def _broken_field(descriptor: Any, data: bytes) -> str:  # noqa: ANN401 - generated at run time
-    """Return the path of the field in which bytes stop being Protobuf, as far as it is found."""
+    """Return the path of the field at which parsing fails, as far as it can be determined."""
     path = ""
     for _ in range(_PATH_PARTS_MAX):
         found = _first_broken(descriptor, data)
@@ -317,7 +315,7 @@ def _broken_field(descriptor: Any, data: bytes) -> str:  # noqa: ANN401 - genera
 
 
 def _first_broken(descriptor: Any, data: bytes) -> tuple[Any, bytes | None] | None:  # noqa: ANN401
-    """Return the field that cannot be read, with its bytes if they are complete."""
+    """Return the first invalid field, with its bytes if they are complete."""
     at, known = 0, descriptor.fields_by_number
     while at < len(data):
         try:
@@ -345,7 +343,7 @@ def _first_broken(descriptor: Any, data: bytes) -> tuple[Any, bytes | None] | No
 
 
 def _content(data: bytes, at: int, kind: int) -> tuple[bytes | None, int]:
-    """Return the bytes of a field, None for a number, and where it ends. Raises SchemaInvalid."""
+    """Return the bytes of a field, None for a number, and its end. Raises SchemaInvalid."""
     if kind == 0:
         return None, _unsigned(data, at)[1]
     if kind == 2:

@@ -1,8 +1,7 @@
-"""Check the records of a batch against the rules of its topic.
+"""Check the records of a batch against the rules of its topic, in Confluent's wire format. Pure,
+apart from the libraries of the languages.
 
-Invariant: VALID means that every key and every value that is not null matches. A batch is checked
-as a whole, or refused.
-Pure, apart from the libraries of the languages. Source: Confluent's wire format.
+VALID means that every non-null key and value matches its schema. A batch is rejected as a whole.
 """
 
 from collections import OrderedDict
@@ -33,15 +32,15 @@ from penstock.protocol.batch.header import parse_header
 from penstock.protocol.batch.records import RECORDS_SEARCHED_MAX, iter_records
 
 COMPILED_COUNT_MAX: Final = 200
-"""CompiledSchema schemas that are kept, in each of two caches."""
+"""Compiled schemas kept in each of two caches."""
 IDS_MAX: Final = 50
-"""Registered schemas that one batch may use. Below COMPILED_COUNT_MAX, so that all are kept."""
+"""Registered schemas in one batch. Below COMPILED_COUNT_MAX, so that all are cached."""
 _MAGIC: Final = 0
 _FRAME_BYTES: Final = 5
 
 
 class _NeedsSchema(Exception):
-    """Raised for an id that has to be looked up."""
+    """Raised for an id that must be looked up."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -49,7 +48,7 @@ class _NeedsSchema(Exception):
 
 
 class _Registered:
-    """The schemas of a registry, compiled, by id."""
+    """The compiled schemas of a registry, by id."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, tuple[RegisteredSchema, CompiledSchema | str]] = OrderedDict()
@@ -61,7 +60,7 @@ class _Registered:
             self._known.popitem(last=False)
 
     def find(self, number: int) -> tuple[RegisteredSchema, CompiledSchema | str] | None:
-        """Return the schema with its compiled form, or with the reason why it has none."""
+        """Return the compiled schema, or the reason why it cannot be compiled."""
         found = self._known.get(number)
         if found is not None:
             self._known.move_to_end(number)
@@ -81,7 +80,7 @@ class _Registered:
 
 
 class RecordCheck:
-    """Answers requests. Keeps compiled schemas."""
+    """Handles requests. Caches compiled schemas."""
 
     def __init__(self) -> None:
         self._registered = _Registered()
@@ -171,8 +170,8 @@ class _BatchCheck:
             self._failures.append((at, f"{part}{problem} (record {at})"))
 
     def _registered_problem(self, part: str, strategy: str, data: bytes) -> str:
-        """Return what is wrong with a key or a value behind the id of its schema; empty if nothing
-        is. Raises _NeedsSchema.
+        """Return why a key or value after a schema id is invalid; empty if it is valid. Raises
+        _NeedsSchema.
         """
         if len(data) < _FRAME_BYTES or data[0] != _MAGIC:
             return ": it does not begin with a zero byte and the id of a registered schema"
@@ -200,7 +199,7 @@ class _BatchCheck:
         return _problem(validator, payload)
 
     def _ask_again(self, number: int) -> None:
-        """Raises _NeedsSchema unless the broker has just looked the schema up: another client may
+        """Raises _NeedsSchema unless the broker has just looked up the schema: another client may
         have registered it since.
         """
         if number not in self._request.schemas:
@@ -208,7 +207,7 @@ class _BatchCheck:
 
 
 def _problem(validator: Validator, data: bytes) -> str:
-    """Return what is wrong with a value; also if its check fails as it should not."""
+    """Return why a value is invalid, also if its check fails unexpectedly."""
     try:
         return validator.problem(data)
     except (MemoryError, KeyboardInterrupt, SystemExit):

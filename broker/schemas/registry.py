@@ -1,8 +1,7 @@
-"""Ask a schema registry with Confluent's REST API for schemas.
+"""Client for a schema registry with Confluent's REST API.
 
-Blocks: brokers call it in threads (`known_schemas`), the command line directly.
-Limits: an answer has at most ANSWER_BYTES_MAX and takes at most `timeout_s`; a schema has at most
-REFERENCES_MAX references in all. Redirects are not followed, so credentials go to one host.
+It blocks: brokers call it in threads (`known_schemas`), the command line directly. Redirects are
+not followed, so credentials are sent to one host only.
 """
 
 import base64
@@ -29,20 +28,22 @@ _ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
 
 class RegistryError(Exception):
-    """The registry did not answer, or not as expected. The message names it and the request."""
+    """The registry did not respond as expected. The message contains the registry and the
+    request.
+    """
 
 
 class NotRegistered(RegistryError):
-    """The registry has no such schema or subject."""
+    """The schema or subject is not registered."""
 
 
 class RegistryUrlInvalid(ValueError):
-    """The URL is not one of a registry."""
+    """The URL is not a valid registry URL."""
 
 
 class StoredSchema(Struct, frozen=True):
-    """A schema as the registry has it. type: AVRO, JSON or PROTOBUF. references: (name, schema),
-    each after those that it refers to itself.
+    """A schema in the registry. type: AVRO, JSON or PROTOBUF. references: (name, schema), each
+    after the schemas it refers to.
     """
 
     type: str
@@ -74,7 +75,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class SchemaRegistry:
-    """A registry at `http://HOST:PORT` or `https://USER:PASSWORD@HOST/PATH`."""
+    """A registry at `http://HOST:PORT` or `https://USER:PASSWORD@HOST/PATH`.
+
+    A response has at most ANSWER_BYTES_MAX and takes at most `timeout_s`; a schema has at most
+    REFERENCES_MAX references in total.
+    """
 
     def __init__(
         self,
@@ -85,8 +90,8 @@ class SchemaRegistry:
         ca_setting: str = "SSL_CERT_FILE",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """user_info: `USER:PASSWORD`, if the URL has none. tls: None for the CAs of the system.
-        ca_setting: what names the file of trusted CAs, for errors.
+        """user_info: `USER:PASSWORD`, if the URL contains none. tls: None for the CAs of the
+        operating system. ca_setting: the setting of the CA file, for errors.
 
         Raises RegistryUrlInvalid.
         """
@@ -150,7 +155,7 @@ class SchemaRegistry:
             error.close()
             failure = NotRegistered if error.code == _NOT_FOUND else RegistryError
             raise failure(
-                f"the schema registry at {self._base} answers {error.code} to GET {path}"
+                f"the schema registry at {self._base} returned {error.code} for GET {path}"
             ) from None
         except (OSError, HTTPException, ValueError, msgspec.MsgspecError) as error:
             reason = reason_of(str(error), self._base, ca_setting=self._ca_setting)
@@ -158,12 +163,12 @@ class SchemaRegistry:
 
 
 def _read(answer: HTTPResponse, deadline: float) -> bytes:
-    """Raises TimeoutError, and ValueError for an answer that is too long."""
+    """Raises TimeoutError, and ValueError for a response that is too long."""
     data = bytearray()
     while chunk := answer.read1(_CHUNK_BYTES):
         data += chunk
         if len(data) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+            raise ValueError(f"the response is longer than {ANSWER_BYTES_MAX} bytes")
         if time.monotonic() > deadline:
-            raise TimeoutError("the answer takes too long")
+            raise TimeoutError("the response takes too long")
     return bytes(data)

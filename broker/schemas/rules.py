@@ -1,7 +1,4 @@
-"""What a topic asks of the keys and the values of its records, from its configs.
-
-Pure. Must not: know records, libraries or a registry.
-"""
+"""Schema rules for the keys and values of a topic, from its configs. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,10 +18,10 @@ _NAMES: Final = KEY_SCHEMA.names | VALUE_SCHEMA.names
 
 
 class FieldRule(Struct, frozen=True):
-    """What the key or the value has to be.
+    """The rule for keys or values.
 
-    type, schema, message: as in the configs. strategy: the subject of a registered schema; empty:
-    the schema is `schema`, and bytes begin with no id.
+    type, schema, message: as in the configs. strategy: the subject strategy for registered schemas;
+    empty: the schema is `schema`, and values have no id prefix.
     """
 
     type: str = "json"
@@ -34,14 +31,14 @@ class FieldRule(Struct, frozen=True):
 
 
 class SchemaRules(Struct, frozen=True):
-    """None: anything is allowed. A null key or value always is."""
+    """None: anything is valid. Null keys and values are always valid."""
 
     key: FieldRule | None = None
     value: FieldRule | None = None
 
 
 def schema_rules(configs: Mapping[str, str]) -> SchemaRules | None:
-    """Return the rules of a topic with these configs; None: it has none."""
+    """Return the rules of a topic with these configs, or None."""
     rules = SchemaRules(_field_rule(configs, KEY_SCHEMA), _field_rule(configs, VALUE_SCHEMA))
     return None if rules.key is rules.value is None else rules
 
@@ -62,7 +59,7 @@ def _field_rule(configs: Mapping[str, str], names: SchemaConfigs) -> FieldRule |
 
 
 def subject_of(topic: str, part: str, strategy: str, record_name: str) -> str:
-    """Return the subject under which the schema has to be registered. part: `key` or `value`."""
+    """Return the subject under which the schema must be registered. part: `key` or `value`."""
     if strategy == TOPIC_STRATEGY:
         return f"{topic}-{part}"
     return record_name if strategy == RECORD_STRATEGY else f"{topic}-{record_name}"

@@ -1,10 +1,8 @@
-"""The process that checks schemas and records for a broker. It ends with its standard input.
+"""Worker process that checks schemas and records for a broker. It ends with its standard input.
 
-What it decodes was written by others. A schema may take exponential time, a small value much
-memory, and native code may overflow its stack; none of that may stop a broker, which has one event
-loop. So the kernel ends this process at CPU_S_MAX for one request, and memory is limited to
-MEMORY_BYTES_MAX. The broker refuses the batch and starts another process.
-Must not: open a connection, or read what the broker does not send.
+A schema may take exponential time, a small value much memory, and native code may overflow its
+stack. The kernel kills this process at its CPU and memory limits; the broker then rejects the batch
+and starts another process.
 """
 
 import resource
@@ -21,7 +19,7 @@ from penstock.broker.schemas.records import RecordCheck
 
 CPU_S_MAX: Final = 2.0
 MEMORY_BYTES_MAX: Final = 512 << 20
-"""Of the address space, of which the libraries take a tenth."""
+"""Limit of the address space, of which the libraries take a tenth."""
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 _STDIN: Final = 0
 
@@ -32,12 +30,14 @@ def main() -> None:
 
 
 def serve(answer: Callable[[bytearray], bytes]) -> None:
-    """Limit this process, and answer requests on its standard input until that ends."""
+    """Limit the resources of this process, and handle requests on its standard input until it is
+    closed.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(ValueError, OSError):  # macOS knows the limit and does not set it
+    with suppress(ValueError, OSError):  # macOS has this limit but cannot set it
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     forgo_core_dumps()
-    with suppress(OSError):  # where memory runs out, the kernel ends this process and no broker
+    with suppress(OSError):  # if memory is exhausted, the kernel kills this process and no broker
         _OOM_SCORE.write_text("1000")
     with socket.socket(fileno=_STDIN) as connection:
         while request := _read(connection):

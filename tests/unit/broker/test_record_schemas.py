@@ -230,8 +230,8 @@ def test_avro_names_the_field_at_which_it_is_cut_off() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\x02\x04abcd", ".kind: there is no symbol 2, only 0 to 1"),
-        (b"\x02\x00abcd\x02\x08", ".tags[0]: there is no branch 4, only 0 to 1"),
+        (b"\x02\x04abcd", ".kind: symbol 2 does not exist, only 0 to 1"),
+        (b"\x02\x00abcd\x02\x08", ".tags[0]: branch 4 does not exist, only 0 to 1"),
         (b"\x02\x00abcd\x02\x02\x02\xff\x00", ".tags[0]: it is not UTF-8"),
         (b"\xff" * 11, ".id: it is not a number of type long"),
         (b"\x02\x00abcd\x00\x00\x00\x0a\x02", ".ok: it is not a boolean"),
