@@ -1,10 +1,6 @@
 """The protocol that classic consumers embed in JoinGroup and SyncGroup: subscriptions and
-assignments. Consumer groups (KIP-848) read and write them for their classic members; OffsetDelete
-asks what a classic group reads.
-
-All versions of a subscription begin with the version and the topics.
-Must not: interpret the bytes of users.
-Source: Kafka `ConsumerProtocolSubscription.json`, `ConsumerProtocolAssignment.json`.
+assignments. Consumer groups (KIP-848) use it for classic members, and OffsetDelete for subscribed
+topics. User data is not interpreted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +12,7 @@ from penstock.protocol.errors import WireError
 from penstock.protocol.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
 
 CONSUMER_PROTOCOL: Final = "consumer"
-"""The protocol type of groups of consumers, as opposed to those of Kafka Connect."""
+"""The protocol type of consumer groups, as opposed to Kafka Connect."""
 
 _FIRST_WITH_OWNED: Final = 1
 _FIRST_WITH_GENERATION: Final = 2
@@ -34,7 +30,7 @@ class EmbeddedSubscription:
     owned: Mapping[str, frozenset[int]] = field(default_factory=dict[str, frozenset[int]])
     rack_id: str | None = None
     generation: int = -1
-    """In which `owned` was assigned; -1: not said."""
+    """The generation in which `owned` was assigned; -1: not specified."""
 
 
 def decode_subscription(data: bytes) -> EmbeddedSubscription:
@@ -54,8 +50,8 @@ def decode_subscription(data: bytes) -> EmbeddedSubscription:
 
 
 def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
-    """Return the topics of all members with any of their assignors. None: one does not say, so that
-    it may be any. What follows the topics does not matter here: it grows from version to version.
+    """Return the topics of all members with any of their assignors. None: a member does not specify
+    them, so it may use any topic. Fields after the topics are ignored: they depend on the version.
     """
     topics: set[str] = set()
     for member in members:

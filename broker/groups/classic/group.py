@@ -1,14 +1,7 @@
-"""One consumer group under the classic protocol, as a pure state machine.
+"""One consumer group with the classic protocol, as a pure state machine (KIP-62, KIP-345, KIP-394,
+KIP-814).
 
-    EMPTY -> PREPARING_REBALANCE -> COMPLETING_REBALANCE -> STABLE -> PREPARING_REBALANCE ...
-
-Invariants: a generation has one leader and one protocol that every member offered. An assignment is
-returned only when its record is durable (`PersistGroup`, then `assignment_persisted`). Every parked
-request is answered by an event or by a deadline (`next_deadline_ms`, `tick`).
-Must not: know sockets, clocks or storage. Time and ids are arguments, parked requests are tokens,
-and actions are returned as effects.
-Source: Kafka ClassicGroup and GroupMetadataManager (classic part), KIP-62, KIP-345, KIP-394,
-KIP-814.
+EMPTY -> PREPARING_REBALANCE -> COMPLETING_REBALANCE -> STABLE -> PREPARING_REBALANCE ...
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -34,6 +27,10 @@ from penstock.protocol.error_codes import ErrorCode
 class ClassicGroup:
     """A consumer group. Each method returns the effects to execute, in order. Attributes are
     read-only for callers, except the limits.
+
+    A generation has one leader and one protocol that every member offered. An assignment is
+    returned only when its record is durable (`PersistGroup`, then `assignment_persisted`). Every
+    parked request is completed by an event or by a deadline (`next_deadline_ms`, `tick`).
     """
 
     def __init__(
@@ -51,22 +48,22 @@ class ClassicGroup:
         """May be replaced between two steps."""
         self._new_member_id = new_member_id
         self._pending: dict[str, int] = {}
-        """Member ids given under KIP-394 whose owners have not joined again yet -> deadline."""
+        """Deadlines of member ids assigned under KIP-394 whose owners have not joined again yet."""
         self._rebalance_deadline_ms: int | None = None
         self._delay_until_ms: int | None = None
         """The first rebalance of an empty group waits for more members until this time."""
         self._sync_deadline_ms: int | None = None
         self._persisting: dict[str, bytes] | None = None
         self._replacing: list[tuple[int, Token, JoinResult]] = []
-        """Answers to restarted static members that wait until their new ids are durable, each after
-        one PersistGroup of its generation.
+        """Responses to restarted static members that wait until their new ids are durable, each
+        after one PersistGroup of its generation.
         """
 
     # --- joining ----------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
-        """Handle JoinGroup. Answered immediately, or parked until all members have joined or the
-        rebalance timeout is over.
+        """Handle JoinGroup. The response is immediate, or parked until all members have joined or
+        the rebalance timeout is over.
         """
         refusal = self._join_refusal(request)
         if refusal is not ErrorCode.NONE:
@@ -136,7 +133,7 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and unchanged and member.member_id != self.leader:
             self._touch(member, now_ms)
             return [CompleteJoin(token, self._join_answer(member))]
-        # A client that sends a second JoinGroup has given up the first one.
+        # A client that sends a second JoinGroup has abandoned the first one.
         effects = self._fail_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._update(member, request)
         member.join_token = token
@@ -176,7 +173,7 @@ class ClassicGroup:
         return self._rebalance(now_ms)
 
     def _replace_static(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
-        """Let a restarted static member replace its old entry (KIP-345), without a rebalance if
+        """Replace the old entry of a restarted static member (KIP-345), without a rebalance if
         nothing about it changed.
         """
         assert request.instance_id is not None
@@ -210,7 +207,7 @@ class ClassicGroup:
         member.client_host = request.client_host
 
     def _fail_parked(self, member: Member, error: ErrorCode) -> list[Effect]:
-        """Answer the parked requests of the member with an error."""
+        """Complete the parked requests of the member with an error."""
         return self._fail_join(member, error) + self._fail_sync(member, error)
 
     @staticmethod
@@ -230,7 +227,7 @@ class ClassicGroup:
     # --- rebalancing ------------------------------------------------------------------------------
 
     def _rebalance(self, now_ms: int) -> list[Effect]:
-        """Begin a rebalance unless one is being prepared, and complete it if all members have
+        """Start a rebalance unless one is being prepared, and complete it if all members have
         joined.
         """
         effects: list[Effect] = []
@@ -264,7 +261,7 @@ class ClassicGroup:
         return self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> list[Effect]:
-        """Remove members that have not rejoined (static members stay) and begin the next generation
+        """Remove members that have not rejoined (static members stay) and start the next generation
         with the others.
         """
         for member in list(self.members.values()):
@@ -437,10 +434,10 @@ class ClassicGroup:
         transactional: bool = False,
     ) -> ErrorCode:
         """Check whether this caller may commit offsets. A standalone consumer (generation -1) may
-        while the group has no members, under any member id: clients of KIP-848 send their own.
+        while the group has no members, with any member id: clients of KIP-848 send their own.
 
-        transactional: as in Kafka, a member may during a rebalance, and extends no session; and a
-        producer older than KIP-447, which sends no member, may at any time.
+        transactional: as in Kafka, a member may during a rebalance, and does not extend its
+        session; and a producer older than KIP-447, which sends no member, may at any time.
         """
         is_anonymous = member_id == "" and instance_id is None
         if generation < 0 and (self.state is GroupState.EMPTY or (transactional and is_anonymous)):
@@ -458,7 +455,7 @@ class ClassicGroup:
     def leave(
         self, member_id: str, instance_id: str | None, now_ms: int
     ) -> tuple[ErrorCode, list[Effect]]:
-        """Handle LeaveGroup of one member. An administrator may name a static member by its
+        """Handle LeaveGroup of one member. An administrator may identify a static member by its
         instance id alone.
         """
         if instance_id is not None and member_id == "":
@@ -490,10 +487,10 @@ class ClassicGroup:
     def _touch(self, member: Member, now_ms: int) -> None:
         member.session_deadline_ms = now_ms + member.session_timeout_ms
 
-    # --- time -------------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` is due next, or None if only an event can change that."""
+        """Return when `tick` is due next, or None if no deadline is pending."""
         deadlines = [
             member.session_deadline_ms for member in self.members.values() if not member.is_parked
         ]
@@ -550,7 +547,7 @@ class ClassicGroup:
         members: Sequence[Member],
         now_ms: int,
     ) -> None:
-        """Restore the state of the last group record. All sessions begin again, so that members
+        """Restore the state of the last group record. All sessions start again, so that members
         have time to find the new coordinator.
         """
         self.generation, self.protocol_type, self.protocol, self.leader = (
@@ -570,15 +567,15 @@ class ClassicGroup:
             self._touch(member, now_ms)
 
     def ask_to_rejoin(self, now_ms: int) -> list[Effect]:
-        """Begin a rebalance after `restore` if the group has members but never had a leader: it was
+        """Start a rebalance after `restore` if the group has members but never had a leader: it was
         a consumer group (KIP-848) before.
         """
         is_new = bool(self.members) and self.leader is None
         return self._rebalance(now_ms) if is_new else []
 
     def take_over(self, generation: int, members: Sequence[Member], now_ms: int) -> list[Effect]:
-        """Continue a consumer group (KIP-848) whose members all use the classic protocol; they have
-        to join again.
+        """Continue a consumer group (KIP-848) whose members all use the classic protocol; they must
+        join again.
         """
         self.restore(
             generation=generation,
@@ -592,8 +589,8 @@ class ClassicGroup:
         return self._rebalance(now_ms)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
-        """Answer all parked requests with an error, because this broker is no longer the
-        coordinator, or the group no longer classic.
+        """Complete all parked requests with an error, because this broker is no longer the
+        coordinator, or the group is no longer classic.
         """
         self.state = GroupState.DEAD
         effects: list[Effect] = []
@@ -619,8 +616,8 @@ class ClassicGroup:
 
 
 def _without_assigning(answer: JoinResult, former_leader: str, request: JoinRequest) -> JoinResult:
-    """Return the answer for a restarted leader, which must not assign. Clients before KIP-814 get
-    another leader's id.
+    """Return the response to a restarted leader, which must not assign partitions. Clients before
+    KIP-814 get another leader id.
     """
     if request.understands_skip:
         return replace(answer, skip_assignment=True)

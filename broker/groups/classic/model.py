@@ -1,8 +1,4 @@
-"""Values of the classic group protocol: requests, results, and effects for the coordinator.
-
-Source: Kafka `group-coordinator` (ClassicGroup), KIP-62 (rebalance timeout), KIP-345 (static
-members), KIP-394 (member ids), KIP-814.
-"""
+"""Values of the classic group protocol: requests, results, and effects for the coordinator."""
 
 from dataclasses import dataclass, field
 
@@ -32,10 +28,10 @@ class JoinRequest:
     protocols: tuple[Protocol, ...]
     needs_known_member_id: bool
     """KIP-394: version 4 and later must join twice, the second time with the member id from the
-    first answer.
+    first response.
     """
     understands_skip: bool = False
-    """KIP-814: version 9 and later know `skip_assignment`."""
+    """KIP-814: version 9 and later support `skip_assignment`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +97,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class CompleteJoin:
-    """Answer a parked (or just received) JoinGroup."""
+    """Complete a parked (or just received) JoinGroup."""
 
     token: Token
     result: JoinResult

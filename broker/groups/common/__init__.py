@@ -1,1 +1,1 @@
-"""What consumer, share and streams groups have in common: records, deadlines, topics."""
+"""Common parts of consumer, share and streams groups: records, deadlines, topics."""

@@ -1,4 +1,4 @@
-"""The records of one step of a consumer, share or streams group, which can be taken back."""
+"""The records of one step of a consumer, share or streams group, which can be undone."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -22,7 +22,7 @@ class RecordedGroup(Protocol):
     def deadlines(self) -> Deadlines: ...
 
     def value(self, key: ConsumerRecordKey) -> ConsumerValue | None:
-        """Return the value that the key has now; None if it has none."""
+        """Return the current value of the key, or None."""
         ...
 
     def apply(self, key: ConsumerRecordKey, value: ConsumerValue | None) -> None:
@@ -30,7 +30,7 @@ class RecordedGroup(Protocol):
         ...
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Return to earlier deadlines."""
+        """Restore earlier deadlines."""
         ...
 
 
@@ -39,7 +39,7 @@ def apply_in_order(
     records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]],
     kinds: Sequence[ConsumerRecordKind],
 ) -> None:
-    """Apply records, which may come in any order, by the order of their kinds."""
+    """Apply records in the order of their kinds, whatever their order."""
     by_kind: dict[ConsumerRecordKind, list[tuple[ConsumerRecordKey, ConsumerValue]]] = {}
     for key, value in records:
         by_kind.setdefault(key.kind, []).append((key, value))
@@ -55,7 +55,7 @@ class GroupChanges:
         self._group = group
         self._before: list[tuple[ConsumerRecordKey, ConsumerValue | None]] = []
         self._deadlines: Deadlines | None = None
-        """As they were before the first record: most heartbeats have none."""
+        """The deadlines before the first record: most heartbeats have no record."""
         self.records: list[ConsumerRecord] = []
 
     def put(self, kind: ConsumerRecordKind, value: ConsumerValue | None, name: str = "") -> None:
@@ -67,7 +67,7 @@ class GroupChanges:
         self.records.append((key, value))
 
     def undo(self) -> None:
-        """Take back what was added, because it was not written."""
+        """Undo the added records, because they were not written."""
         for key, value in reversed(self._before):
             self._group.apply(key, value)
         if self._deadlines is not None:

@@ -1,7 +1,7 @@
-"""When members of a consumer group have to be heard, give up partitions, join and sync.
+"""Deadlines of group members for heartbeats, revocations, JoinGroup and SyncGroup. Pure; times are
+milliseconds.
 
-They are known in memory only, and begin again with the next coordinator. All times are milliseconds
-of the clock of the caller. Pure.
+They are only in memory, and start again with the next coordinator.
 """
 
 from typing import Self
@@ -10,12 +10,12 @@ from typing import Self
 class Deadlines:
     def __init__(self) -> None:
         self._sessions: dict[str, int] = {}
-        """Of every member: the next heartbeat."""
+        """The next heartbeat of every member."""
         self._revocations: dict[str, int] = {}
-        """Of members that have to give up partitions."""
+        """Members that must revoke partitions."""
         self._joins: dict[str, int] = {}
         self._syncs: dict[str, int] = {}
-        """Of classic members that have to send JoinGroup or SyncGroup."""
+        """Classic members that must send JoinGroup or SyncGroup."""
 
     @property
     def member_ids(self) -> set[str]:
@@ -41,7 +41,7 @@ class Deadlines:
         )
 
     def passed(self, now_ms: int) -> set[str]:
-        """Return the members that are late. O(members)."""
+        """Return the members with an expired deadline. O(members)."""
         return {
             member_id
             for deadlines in (self._sessions, self._revocations, self._joins, self._syncs)

@@ -1,4 +1,4 @@
-"""A hash of the topics that a group reads, which changes with their partitions."""
+"""A hash of a group's topics, which changes with their partition counts."""
 
 from collections.abc import Iterable
 from hashlib import blake2b

@@ -1,4 +1,4 @@
-"""Values that groups of several protocols have in common."""
+"""Common values of several group protocols."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from penstock.protocol.error_codes import ErrorCode
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
-"""The epoch of the last heartbeat of a member that leaves."""
+"""The epoch in the last heartbeat of a member that leaves."""
 STATIC_LEAVE_EPOCH: Final = -2
-"""The epoch of a static member that is away and comes back with the same instance id."""
+"""The epoch of a static member that leaves temporarily and returns with the same instance id."""
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 """Partitions by topic id. No topic has an empty set."""
@@ -26,10 +26,10 @@ class GroupState(Enum):
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     ASSIGNING = "Assigning"
-    """Consumer groups (KIP-848) and streams groups (KIP-1071) only, as is the next one."""
+    """Only for consumer groups (KIP-848) and streams groups (KIP-1071), like the next one."""
     RECONCILING = "Reconciling"
     NOT_READY = "NotReady"
-    """A streams group whose topology has no valid topics yet."""
+    """A streams group whose topology does not have valid topics yet."""
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -44,16 +44,16 @@ class GroupType(Enum):
 
 
 class TopicsView(Protocol):
-    """The topics of the cluster, as groups see them."""
+    """The topics of the cluster, as seen by groups."""
 
     @property
     def version(self) -> int:
-        """Return a number that grows when a topic or a partition is created or deleted."""
+        """Return a number that increases when a topic or a partition is created or deleted."""
         ...
 
     def matching(self, expression: str) -> frozenset[str]:
-        """Return the names of the topics that match as a whole and that the client of this step
-        may describe. Raises RegexInvalid.
+        """Return the names of the topics that match completely and that the client of this step may
+        describe. Raises RegexInvalid.
         """
         ...
 
@@ -62,7 +62,7 @@ class TopicsView(Protocol):
     def name_of(self, topic_id: UUID) -> str | None: ...
 
     def is_gone(self, topic_id: UUID) -> bool:
-        """Return True for a topic that neither exists nor can be undeleted."""
+        """Return True for a topic that neither exists nor can be restored."""
         ...
 
     def partition_count(self, topic_id: UUID) -> int:
@@ -78,11 +78,11 @@ class HeartbeatResult:
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Assignment | None = None
-    """None: as in the last answer."""
+    """None: as in the last response."""
 
 
 class HeartbeatRefused(Exception):
-    """Raised for a heartbeat that changes nothing, with the answer to it."""
+    """Raised for a heartbeat that changes nothing, with its error."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
-"""The record keys of consumer, share and streams groups, and fields that their values share.
+"""The record keys of consumer, share and streams groups, and common fields of their values, in
+Kafka's format.
 
 The version of a key is its kind. All values have version 0, which is flexible. A null value is a
 tombstone.
-Source: Kafka `ConsumerGroup*Key.json`, `ShareGroup*Key.json`, `StreamsGroup*Key.json`.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ NULL_UUID: Final = UUID(int=0)
 
 
 class MalformedGroupRecord(Exception):
-    """Raised for a key or value in another format. Loading counts it and continues with the next
+    """Raised for a key or value in an unknown format. Loading counts it and continues with the next
     record.
     """
 
@@ -49,7 +49,7 @@ class ConsumerRecordKind(IntEnum):
 
     @property
     def group_type(self) -> GroupType:
-        """Return the type of the groups that have such records."""
+        """Return the type of the groups that have this kind of records."""
         if self >= ConsumerRecordKind.STREAMS_GROUP:
             return GroupType.STREAMS
         if ConsumerRecordKind.SHARE_MEMBER <= self <= ConsumerRecordKind.SHARE_PARTITIONS:
@@ -83,10 +83,10 @@ class ConsumerRecordKey:
 
 
 ConsumerValue: TypeAlias = object
-"""The value of a record; its class follows from the kind of the key."""
+"""The value of a record; its class depends on the kind of the key."""
 ConsumerRecord: TypeAlias = tuple[ConsumerRecordKey, ConsumerValue | None]
 GroupRecordCodec: TypeAlias = tuple[Callable[[Writer, Any], None], Callable[[Reader], object]]
-"""Write and read the values of one kind of record."""
+"""Encode and decode the values of one kind of record."""
 
 
 def encode_consumer_key(key: ConsumerRecordKey) -> bytes:
@@ -99,7 +99,7 @@ def encode_consumer_key(key: ConsumerRecordKey) -> bytes:
 
 
 def decode_consumer_key(data: bytes) -> ConsumerRecordKey | None:
-    """Decode a key. None: a key of another kind of group. Raises MalformedGroupRecord."""
+    """Decode a key. None: a key of another group protocol. Raises MalformedGroupRecord."""
     try:
         reader = Reader(data)
         kind = _KINDS.get(reader.i16())

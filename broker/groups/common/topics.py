@@ -1,8 +1,5 @@
-"""The names, ids and partition counts of topics, kept up to date from the metadata image, and the
-same for a client that may not describe all of them.
-
-Invariant: the version grows exactly when one of them changes, so a move of a leader does not make
-groups look at their topics again.
+"""The names, ids and partition counts of topics, kept in sync with the metadata image, and a view
+for clients that may not describe all of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,18 +11,20 @@ from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
 
 CHECKED_PER_SLICE_COUNT: Final = 200
-"""Rights of one slice. With 10,000 ACLs about 8 ms, if no answer is remembered."""
+"""Rights checked per slice. With 10,000 ACLs about 8 ms, if none are cached."""
 
 
 class ImageTopics:
-    """Implements `TopicsView`."""
+    """Implements `TopicsView`. The version increases only if one of these values changes, so leader
+    changes do not make groups look at their topics again.
+    """
 
     def __init__(self) -> None:
         self._ids: dict[str, UUID] = {}
         self._known: dict[UUID, tuple[str, int]] = {}
         """Name and partition count."""
         self._frozen: set[UUID] = set()
-        """Deleted topics that can come back, and those of snapshots."""
+        """Deleted topics that can be restored, and snapshot topics."""
         self._version = 0
         self.regexes = MatchedTopics(self._ids.keys())
 
@@ -92,12 +91,11 @@ class ImageTopics:
 class DescribableTopics:
     """The topics for the heartbeat of one client. Implements `TopicsView`.
 
-    Regular expressions match only what the client may describe. Source: Kafka
-    `GroupMetadataManager.filterTopicDescribeAuthorizedTopics`.
+    Regular expressions only match topics that the client may describe, as in Kafka.
     """
 
     def __init__(self, topics: ImageTopics, may_describe: Callable[[str], bool]) -> None:
-        """may_describe: remembers its answers, until an ACL changes."""
+        """may_describe: caches its results until an ACL changes."""
         self._topics = topics
         self._may_describe = may_describe
         self.id_of = topics.id_of
@@ -113,9 +111,7 @@ class DescribableTopics:
         return frozenset(filter(self._may_describe, self._topics.matching(expression)))
 
     def check_in_slices(self, expressions: Iterable[str]) -> Iterator[None]:
-        """Ask for the rights that `matching` needs, a slice per step, so that it finds them
-        remembered.
-        """
+        """Check the rights that `matching` needs, one slice per step, so that they are cached."""
         for expression in expressions:
             for index, name in enumerate(self._topics.matching(expression), 1):
                 self._may_describe(name)

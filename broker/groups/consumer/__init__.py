@@ -1,3 +1,3 @@
 """Consumer groups of the next generation (KIP-848): the broker assigns partitions, and members
-reconcile with their assignment one by one, without a barrier for the whole group.
+reconcile individually, without a barrier for the whole group.
 """

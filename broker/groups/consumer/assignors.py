@@ -1,11 +1,7 @@
-"""Distribute the partitions of topics over the members that subscribe to them.
-
-`uniform` gives each member as many partitions as the others, or one more, and moves only what has
-to move for that. `range` gives each member a range of each topic, so that partitions with the same
-index of topics of the same size go to the same member.
-Invariants: each partition of a topic with subscribers goes to one of them. The result depends only
-on the arguments, not on their order.
-Source: Kafka UniformAssignor, RangeAssignor; KIP-848.
+"""Assign the partitions of topics to subscribed members, like Kafka's UniformAssignor and
+RangeAssignor (KIP-848). `uniform` balances the number of partitions per member with as few moves as
+possible. `range` assigns a range of each topic, so that partitions with the same index in topics of
+equal size go to the same member.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +13,7 @@ from penstock.broker.groups.common.model import Assignment
 from penstock.broker.groups.consumer.model import RANGE, UNIFORM
 
 _ROUNDS_MAX: Final = 16
-"""Passes over the topics that even out members with different subscriptions."""
+"""Passes over the topics that balance members with different subscriptions."""
 
 Counts: TypeAlias = Mapping[UUID, int]
 """Partition counts of the subscribed topics that exist."""
@@ -26,7 +22,7 @@ Held: TypeAlias = dict[UUID, set[int]]
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member as the assignors see it."""
+    """A member, as seen by the assignors."""
 
     member_id: str
     instance_id: str | None
@@ -36,7 +32,9 @@ class Subscriber:
 
 
 def assign(assignor: str, members: Sequence[Subscriber], counts: Counts) -> dict[str, Assignment]:
-    """Return the partitions of each member. Topics without a count do not exist."""
+    """Return the partitions of each member. Topics without a count do not exist. The result does
+    not depend on the order of the arguments.
+    """
     held = _ASSIGNORS[assignor](members, counts) if members else {}
     return {
         member_id: {topic: frozenset(indexes) for topic, indexes in topics.items() if indexes}
@@ -48,8 +46,8 @@ def assign(assignor: str, members: Sequence[Subscriber], counts: Counts) -> dict
 
 
 def _assign_ranges(members: Sequence[Subscriber], counts: Counts) -> dict[str, Held]:
-    """Static members come first, in the order of their instance ids, so that they keep their ranges
-    when they restart.
+    """Static members come first, ordered by instance id, so that they keep their ranges when they
+    restart.
     """
     ordered = sorted(
         members, key=lambda m: (m.instance_id is None, m.instance_id or m.member_id, m.member_id)
@@ -82,7 +80,9 @@ def _assign_uniformly(members: Sequence[Subscriber], counts: Counts) -> dict[str
 
 
 def _still_valid(members: Sequence[Subscriber], counts: Counts) -> dict[str, Held]:
-    """Return what the members had and may keep. The first owner of a partition keeps it."""
+    """Return the previous partitions that members may keep. The first owner of a partition keeps
+    it.
+    """
     taken: Held = {}
     held: dict[str, Held] = {}
     for member in members:
@@ -112,7 +112,7 @@ def _unassigned(
 
 
 def _even_out_same(held: dict[str, Held], free: list[tuple[UUID, int]], total: int) -> None:
-    """Even out members with the same topics. Those that have more keep the odd partitions."""
+    """Balance members with the same topics. Members with more partitions keep the remainder."""
     quota, extras_count = divmod(total, len(held))
     quotas: dict[str, int] = {}
     by_size = sorted(held, key=lambda member_id: -_size(held[member_id]))
@@ -148,9 +148,9 @@ def _even_out_different(
     free: list[tuple[UUID, int]],
     topics: Sequence[UUID],
 ) -> None:
-    """Even out members with different topics: first give each free partition to the member that has
-    least, those of topics with few subscribers first; then move partitions between subscribers of a
-    topic until none has two more than another.
+    """Balance members with different topics: first assign each free partition to the member with
+    the fewest, beginning with topics with few subscribers; then move partitions between subscribers
+    of a topic until no member has two more than another.
     """
     subscribers = {
         topic: [member.member_id for member in members if topic in member.topics]

@@ -1,9 +1,7 @@
-"""Members of a consumer group that use the classic protocol, while the group migrates.
+"""Classic members of a consumer group that migrates between protocols (KIP-848).
 
 Heartbeat tells a classic member to join again; JoinGroup reconciles it, and SyncGroup returns its
 assignment. The group has no leader, and no member waits for the others.
-Invariant: each of these is a step of `ConsumerGroup`, with records.
-Source: Kafka GroupMetadataManager (classicGroupJoinToConsumerGroup and the like); KIP-848.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +42,9 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) -> GroupChanges:
-    """Fill a new consumer group with the members of a classic one, which keep what they have: their
-    assignment, which is empty while a rebalance begins again before they sync, and what they owned
-    when they joined (KIP-429), until they join again without it. Raises MalformedEmbedded.
+    """Fill a new consumer group with the members of a classic one. They keep their assignment, and
+    the partitions they owned when they joined (KIP-429) while a rebalance is incomplete. Raises
+    MalformedEmbedded.
     """
     subscriptions = {
         member_id: decode_subscription(member.metadata_for(classic.protocol or ""))
@@ -84,8 +82,8 @@ def _owned_by(
     subscriptions: Mapping[str, EmbeddedSubscription],
     topics: TopicsView,
 ) -> dict[str, Assignment]:
-    """Return what each member may own. An assignment counts more than what another member says, and
-    of two members the one with the later generation.
+    """Return the partitions that each member may own. Assignments take precedence over claims of
+    other members, and later generations over earlier ones.
     """
     claims = [
         (member_id, _by_id(decode_assignment(member.assignment), topics))
@@ -106,7 +104,7 @@ def _owned_by(
 
 
 def downgraded(group: ConsumerGroup, topics: TopicsView) -> list[Member]:
-    """Return the members of the classic group that takes over, with their targets."""
+    """Return the members of the classic group that continues this group, with their targets."""
     found: list[Member] = []
     for member in group.members.values():
         metadata, classic = member.metadata, member.metadata.classic
@@ -195,7 +193,7 @@ def _join(
 def _known(
     group: ConsumerGroup, request: JoinRequest, is_unknown: bool, changes: GroupChanges
 ) -> ConsumerMember:
-    """Return the member as it was before. A static one replaces its earlier start."""
+    """Return the previous state of the member. A static member replaces its earlier incarnation."""
     if request.instance_id is None:
         return group.members.get(request.member_id) or ConsumerMember(request.member_id)
     if not is_unknown:
@@ -230,7 +228,9 @@ def sync_classic(
         None,
         protocol,
     }:
-        raise HeartbeatRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "another protocol")
+        raise HeartbeatRefused(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the member uses another protocol"
+        )
     is_behind = group.epoch > member.current.epoch
     if is_behind and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
         group.await_join(member.member_id, now_ms)
@@ -247,7 +247,7 @@ def sync_classic(
 def heartbeat_classic(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int, now_ms: int
 ) -> ErrorCode:
-    """Handle Heartbeat. REBALANCE_IN_PROGRESS: the member has to join again. Raises
+    """Handle Heartbeat. REBALANCE_IN_PROGRESS: the member must join again. Raises
     HeartbeatRefused.
     """
     member = _classic_member(group, member_id, instance_id, generation)
@@ -272,7 +272,7 @@ def leave_classic(
     topics: TopicsView,
 ) -> tuple[list[ErrorCode], GroupChanges]:
     """Handle LeaveGroup of members, given as (id, instance id). Administrators may also remove
-    members of the consumer protocol.
+    members that use the consumer protocol.
     """
     changes = GroupChanges(group)
     errors: list[ErrorCode] = []

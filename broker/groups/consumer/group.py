@@ -1,15 +1,4 @@
-"""One consumer group (KIP-848), as a pure state machine.
-
-The group epoch grows when a subscription, the set of members or a subscribed topic changes; then a
-target assignment is computed for that epoch, and each member reconciles with its part in its own
-heartbeats. Each change is a record: a step applies its records at once and returns them, and the
-same records restore the group elsewhere.
-
-Invariants: a partition has one owner at most. The target epoch never exceeds the group epoch, nor a
-member's epoch the target epoch. A step that is refused or undone leaves no trace.
-Must not: know clocks, storage or sockets, or draw random numbers.
-Source: Kafka ConsumerGroup, GroupMetadataManager (consumer part), TargetAssignmentBuilder.
-"""
+"""One consumer group (KIP-848), as a pure state machine."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -62,7 +51,15 @@ _RESTORED_IN_ORDER = (
 class ConsumerGroup:
     """A consumer group. Attributes are read-only for callers, except the limits.
 
-    `heartbeat` and `leave` return an answer that holds once the records of `GroupChanges` are
+    The group epoch increases when a subscription, the set of members or a subscribed topic changes;
+    then a target assignment is computed for that epoch, and each member reconciles with its part in
+    its own heartbeats. Each change is a record: a step applies its records immediately and returns
+    them, and the same records restore the group elsewhere.
+
+    A partition has at most one owner. The target epoch never exceeds the group epoch, nor a member
+    epoch the target epoch. A rejected or undone step leaves no trace.
+
+    `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.
     """
 
@@ -79,13 +76,13 @@ class ConsumerGroup:
         self.limits = limits
         """May be replaced between two steps."""
         self._owners: dict[UUID, dict[int, str]] = {}
-        """The owner of each partition, until it has given it up."""
+        """The owner of each partition, until it has revoked it."""
         self.deadlines = Deadlines()
         self._topics_version = -1
         self._regexes_version = -1
-        """The version of the topics with which all regular expressions were matched."""
+        """The version of the topics with which all regular expressions were last matched."""
         self._regexes_ms = 0
-        """When that was."""
+        """The time of that."""
 
     # --- heartbeats -------------------------------------------------------------------------------
 
@@ -98,7 +95,7 @@ class ConsumerGroup:
     ) -> tuple[HeartbeatResult, GroupChanges]:
         """Handle the heartbeat of a member that joins or stays. Raises HeartbeatRefused.
 
-        changes: what has been done to the group in the same step.
+        changes: earlier changes of the group in the same step.
         """
         changes = changes or GroupChanges(self)
         try:
@@ -144,11 +141,11 @@ class ConsumerGroup:
         now_ms: int,
         has_client: bool = False,
     ) -> None:
-        """Note what a member says, begin a new epoch if that changes the group, and reconcile the
-        member with its target.
+        """Update a member, start a new epoch if that changes the group, and reconcile the member
+        with its target.
 
-        member: as it was before. has_client: whether regular expressions may be matched, with what
-        the client of this step may describe. Raises HeartbeatRefused.
+        member: its previous state. has_client: whether regular expressions may be matched, with the
+        rights of this step's client. Raises HeartbeatRefused.
         """
         member_id = member.member_id
         if member_id not in self.members or metadata != member.metadata:
@@ -185,7 +182,7 @@ class ConsumerGroup:
             )
 
     def _admit(self, request: HeartbeatRequest, changes: GroupChanges) -> ConsumerMember:
-        """Return the member as it was before, or a new one."""
+        """Return the previous state of the member, or a new one."""
         if request.instance_id is not None:
             return self._admit_static(request, request.instance_id, changes)
         member = self.members.get(request.member_id)
@@ -218,7 +215,7 @@ class ConsumerGroup:
     def replace_static(
         self, old: ConsumerMember, member_id: str, changes: GroupChanges
     ) -> ConsumerMember:
-        """Give the partitions of a static member that was away to its next start."""
+        """Pass the partitions of a static member that left temporarily to its next incarnation."""
         target = self.targets.get(old.member_id, NOTHING)
         self._remove(old.member_id, changes)
         current = replace(old.current, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
@@ -264,7 +261,7 @@ class ConsumerGroup:
     def unresolved_regexes(
         self, request: HeartbeatRequest, topics: TopicsView, now_ms: int
     ) -> set[str]:
-        """Return the regular expressions that a heartbeat has to match with topics."""
+        """Return the regular expressions that a heartbeat must match with topics."""
         found: set[str] = set()
         if self._are_regexes_old(topics, now_ms):
             found.update(member.metadata.subscribed_regex for member in self.members.values())
@@ -279,12 +276,12 @@ class ConsumerGroup:
             changes.put(ConsumerRecordKind.REGEX, None, regex)
 
     def _are_regexes_old(self, topics: TopicsView, now_ms: int) -> bool:
-        """Return True if topics or, perhaps, the rights to them have changed."""
+        """Return True if topics or possibly the rights on them have changed."""
         is_due = now_ms - self._regexes_ms >= self.limits.regex_refresh_interval_ms
         return self._regexes_version != topics.version or (bool(self.regexes) and is_due)
 
     def _resolve_regexes(self, topics: TopicsView, now_ms: int, changes: GroupChanges) -> None:
-        """Match new regular expressions with the topics, and all of them if they are old."""
+        """Match new regular expressions with the topics, or all of them if they are outdated."""
         are_old = self._are_regexes_old(topics, now_ms)
         used = {member.metadata.subscribed_regex for member in self.members.values()}
         for regex in sorted(name for name in used if name):
@@ -298,7 +295,7 @@ class ConsumerGroup:
             self._regexes_version, self._regexes_ms = topics.version, now_ms
 
     def _update_epoch(self, topics: TopicsView, changes: GroupChanges, *, is_bumped: bool) -> None:
-        """Begin a new group epoch if a subscription has changed, or what it stands for."""
+        """Start a new group epoch if a subscription or its topics have changed."""
         is_bumped = is_bumped or any(
             key.kind is ConsumerRecordKind.REGEX for key, _ in changes.records
         )
@@ -311,7 +308,7 @@ class ConsumerGroup:
         self._topics_version = topics.version
 
     def refresh(self, topics: TopicsView) -> GroupChanges:
-        """Begin a new epoch if the topics have changed. Heartbeats of consumer members do that by
+        """Start a new epoch if the topics have changed. Heartbeats of consumer members do that
         themselves.
         """
         changes = GroupChanges(self)
@@ -319,7 +316,7 @@ class ConsumerGroup:
         return changes
 
     def subscribed_names(self) -> set[str]:
-        """Return the topics that the group reads, whether they exist or not."""
+        """Return the topics to which the group subscribes, whether they exist or not."""
         names: set[str] = set()
         for member in self.members.values():
             names.update(member.metadata.subscribed_names)
@@ -340,7 +337,7 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """Return the assignor that most members ask for, or the default."""
+        """Return the assignor requested by most members, or the default."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             name = member.metadata.server_assignor
@@ -398,7 +395,7 @@ class ConsumerGroup:
         if current == member.current:
             return
         changes.put(ConsumerRecordKind.CURRENT, current, member_id)
-        is_timed = member.metadata.classic is None  # a classic member has to join and sync in time
+        is_timed = member.metadata.classic is None  # a classic member must join and sync in time
         if current.state is MemberState.UNREVOKED_PARTITIONS and is_timed:
             self._await_revocation(member_id, now_ms)
         else:
@@ -409,8 +406,8 @@ class ConsumerGroup:
     def leave(
         self, request: HeartbeatRequest, topics: TopicsView
     ) -> tuple[HeartbeatResult, GroupChanges]:
-        """Handle the last heartbeat of a member, or of a static member that comes back. Raises
-        HeartbeatRefused.
+        """Handle the last heartbeat of a member, or of a static member that leaves temporarily.
+        Raises HeartbeatRefused.
         """
         if request.instance_id is None:
             member = self.members.get(request.member_id)
@@ -441,14 +438,14 @@ class ConsumerGroup:
         changes.put(ConsumerRecordKind.MEMBER, None, member_id)
         self.deadlines.remove(member_id)
 
-    # --- time -------------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
         """Return when `tick` is due next, or None while there are no members."""
         return self.deadlines.next_ms()
 
     def touch(self, member_id: str, now_ms: int) -> None:
-        """Begin the session of a member again."""
+        """Restart the session of a member."""
         classic = self.members[member_id].metadata.classic
         timeout_ms = (
             self.limits.session_timeout_ms if classic is None else classic.session_timeout_ms
@@ -456,11 +453,11 @@ class ConsumerGroup:
         self.deadlines.await_heartbeat(member_id, now_ms + timeout_ms)
 
     def await_join(self, member_id: str, now_ms: int) -> None:
-        """Give a classic member that was told to join again its rebalance timeout for that."""
+        """Start the rebalance timeout of a classic member that was told to join again."""
         self.deadlines.await_join(member_id, self._rebalance_deadline_ms(member_id, now_ms))
 
     def await_sync(self, member_id: str, now_ms: int) -> None:
-        """Give a classic member that has joined its rebalance timeout to sync."""
+        """Start the rebalance timeout of a classic member that has joined and must sync."""
         self.touch(member_id, now_ms)
         self.deadlines.await_sync(member_id, self._rebalance_deadline_ms(member_id, now_ms))
 
@@ -491,24 +488,24 @@ class ConsumerGroup:
         return bool(members) and all(member.metadata.classic is not None for member in members)
 
     def tick(self, topics: TopicsView, now_ms: int) -> GroupChanges:
-        """Remove members that sent no heartbeat in time, or did not give up their partitions."""
+        """Remove members that sent no heartbeat in time, or did not revoke their partitions."""
         changes = GroupChanges(self)
         if late := self.deadlines.passed(now_ms):
             self.fence(sorted(late), topics, changes)
         return changes
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Return to earlier deadlines, and look at the topics again in the next heartbeat."""
+        """Restore earlier deadlines, and check the topics again in the next heartbeat."""
         self.deadlines = deadlines
         self._topics_version = self._regexes_version = -1
 
     # --- offsets ----------------------------------------------------------------------------------
 
     def check_commit(self, member_id: str, epoch: int, *, knows_epochs: bool = True) -> ErrorCode:
-        """Check whether this caller may commit offsets. One without a member (epoch -1) may, while
-        the group has no members.
+        """Check whether this caller may commit offsets. A caller without a member (epoch -1) may,
+        while the group has no members.
 
-        knows_epochs: False for a version of the request that only classic members may use.
+        knows_epochs: False for a request version that only classic members may use.
         """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
@@ -518,7 +515,7 @@ class ConsumerGroup:
         return self._check_member(member_id, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Check whether this caller may read offsets. Administrators say no member."""
+        """Check whether this caller may read offsets. Administrators send no member."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         return self._check_member(member_id or "", epoch)
@@ -545,7 +542,7 @@ class ConsumerGroup:
         return GroupState.STABLE if is_stable else GroupState.RECONCILING
 
     def value(self, key: ConsumerRecordKey) -> ConsumerValue | None:
-        """Return the value that the key has now; None if it has none."""
+        """Return the current value of the key, or None."""
         member = self.members.get(key.name)
         match key.kind:
             case ConsumerRecordKind.GROUP:
@@ -601,7 +598,7 @@ class ConsumerGroup:
             self.static_members[metadata.instance_id] = member_id
 
     def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
-        """Replace what a member owns. A record without a member has no effect."""
+        """Replace the assignment of a member. A record without a member has no effect."""
         member = self.members.get(member_id)
         if member is None:
             return
@@ -620,7 +617,7 @@ class ConsumerGroup:
     def restore(
         self, records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]], now_ms: int
     ) -> None:
-        """Restore the state of these records, in any order. All sessions begin again, so that
+        """Restore the state of these records, in any order. All sessions start again, so that
         members have time to find the new coordinator.
         """
         apply_in_order(self, records, _RESTORED_IN_ORDER)
@@ -651,9 +648,9 @@ class ConsumerGroup:
 
 
 def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
-    """Refuse an epoch that the member does not have. The previous one is accepted if the member
-    owns nothing else than it should, because the answer with the next epoch may have been lost; and
-    so is the epoch of a member that begins again.
+    """Reject an epoch other than the member's. The previous one is accepted if the member owns
+    nothing beyond its assignment, because the response with the next epoch may have been lost; and
+    so is the epoch of a member that starts again.
     """
     current, epoch = member.current, request.member_epoch
     if epoch in {JOIN_EPOCH, current.epoch}:

@@ -1,7 +1,4 @@
-"""Values of consumer groups (KIP-848): members, assignments, heartbeats and their answers.
-
-Source: Kafka `group-coordinator` (ConsumerGroupMember, MemberState, Assignment); KIP-848.
-"""
+"""Values of consumer groups (KIP-848): members, assignments, heartbeats and their responses."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,13 +14,13 @@ MIGRATION_BOTH: Final = "bidirectional"
 
 
 class MemberState(Enum):
-    """How far a member has come with its assignment. The values are those of the records."""
+    """The state of a member's reconciliation. The values are those of the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """The member still has to give up partitions, and stays in its epoch until then."""
+    """The member must still revoke partitions, and stays in its epoch until then."""
     UNRELEASED_PARTITIONS = 2
-    """The member waits for partitions that other members have not given up yet."""
+    """The member waits for partitions that other members have not revoked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +31,16 @@ class ConsumerLimits:
     heartbeat_interval_ms: int = 5_000
     members_max: int = (1 << 31) - 1
     assignors: tuple[str, ...] = ASSIGNORS
-    """Names of the assignors that members may ask for; the first one is the default."""
+    """Names of the assignors that members may request; the first one is the default."""
     migration: str = MIGRATION_BOTH
     """In which direction groups with members may change their protocol: disabled, upgrade,
     downgrade or bidirectional.
     """
     classic_members_max: int = 1_000
-    """Maximum number of members of a group that becomes classic."""
+    """Maximum number of members of a group that is converted to classic."""
     regex_refresh_interval_ms: int = 600_000
-    """How long topics that match a regular expression count, before the rights to them are looked
-    at again.
+    """How long the topics that match a regular expression are valid, before the rights on them are
+    checked again.
     """
 
     @property
@@ -61,7 +58,7 @@ class ClassicMetadata:
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """Name and subscription of each assignor that it offers."""
+    """Name and subscription of each offered assignor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class MemberMetadata:
     client_id: str = ""
     client_host: str = ""
     subscribed_names: tuple[str, ...] = ()
-    """In order, each once."""
+    """In order, without duplicates."""
     subscribed_regex: str = ""
     """Empty: no regular expression."""
     rebalance_timeout_ms: int = -1
@@ -84,7 +81,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """What a member owns, and in which epoch."""
+    """The partitions of a member, and their epoch."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -105,8 +102,8 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that a regular expression matched, without those that the client whose heartbeat
-    it was may not describe.
+    """The topics that matched a regular expression, without those that the client of that heartbeat
+    may not describe.
     """
 
     topics: frozenset[str]
@@ -133,8 +130,8 @@ class HeartbeatRequest:
 
     @property
     def is_full(self) -> bool:
-        """Return True if the answer must contain the assignment: the member joins, or begins again
-        after an error.
+        """Return True if the response must contain the assignment: the member joins, or starts
+        again after an error.
         """
         is_complete = (
             self.rebalance_timeout_ms != -1

@@ -1,9 +1,5 @@
-"""Move a member towards its target assignment: it first revokes what it loses, then gets the
-partitions that are free.
-
-Invariant: a partition is added only if no member owns it. A member keeps its epoch until it has
-revoked everything that it loses.
-Source: Kafka CurrentAssignmentBuilder; KIP-848.
+"""Move a member towards its target assignment (KIP-848): it first revokes partitions, then gets
+free ones.
 """
 
 from collections.abc import Callable, Collection
@@ -15,7 +11,7 @@ from penstock.broker.groups.common.model import NOTHING, Assignment
 from penstock.broker.groups.consumer.model import CurrentAssignment, MemberState
 
 IsOwned: TypeAlias = Callable[[UUID, int], bool]
-"""Tells whether any member owns the partition."""
+"""Return whether any member owns the partition."""
 
 
 def reconcile(
@@ -28,9 +24,10 @@ def reconcile(
     is_owned: IsOwned,
     has_new_subscription: bool,
 ) -> CurrentAssignment:
-    """Return what the member owns next.
+    """Return the next assignment of the member. A partition is added only if no member owns it, and
+    the member keeps its epoch until it has revoked everything.
 
-    owned: what the member says it owns; None: it does not say. subscribed: ids of its topics.
+    owned: partitions reported by the member; None: not reported. subscribed: ids of its topics.
     """
     is_waiting = current.state is MemberState.UNREVOKED_PARTITIONS and owns_any(
         owned, current.pending_revocation
@@ -43,14 +40,14 @@ def reconcile(
 
 
 def owns_any(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Return True unless the member said that it owns none of these partitions."""
+    """Return True unless the member reported that it owns none of these partitions."""
     if owned is None:
         return True
     return any(indexes & partitions.get(topic, frozenset()) for topic, indexes in owned.items())
 
 
 def is_subset(owned: Assignment | None, assigned: Assignment) -> bool:
-    """Return True if the member said what it owns, and owns nothing else than this."""
+    """Return True if the member reported its partitions, and owns none besides these."""
     return owned is not None and all(
         indexes <= assigned.get(topic, frozenset()) for topic, indexes in owned.items()
     )

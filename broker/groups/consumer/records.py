@@ -1,7 +1,4 @@
-"""The records of consumer groups in `__consumer_offsets`, in Kafka's format.
-
-Source: Kafka `ConsumerGroup*Value.json`.
-"""
+"""Values of consumer group records in `__consumer_offsets`, in Kafka's format."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -35,7 +32,9 @@ _CLASSIC_TAG: Final = 0
 class GroupEpoch:
     epoch: int
     metadata_hash: int
-    """Of the subscribed topics: it changes with their partitions. 0: there are none."""
+    """Hash of the subscribed topics, which changes with their partition counts. 0: there
+    are none.
+    """
 
 
 def _write_group(writer: Writer, value: GroupEpoch) -> None:
@@ -95,7 +94,7 @@ def _read_member(reader: Reader) -> MemberMetadata:
 
 
 def _classic(value: ClassicMetadata | None) -> Writer:
-    """Return the tagged struct behind a byte that is 0 for null, as Kafka writes it."""
+    """Return the tagged struct after a byte that is 0 for null, as Kafka writes it."""
     if value is None:
         return Writer(b"\x00")
     writer = Writer(b"\x01")
@@ -154,7 +153,7 @@ def _read_regex(reader: Reader) -> ResolvedRegex:
 
 
 def _write_nothing(writer: Writer, value: object) -> None:
-    """Partition metadata are read, but never written."""
+    """Partition metadata is read, but never written."""
 
 
 def _skip(reader: Reader) -> int:

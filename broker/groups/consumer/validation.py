@@ -1,8 +1,4 @@
-"""Check a heartbeat by itself, before its group is looked for.
-
-Source: Kafka GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid; KIP-848,
-KIP-1082.
-"""
+"""Validate a consumer group heartbeat before the group is looked up (KIP-848, KIP-1082)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -17,7 +13,7 @@ from penstock.broker.groups.consumer.model import HeartbeatRequest
 from penstock.protocol.error_codes import ErrorCode
 
 _FIRST_WITH_OWN_IDS: Final = 1
-"""From this version on, members choose their ids."""
+"""From this version on, members generate their ids."""
 
 
 def check_heartbeat(

@@ -1,9 +1,4 @@
-"""Run `ClassicGroup` for the group coordinator: park requests, keep time and write records.
-
-Invariant: a request that waits is answered once, when the rebalance completes or when this broker
-no longer coordinates the group.
-Source: Kafka GroupMetadataManager.
-"""
+"""Run `ClassicGroup` for the group coordinator: park requests, keep timers and write records."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -40,7 +35,11 @@ Result = TypeVar("Result", JoinResult, SyncResult)
 
 
 class ClassicGroups:
-    """Classic groups of one broker. Call all methods on the event loop."""
+    """Classic groups of one broker. Call all methods on the event loop.
+
+    A parked request is completed once, when the rebalance completes or when this broker no longer
+    coordinates the group.
+    """
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class ClassicGroups:
         new_member_id: Callable[[str], str],
     ) -> None:
         self.limits = limits
-        """Of groups that are made from now on."""
+        """For groups that are created from now on."""
         self._home = home
         self._now_ms = now_ms
         self._new_member_id = new_member_id
@@ -62,7 +61,7 @@ class ClassicGroups:
         return ClassicGroup(group_id, self.limits, self._new_member_id)
 
     def restore(self, group: Group) -> None:
-        """Continue from the record of the group. Its members have to join again."""
+        """Restore the group from its record. Its members must join again."""
         assert group.record is not None
         snapshot = decode_group_value(group.record)
         group.classic.restore(
@@ -78,7 +77,7 @@ class ClassicGroups:
             self._apply(group, group.classic.ask_to_rejoin(self._now_ms()))
 
     def unload(self, group: Group) -> None:
-        """Answer what waits with NOT_COORDINATOR."""
+        """Complete parked requests with NOT_COORDINATOR."""
         self._apply(group, group.classic.unload())
 
     # --- requests ---------------------------------------------------------------------------------
@@ -126,15 +125,15 @@ class ClassicGroups:
         self._set_timer(group)
         return error
 
-    # --- changes of the protocol ------------------------------------------------------------------
+    # --- protocol changes -------------------------------------------------------------------------
 
     def retire(self, group: Group) -> None:
-        """Tell members that wait to join again, and empty the classic group."""
+        """Tell parked members to join again, and empty the classic group."""
         self._apply(group, group.classic.unload(ErrorCode.REBALANCE_IN_PROGRESS))
         group.classic = self.new(group.classic.group_id)
 
     def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None:
-        """Continue as a classic group, whose members have to join again."""
+        """Continue as a classic group, whose members must join again."""
         self._apply(group, group.classic.take_over(generation, members, self._now_ms()))
 
     # --- effects of the state machine -------------------------------------------------------------
@@ -204,6 +203,8 @@ class ClassicGroups:
         self._forget_unused(group)
 
     def _forget_unused(self, group: Group) -> None:
-        """Forget a group that a refused join has created, or a client that did not come back."""
+        """Remove a group that was created by a rejected join, or by a client that did not
+        return.
+        """
         if group.is_unused:
             self._home.forget(group)

@@ -1,9 +1,7 @@
-"""The configs of a group as its coordinator uses them: typed, with the settings of the broker where
-the group has none.
+"""The typed configs of groups, with the broker settings as defaults.
 
-Use `group_configs(image, config).of(group_id)`. Only values that `group_problem` accepts get into
-the metadata; the limits of other brokers may differ, so a value may lie outside of those here.
-Source: Kafka 4.2 `GroupConfig`, `GroupConfigManager`.
+Use `group_configs(image, config).of(group_id)`. Values in the metadata may exceed the limits of
+this broker, because those of other brokers may differ.
 """
 
 import re
@@ -20,8 +18,8 @@ from penstock.controller.metadata.image import MetadataImage
 
 @dataclass(frozen=True, slots=True)
 class InitialOffset:
-    """Where a share group begins to read a partition: at its start, at its end, or at the first
-    record that is not older than a duration.
+    """Where a share group starts to read a partition: at its start, at its end, or at the first
+    record within a duration.
     """
 
     is_earliest: bool = False
@@ -49,7 +47,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """A config of a group with limits, which are settings of the broker."""
+    """A group config whose limits are broker settings."""
 
     config: str
     low: str | None
@@ -73,7 +71,7 @@ _BOUNDED: Final = (
 )
 """In the order in which Kafka checks them."""
 _WITHOUT_SETTING: Final = frozenset({known.SHARE_AUTO_OFFSET_RESET, known.SHARE_ISOLATION_LEVEL})
-"""The configs for which the broker has no setting."""
+"""Configs without a broker setting."""
 
 
 def _setting(config: BrokerConfig, name: str) -> int:
@@ -83,7 +81,7 @@ def _setting(config: BrokerConfig, name: str) -> int:
 
 
 def group_defaults(config: BrokerConfig) -> dict[str, str]:
-    """Return the value of each config of a group that has none, as this broker uses it."""
+    """Return the defaults of group configs in this broker."""
     return {
         name: known_config.default
         if name in _WITHOUT_SETTING
@@ -93,7 +91,7 @@ def group_defaults(config: BrokerConfig) -> dict[str, str]:
 
 
 def group_problem(config: BrokerConfig, configs: Mapping[str, str]) -> str:
-    """Return why a group cannot have these configs, in Kafka's words; empty if it can.
+    """Return why a group cannot have these configs, with Kafka's messages; empty if it can.
 
     configs: all configs of the group, after the change.
     """
@@ -120,7 +118,7 @@ def _problem_of_size(bounded: _Bounded, config: BrokerConfig, configs: Mapping[s
 
 
 class GroupConfigs:
-    """The configs of all groups, as this broker uses them."""
+    """The configs of all groups, with this broker's defaults."""
 
     def __init__(self, configs: ConfigsImage, config: BrokerConfig) -> None:
         self._configs = configs

@@ -1,9 +1,5 @@
-"""Run `ConsumerGroup` for the group coordinator: answer heartbeats, keep time and write records.
-
-Invariants: an answer is given only when the records that it depends on are durable, those of
-earlier heartbeats included. What a refused append has changed is taken back, and an append that
-fails later makes the partition load again from its log.
-Source: Kafka GroupCoordinatorService, CoordinatorRuntime.
+"""Run `ConsumerGroup` for the group coordinator: respond to heartbeats, keep timers and write
+records.
 """
 
 import asyncio
@@ -86,7 +82,12 @@ class ConsumerGroupDescription:
 
 
 class ConsumerCoordinator:
-    """Consumer groups of one broker. Call all methods on the event loop."""
+    """Consumer groups of one broker. Call all methods on the event loop.
+
+    A response is sent only when the records it depends on are durable, including those of earlier
+    heartbeats. Changes of a rejected append are undone, and an append that fails later makes the
+    partition load again from its log.
+    """
 
     def __init__(
         self,
@@ -114,10 +115,10 @@ class ConsumerCoordinator:
         may_describe: Callable[[str], bool] | None = None,
         connection_id: int | None = None,
     ) -> HeartbeatResult:
-        """Handle ConsumerGroupHeartbeat. The answer is durable. Raises LateRequest.
+        """Handle ConsumerGroupHeartbeat. The response is durable. Raises LateRequest.
 
-        version: of the request. Members of version 0 get an id when they join. may_describe: tells
-        whether the client may describe a topic; None if everyone may. connection_id: see
+        version: of the request. Members of version 0 get an id when they join. may_describe:
+        returns whether the client may describe a topic; None if everyone may. connection_id: see
         `GroupCoordinator.join`.
         """
         topics = DescribableTopics(self._topics, may_describe) if may_describe else self._topics
@@ -140,8 +141,8 @@ class ConsumerCoordinator:
     async def _match_topics(
         self, group_id: str, request: HeartbeatRequest, topics: ImageTopics | DescribableTopics
     ) -> None:
-        """Match regular expressions with thousands of topics in slices, so that other requests do
-        not wait for that, and look at the rights to those. The heartbeat finds the results.
+        """Match regular expressions with thousands of topics in slices, so that other requests are
+        not delayed, and check the rights on the topics. The heartbeat then uses the results.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         consumer = None if isinstance(group, ErrorCode) else group.consumer
@@ -159,12 +160,12 @@ class ConsumerCoordinator:
                 for _ in topics.check_in_slices(wanted):
                     await asyncio.sleep(0)
         except RegexInvalid:
-            return  # the heartbeat is refused
+            return  # the heartbeat is rejected
 
     def _step(
         self, group: Group, request: HeartbeatRequest, topics: TopicsView
     ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
-        """Change the group and begin to write that. Raises HeartbeatRefused."""
+        """Change the group and start to write the change. Raises HeartbeatRefused."""
         if group.consumer is None:
             return self._begin(group, request, topics)
         consumer = self._current(group)
@@ -177,7 +178,7 @@ class ConsumerCoordinator:
         return result, outcome
 
     def _current(self, group: Group) -> ConsumerGroup:
-        """Return the consumer group with the limits that hold now."""
+        """Return the consumer group with its current limits."""
         assert group.consumer is not None
         group.consumer.limits = self._limits_of(group.consumer.group_id)
         return group.consumer
@@ -185,7 +186,7 @@ class ConsumerCoordinator:
     def _begin(
         self, group: Group, request: HeartbeatRequest, topics: TopicsView
     ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
-        """Begin a consumer group with its first member, in place of a classic one. Raises
+        """Create a consumer group with its first member, replacing a classic one. Raises
         HeartbeatRefused.
         """
         group_id = group.classic.group_id
@@ -207,7 +208,7 @@ class ConsumerCoordinator:
     def _upgraded(
         self, group: Group, consumer: ConsumerGroup, request: HeartbeatRequest
     ) -> GroupChanges:
-        """Take the members of the classic group. Raises HeartbeatRefused."""
+        """Convert the members of the classic group. Raises HeartbeatRefused."""
         classic = group.classic
         refused = HeartbeatRefused(
             ErrorCode.GROUP_ID_NOT_FOUND, f"Group {classic.group_id} is not a consumer group."
@@ -297,7 +298,7 @@ class ConsumerCoordinator:
     def _write_or_downgrade(
         self, group: Group, consumer: ConsumerGroup, changes: GroupChanges
     ) -> "asyncio.Future[ErrorCode]":
-        """Write a step, after which the group is classic if only classic members are left."""
+        """Write a step. The group becomes classic if only classic members are left."""
         if changes.records and self._may_downgrade(consumer):
             return self._downgrade(group, consumer, changes)
         return self._write(group, changes)
@@ -332,7 +333,7 @@ class ConsumerCoordinator:
         return asyncio.shield(outcome)
 
     def make_classic(self, group: Group) -> None:
-        """Make an empty consumer group or streams group classic."""
+        """Convert an empty consumer or streams group to classic."""
         if group.is_classic:
             return
         records = consumer_tombstones(group)
@@ -364,7 +365,7 @@ class ConsumerCoordinator:
         group.consumer.restore(durable_records(group), self._now_ms())
         self._set_timer(group)
 
-    # --- time -------------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def _set_timer(self, group: Group, *, delay_s: float = 0.0) -> None:
         deadline_ms = None if group.consumer is None else group.consumer.next_deadline_ms()
@@ -383,8 +384,8 @@ class ConsumerCoordinator:
     # --- describing -------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> ConsumerGroupDescription | ErrorCode:
-        """Describe a consumer group once its last change is durable. GROUP_ID_NOT_FOUND: there is
-        no such group.
+        """Describe a consumer group once its last change is durable. GROUP_ID_NOT_FOUND: the group
+        does not exist.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):

@@ -1,4 +1,4 @@
-"""Describe groups of all protocols, as DescribeGroups and ListGroups show them. Pure."""
+"""Describe groups of all protocols for DescribeGroups and ListGroups. Pure."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class GroupDescription:
 
 
 def state_of(group: Group) -> GroupState:
-    """Return the state by the protocol that the group uses now."""
+    """Return the state in the group's current protocol."""
     return (group.modern or group.classic).state
 
 

@@ -1,17 +1,6 @@
-"""The group coordinator of one broker: finds groups, keeps their offsets and their state in
-`__consumer_offsets`, and leaves membership to `ClassicGroups`, `ConsumerCoordinator`, `ShareGroups`
-and `StreamsGroups`.
-
-A group belongs to one partition of that topic; the leader of the partition coordinates it. Becoming
-leader loads the partition from the start. Losing it answers all parked requests with
-NOT_COORDINATOR and drops the state.
-Invariants: an offset commit is visible and answered only when its record is durable, one of a
-transaction only when its marker is. A group's records are appended in the order of its events. What
-is visible follows the log, key by key in its order (for tombstones, see `janitor`).
-Nothing here outlives the loss of the partition.
-Limits: GROUPS_MAX and OFFSETS_MAX per partition. Above them clients get COORDINATOR_NOT_AVAILABLE,
-which they retry.
-Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
+"""The group coordinator of one broker: looks up groups, and keeps their offsets and state in
+`__consumer_offsets`. `ClassicGroups`, `ConsumerCoordinator`, `ShareGroups` and `StreamsGroups`
+implement membership.
 """
 
 import asyncio
@@ -87,6 +76,13 @@ Result = TypeVar("Result", JoinResult, SyncResult)
 class GroupCoordinator:
     """The group coordinator. Call all methods on the event loop.
 
+    A group belongs to a partition of `__consumer_offsets`, whose leader coordinates it. Becoming
+    leader loads the partition; losing it completes parked requests with NOT_COORDINATOR and drops
+    the state. An offset commit is visible and acknowledged only when its record is durable, or, in
+    a transaction, its marker (KIP-447). Records of a group are appended in the order of its events,
+    and become visible in log order. Above GROUPS_MAX and OFFSETS_MAX per partition, clients get
+    COORDINATOR_NOT_AVAILABLE, which they retry.
+
     now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`).
     """
 
@@ -112,7 +108,7 @@ class GroupCoordinator:
             offsets_log, self._load, self._unload, LiveGroups, compaction
         )
         self.topics = ImageTopics() if topics is None else topics
-        """The topics that consumer groups see. The owner keeps them up to date."""
+        """The topics as seen by consumer groups. The owner keeps them up to date."""
         self._classics = ClassicGroups(self, limits, now_ms, new_member_id)
         self.consumers = ConsumerCoordinator(
             self, self.topics, consumer_limits or _default_limits, now_ms, new_member_id
@@ -128,10 +124,10 @@ class GroupCoordinator:
             None if offset_topics is None else OffsetSweep(self, self._shards, offset_topics)
         )
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
-        """By partition: transactions that ended after the part of the log that the load reads."""
+        """By partition: transactions that ended after the part of the log that is being loaded."""
         self._expiry: asyncio.TimerHandle | None = None
         self.transactional_commits = ConnectionOrder()
-        """Late requests by group. Used by the handler of TxnOffsetCommit."""
+        """Detects late requests by group, for TxnOffsetCommit."""
         self._requests = ConnectionOrder(MEMBERS_MAX)
 
     def reconfigure(self, limits: GroupLimits) -> None:
@@ -141,7 +137,7 @@ class GroupCoordinator:
             for group in state.groups.values():
                 group.classic.limits = limits
 
-    # --- becoming and ceasing to be coordinator ---------------------------------------------------
+    # --- leadership -------------------------------------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
         """Load the offsets partition, because this broker leads it now."""
@@ -162,7 +158,7 @@ class GroupCoordinator:
             group.cancel_timers()
 
     def topics_changed(self, delta: MetadataDelta) -> None:
-        """Bring committed offsets in line with the topics, if any of them may be affected."""
+        """Update committed offsets if they may be affected by changed topics."""
         sweep = self._sweep
         if sweep is not None and (
             delta.everything
@@ -182,9 +178,7 @@ class GroupCoordinator:
         self._shards.close()
 
     async def ready(self, group_id: str) -> None:
-        """Wait briefly for a group that is loading here. Every request of a group begins with
-        this.
-        """
+        """Wait briefly for a group that is loading here. Every group request begins with this."""
         await self._shards.ready(group_id)
 
     async def _load(self, partition: int) -> OffsetsPartition:
@@ -195,8 +189,8 @@ class GroupCoordinator:
         async for batch in self._shards.read(partition):
             malformed_count += replay(batch, records, offsets, state.open_groups, consumers)
         await self._create_groups(state, records, offsets, consumers)
-        # Everything below runs in one step: sessions begin when members can reach the group, and no
-        # marker and no new limits are missed.
+        # No await below: sessions start when members can reach the group, and no marker and no
+        # limit change is missed.
         for group in state.groups.values():
             group.classic.limits = self._limits
         for group_id in records:
@@ -228,7 +222,7 @@ class GroupCoordinator:
         offsets: dict[str, GroupOffsets],
         consumers: ConsumerRecords,
     ) -> None:
-        """Create the groups that have a group record, then those that have offsets only."""
+        """Create the groups with a group record, then those that only have offsets."""
         with_record = dict.fromkeys([*records, *consumers])
         without_record = [
             group_id
@@ -246,14 +240,14 @@ class GroupCoordinator:
             if count % LOAD_SLICE_COUNT == 0:
                 await self._shards.take_turn()
 
-    # --- finding a group --------------------------------------------------------------------------
+    # --- lookup -----------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int | None:
         """Return the partition of `__consumer_offsets`, or None while the topic does not exist."""
         return self._shards.partition_of(group_id)
 
     def find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode:
-        """Return the group, or why it cannot be used here.
+        """Return the group, or why it is not available here.
 
         is_read: see `CoordinatorShards.find`.
         """
@@ -273,15 +267,15 @@ class GroupCoordinator:
     def _find_with_offsets(
         self, group_id: str, *, create: bool, is_read: bool = False
     ) -> Group | ErrorCode:
-        """Return the group, unless it is a share group: those commit no offsets, and have members
-        of their own protocol only.
+        """Return the group, unless it is a share group, which commits no offsets and only has
+        members of its own protocol.
         """
         group = self.find(group_id, create=create, is_read=is_read)
         is_share = isinstance(group, Group) and group.share is not None
         return ErrorCode.GROUP_ID_NOT_FOUND if is_share else group
 
     def _find_for_classic(self, group_id: str) -> Group | ErrorCode:
-        """Return the group, unless it cannot have members of the classic protocol."""
+        """Return the group, unless it cannot have classic members."""
         if group_id == "":
             return ErrorCode.INVALID_GROUP_ID
         group = self._find_with_offsets(group_id, create=False)
@@ -295,7 +289,7 @@ class GroupCoordinator:
 
     def admit(self, api_key: int, group_id: str, member_id: str, connection_id: int | None) -> None:
         """See `ConnectionOrder.admit_member`. Protocols call this in the step that executes the
-        request, once they know that the group is here.
+        request, once the group has been found.
         """
         self._requests.admit_member(api_key, group_id, member_id, connection_id)
 
@@ -305,8 +299,8 @@ class GroupCoordinator:
         """Join the group. Waits until the rebalance completes, at most for the members' rebalance
         timeout.
 
-        connection_id: grows with each connection of this broker, as for the other requests of
-        members; None: the request comes from no connection. Raises LateRequest.
+        connection_id: increases with each connection of this broker, as for the other requests of
+        members; None: there is no connection. Raises LateRequest.
         """
         if group_id == "":
             return JoinResult(error=ErrorCode.INVALID_GROUP_ID, member_id=request.member_id)
@@ -382,11 +376,11 @@ class GroupCoordinator:
         connection_id: int | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets; they are durable if the result is NONE. Offsets with too long metadata
-        are refused individually. As in Kafka, consumers without a group use the empty id.
+        are rejected individually. As in Kafka, consumers without a group use the empty id.
 
-        generation: the member epoch in a consumer or streams group. knows_epochs: the version of
-        the request has one (9 and later). Raises LateRequest; without a generation the commit may
-        be one of an administrator, who may go back, and is never late.
+        generation: the member epoch in a consumer or streams group. knows_epochs: the request
+        version has one (9 and later). Raises LateRequest; a commit without a generation may come
+        from an administrator, who may reset offsets, and is never late.
         """
         member = (member_id, instance_id, generation)
         group = self._admit(group_id, member, offsets, knows_epochs=knows_epochs)
@@ -411,7 +405,7 @@ class GroupCoordinator:
         offsets: dict[TopicPartition, CommittedOffset],
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets as part of a transaction. They are durable if the result is NONE, and
-        count after `complete_transaction`.
+        become visible after `complete_transaction`.
 
         member: id, instance id and generation. Clients before KIP-447 omit them, and are not
         checked.
@@ -470,7 +464,7 @@ class GroupCoordinator:
         return error
 
     def _forget_unused(self, group: Group) -> None:
-        """Forget a group that a refused commit has created."""
+        """Remove a group that was created by a rejected commit."""
         if group.is_unused:
             self.forget(group)
 
@@ -512,7 +506,7 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, member_id: str | None = None, member_epoch: int = -1
     ) -> GroupOffsets | ErrorCode:
-        """Return the committed offsets. An unknown group has none, which is not an error.
+        """Return the committed offsets; none for an unknown group, which is not an error.
 
         member_id, member_epoch: of a member of a consumer or streams group, which is checked.
         """
@@ -527,8 +521,8 @@ class GroupCoordinator:
         return group.offsets
 
     def assigned_topics(self, group_id: str, member_id: str) -> Collection[UUID]:
-        """Return the topics of which a member of a consumer group has partitions, including those
-        that it is giving up.
+        """Return the topics of a consumer group member's partitions, including those it is
+        revoking.
         """
         group = self.find(group_id, create=False)
         consumer = group.consumer if isinstance(group, Group) else None
@@ -572,7 +566,7 @@ class GroupCoordinator:
         *,
         producer: TransactionalProducer | None = None,
     ) -> None:
-        """Append records of a group. `done` gets the outcome, maybe before this returns."""
+        """Append records of a group. `done` receives the outcome, maybe before this returns."""
         group.appends_count += 1
 
         def settled(error: ErrorCode) -> None:
@@ -589,7 +583,7 @@ class GroupCoordinator:
         ]
 
     def states(self) -> Iterator[GroupState]:
-        """Return the state of every group that is coordinated here."""
+        """Return the state of every group coordinated here."""
         return (
             state_of(group) for loaded in self._shards.loaded() for group in loaded.groups.values()
         )
@@ -605,8 +599,8 @@ class GroupCoordinator:
         return group if isinstance(group, ErrorCode) else describe(group)
 
     def unknown_group(self, group_id: str) -> str | None:
-        """Return why there is no classic group with this id here, in Kafka's words; None if there
-        is one, or if this broker does not know.
+        """Return why there is no classic group with this id here, with Kafka's message; None if
+        there is one, or if this broker cannot tell.
         """
         group = self.find(group_id, create=False)
         if group is ErrorCode.GROUP_ID_NOT_FOUND:
@@ -623,10 +617,10 @@ class GroupCoordinator:
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | ErrorCode:
         """Delete committed offsets, and those of open transactions; durable if the result is NONE.
-        An offset that is committed later stays. Partitions without one are not an error.
+        Offsets that are committed later stay. Partitions without one are not an error.
 
         GROUP_SUBSCRIBED_TO_TOPIC: a member consumes the topic. Returns one error for the whole
-        request: NON_EMPTY_GROUP for members that are no consumers, or what the log answers.
+        request: NON_EMPTY_GROUP for members that are not consumers, or the error of the log.
         """
         if group_id == "":
             return ErrorCode.INVALID_GROUP_ID
@@ -642,31 +636,31 @@ class GroupCoordinator:
         )
 
     def expire(self) -> None:
-        """Append tombstones for offsets past their retention, and for groups without members and
-        offsets. Share groups stay until they are deleted.
+        """Append tombstones for expired offsets, and for groups without members and offsets. Share
+        groups stay until they are deleted.
         """
         self._janitor.expire(self._now_ms() - self._limits.offsets_retention_ms)
         if self._sweep is not None:
             self._sweep.request()
 
-    # --- what protocols ask of their home ---------------------------------------------------------
+    # --- interface for protocols ------------------------------------------------------------------
 
     def retire_classic(self, group: Group) -> None:
-        """Tell members that wait for the classic group to join again, and empty it."""
+        """Tell parked members of the classic group to join again, and empty it."""
         self._classics.retire(group)
 
     def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None:
-        """Continue as a classic group, whose members have to join again."""
+        """Continue as a classic group, whose members must join again."""
         self._classics.take_over(group, generation, members)
 
     def reload(self, group: Group) -> None:
-        """Load the partition of a group again, because memory is ahead of the log."""
+        """Reload the partition of a group, because memory is ahead of the log."""
         state = self._shards.get(group.partition)
         if state is not None and state.groups.get(group.classic.group_id) is group:
             self.partition_opened(group.partition)
 
     def forget(self, group: Group) -> None:
-        """Drop a group that has nothing any more."""
+        """Drop an empty group."""
         group.cancel_timers()
         state = self._shards.get(group.partition)
         if state is not None and state.groups.get(group.classic.group_id) is group:
@@ -680,7 +674,7 @@ def _default_limits(group_id: str) -> ConsumerLimits:
 def _check_metadata(
     offsets: dict[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
-    """Return errors as if all offsets were refused, and the accepted offsets."""
+    """Return errors as if all offsets were rejected, and the accepted offsets."""
     accepted = {
         key: value
         for key, value in offsets.items()

@@ -1,9 +1,4 @@
-"""Delete groups and offsets, on request and when their retention is over.
-
-Invariant: what is gone follows the log. A tombstone of an expiry never follows a commit in flight,
-and a group with a record in flight is not dropped, so that a commit after its deletion is visible.
-Source: Kafka OffsetMetadataManager.
-"""
+"""Delete groups and offsets, on request and after their retention."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -24,7 +19,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 class JanitorHome(Protocol):
-    """The coordinator that has the groups."""
+    """The coordinator that owns the groups."""
 
     async def append(
         self, group: Group, records: Sequence[KeyValue], durable: Callable[[], None]
@@ -36,7 +31,11 @@ class JanitorHome(Protocol):
 
 
 class GroupJanitor:
-    """The deletions of one coordinator."""
+    """The deletions of one coordinator.
+
+    A tombstone of an expiry never follows a commit in flight, and a group with a record in flight
+    is not dropped, so that a commit after its deletion is visible.
+    """
 
     def __init__(
         self, home: JanitorHome, shards: CoordinatorShards[OffsetsPartition], shares: ShareGroups

@@ -1,11 +1,4 @@
-"""Write the steps of consumer, share and streams groups to the log, and keep their timers.
-
-Invariants: an answer is given only when the records that it depends on are durable, those of
-earlier steps included. What a refused append has changed is taken back, and an append that fails
-later makes the partition load again from its log.
-Must not: know what the steps are.
-Source: Kafka CoordinatorRuntime.
-"""
+"""Write the steps of consumer, share and streams groups to the log, and keep their timers."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,7 +20,7 @@ from penstock.broker.groups.offsets.records import GroupKey, encode_group_key
 from penstock.protocol.error_codes import ErrorCode
 
 RETRY_S: Final = 1.0
-"""Pause before a timeout is tried again whose records could not be written."""
+"""Pause before a timeout is handled again whose records could not be written."""
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -35,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class GroupHome(Protocol):
-    """The coordinator that has the groups."""
+    """The coordinator that owns the groups."""
 
     def find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode: ...
 
@@ -62,8 +55,9 @@ class GroupJournal:
     def write(
         self, group: Group, changes: GroupChanges, *, is_new: bool = False
     ) -> "asyncio.Future[ErrorCode]":
-        """Append the records of a step. Returns the outcome of this step and all before it. A step
-        that is refused at once is undone.
+        """Append the records of a step. Returns the outcome of this step and all earlier ones. An
+        immediately rejected step is undone; an append that fails later makes the partition load
+        again from its log.
 
         is_new: the group replaces a classic one.
         """
@@ -102,8 +96,8 @@ class GroupJournal:
         *,
         delay_s: float = 0.0,
     ) -> None:
-        """Set the timer to the next deadline, at the earliest after the delay. One that fires
-        earlier stays, and is set again when it has fired: each heartbeat moves a deadline.
+        """Set the timer to the next deadline, at the earliest after the delay. An earlier timer is
+        kept, and set again when it fires, because each heartbeat moves a deadline.
         """
         if deadline_ms is None:
             return
@@ -127,7 +121,7 @@ def encoded(changes: GroupChanges) -> list[KeyValue]:
 
 
 def is_refused(outcome: "asyncio.Future[ErrorCode]") -> bool:
-    """Return whether an append was refused at once, and its step undone."""
+    """Return whether an append was rejected immediately, and its step undone."""
     return outcome.done() and outcome.result() is not ErrorCode.NONE
 
 
@@ -163,7 +157,7 @@ def _following(
 
 
 def _keep(group: Group, records: Sequence[KeyValue]) -> None:
-    """Note durable records."""
+    """Update the durable records."""
     for key, value in records:
         if value is None:
             group.consumer_records.pop(key, None)

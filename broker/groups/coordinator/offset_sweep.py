@@ -1,10 +1,4 @@
-"""Bring committed offsets in line with the topics after a topic or `offsets.version` has changed.
-
-Offsets of a topic that is gone for good get tombstones, as in Kafka. Those of a deleted topic that
-can come back stay, and move when it comes back under another name. After a change of
-`offsets.version`, offsets are written again with their topic id, or without it.
-Invariant: a partition with a record in flight or in an open transaction waits for the next sweep.
-"""
+"""Update committed offsets after a topic or `offsets.version` has changed."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -40,7 +34,13 @@ OFFSETS_PER_TURN_COUNT: Final = 2_000
 
 @dataclass(slots=True)
 class OffsetChanges:
-    """What a sweep changes in one group."""
+    """The changes in one group.
+
+    Offsets of permanently deleted topics get tombstones, as in Kafka. Those of a restorable topic
+    stay, and follow it if it is restored under another name. After a change of `offsets.version`,
+    offsets are written again with or without topic ids. A partition with a record in flight or in
+    an open transaction waits for the next sweep.
+    """
 
     kept: dict[TopicPartition, CommittedOffset] = field(
         default_factory=dict[TopicPartition, CommittedOffset]
@@ -48,12 +48,12 @@ class OffsetChanges:
     """Offsets to write again."""
     dropped: list[TopicPartition] = field(default_factory=list[TopicPartition])
     left_out: int = 0
-    """Offsets that have to wait."""
+    """Offsets that must wait."""
     parked: set[UUID] = field(default_factory=set[UUID])
-    """Deleted topics whose offsets stay."""
+    """Deleted topics whose offsets are kept."""
 
     def pieces(self) -> Iterator["OffsetChanges"]:
-        """Yield the changes in pieces for one append each."""
+        """Yield the changes in chunks for one append each."""
         kept, dropped = list(self.kept.items()), self.dropped
         size = RECORDS_PER_APPEND_MAX
         for at in range(0, len(kept), size):
@@ -65,7 +65,9 @@ class OffsetChanges:
 def find_changes(
     offsets: GroupOffsets, topics: OffsetTopics, is_busy: Callable[[TopicPartition], bool]
 ) -> OffsetChanges:
-    """Return what has to change. is_busy: whether a record of the partition is in flight."""
+    """Return the necessary changes. is_busy: returns whether a record of the partition is in
+    flight.
+    """
     changes = OffsetChanges()
     for key, value in offsets.committed.items():
         if value.topic_id is not None and topics.can_return(value.topic_id):
@@ -89,25 +91,25 @@ def find_changes(
 def _target(
     key: TopicPartition, value: CommittedOffset, topics: OffsetTopics
 ) -> TopicPartition | None:
-    """Return under which name the offset belongs; None: its topic is gone."""
+    """Return the topic name of the offset; None: its topic is gone."""
     if value.topic_id is None:
         return None
     name = topics.name_of(value.topic_id)
     if name is not None:
         return name, key[1]
-    # Without an id in its record, the offset would pass to a new topic of this name.
+    # Without an id in its record, the offset would pass to a new topic with this name.
     is_safe = topics.stores_ids or topics.id_of(key[0]) is None
     return key if topics.can_return(value.topic_id) and is_safe else None
 
 
 def _is_taken(offsets: GroupOffsets, target: TopicPartition, value: CommittedOffset) -> bool:
-    """Return whether the group has committed for the topic under its new name already."""
+    """Return whether the group has already committed for the topic under its new name."""
     present = offsets.committed.get(target)
     return present is not None and present.topic_id == value.topic_id
 
 
 class SweepHome(Protocol):
-    """The coordinator that has the groups."""
+    """The coordinator that owns the groups."""
 
     def begin_append(self, group: Group, records: Sequence[KeyValue], done: Done) -> None: ...
 
@@ -129,10 +131,10 @@ class OffsetSweep:
         self._is_due = False
         self._is_left_out = False
         self.parked: set[UUID] = set()
-        """Deleted topics whose offsets the last sweep kept."""
+        """Deleted topics whose offsets were kept by the last sweep."""
 
     def request(self, delay_s: float = SWEEP_DELAY_S) -> None:
-        """Sweep after the delay, or earlier if that was requested before."""
+        """Sweep after the delay, or earlier if an earlier sweep is scheduled."""
         if self._task is not None:
             self._is_due = True
             return
@@ -220,7 +222,7 @@ class OffsetSweep:
 
 
 async def _failed_count(appends: "list[asyncio.Future[ErrorCode]]") -> int:
-    """Wait for all appends, and forget them. Return how many failed."""
+    """Wait for all appends and clear them. Return how many failed."""
     outcomes = await asyncio.gather(*appends)
     appends.clear()
     return sum(code is not ErrorCode.NONE for code in outcomes)

@@ -1,4 +1,4 @@
-"""The values of the records of consumer, share and streams groups, by the kind of their keys."""
+"""Values of consumer, share and streams group records, by key kind."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ def decode_consumer_value(kind: ConsumerRecordKind, data: bytes) -> ConsumerValu
         version = reader.i16()
         if version != _VALUE_VERSION:
             raise MalformedGroupRecord(
-                f"unknown version {version} of a {kind.name} value ({_VALUE_VERSION} is known)"
+                f"unknown version {version} of a {kind.name} value ({_VALUE_VERSION} is supported)"
             )
         return _CODECS[kind][1](reader)
     except (WireError, ValueError) as error:

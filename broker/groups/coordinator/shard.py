@@ -1,10 +1,5 @@
 """The groups of one partition of `__consumer_offsets`, as replayed from its records, and its live
-records.
-
-Invariant: `replay` of the whole log gives the coordinator's state at the end of the log, except for
-what exists only in memory.
-Must not: do I/O, or know requests.
-Source: Kafka GroupMetadataManager, OffsetMetadataManager (replay).
+records. Pure.
 """
 
 import asyncio
@@ -45,7 +40,7 @@ from penstock.protocol.error_codes import ErrorCode
 @dataclass(slots=True)
 class Group:
     """A group of any protocol. While `consumer`, `share` or `streams` is set, `classic` is empty
-    and not used.
+    and unused.
     """
 
     classic: ClassicGroup
@@ -53,26 +48,26 @@ class Group:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     timer: asyncio.TimerHandle | None = None
     emptied_ms: int = 0
-    """When the last member left; 0 for groups that never had one."""
+    """When the last member left; 0 for groups that never had members."""
     record: bytes | None = None
     """Value of the newest durable group record."""
     appends_count: int = 0
     """Number of appends in flight."""
     consumer: ConsumerGroup | None = None
-    """The members, if they use the protocol of KIP-848."""
+    """The members, if they use the consumer protocol (KIP-848)."""
     consumer_timer: asyncio.TimerHandle | None = None
     consumer_records: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
     """The newest durable records of `consumer`, `share` or `streams`."""
     consumer_append: asyncio.Future[ErrorCode] | None = None
     """The last append of `consumer`, `share` or `streams`."""
     share: ShareGroup | None = None
-    """The members, if they share partitions (KIP-932)."""
+    """The members of a share group (KIP-932)."""
     streams: StreamsGroup | None = None
-    """The members, if they are those of a Kafka Streams application (KIP-1071)."""
+    """The members of a streams group (KIP-1071)."""
 
     @property
     def modern(self) -> ConsumerGroup | ShareGroup | StreamsGroup | None:
-        """Return the group of the protocol that is used now; None for the classic one."""
+        """Return the group in its current protocol; None for the classic one."""
         return self.consumer or self.share or self.streams
 
     @property
@@ -85,7 +80,7 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """Return True if the group was just created, so that it has no type yet."""
+        """Return True if the group was just created, so that it does not have a type yet."""
         is_typed = self.modern is not None or self.record is not None
         return not is_typed and not self.consumer_records and self.is_forgettable
 
@@ -241,7 +236,11 @@ def replay(
     open_groups: dict[int, set[str]],
     consumers: ConsumerRecords,
 ) -> int:
-    """Apply a batch of the log to the previous state. Returns the number of malformed records."""
+    """Apply a batch of the log to the previous state. Returns the number of malformed records.
+
+    Replaying the whole log results in the coordinator's state at its end, except for state that is
+    only in memory.
+    """
     if batch.committed is not None:
         _end_transaction(open_groups, offsets, batch.producer_id, committed=batch.committed)
         return 0

@@ -1,11 +1,5 @@
-"""Run `ShareGroup` for the group coordinator: answer heartbeats, keep time, write records, and have
-the share coordinator initialize and delete the states of partitions.
-
-Invariants: as for consumer groups (see `journal`). A partition is noted as initializing before its
-state is initialized, and as initialized only when that is durable; it is noted as deleting before
-its state is deleted. So whatever a coordinator leaves unfinished, the next one finishes, and no
-state is forgotten.
-Source: Kafka GroupCoordinatorService, GroupMetadataManager (share part); KIP-932.
+"""Run `ShareGroup` for the group coordinator: respond to heartbeats, keep timers, write records,
+and have the share coordinator initialize and delete states of partitions.
 """
 
 import asyncio
@@ -60,7 +54,7 @@ Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
 _HEARTBEAT: Final = apis.SHARE_GROUP_HEARTBEAT.key
 _EPOCH_MAX: Final = (1 << 31) - 2
 _NO_STATE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Outcomes of a deletion after which there is no state."""
+"""Outcomes of a deletion after which no state exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +70,10 @@ class ShareGroupDescription:
 
 class ShareGroups:
     """Share groups of one broker. Call all methods on the event loop.
+
+    A partition is recorded as initializing before its state is initialized, and as initialized only
+    when that is durable; it is recorded as deleting before its state is deleted. So the next
+    coordinator completes unfinished work, and no state is forgotten.
 
     limits_of: returns the limits of a group. store: None only in tests without states.
     """
@@ -106,7 +104,7 @@ class ShareGroups:
     async def heartbeat(
         self, group_id: str, request: ShareHeartbeatRequest, connection_id: int | None = None
     ) -> HeartbeatResult:
-        """Handle ShareGroupHeartbeat. The answer is durable. Raises LateRequest.
+        """Handle ShareGroupHeartbeat. The response is durable. Raises LateRequest.
 
         connection_id: see `GroupCoordinator.join`.
         """
@@ -125,7 +123,7 @@ class ShareGroups:
     def _step(
         self, group: Group, request: ShareHeartbeatRequest
     ) -> tuple[HeartbeatResult, Outcome]:
-        """Change the group and begin to write that. Raises HeartbeatRefused."""
+        """Change the group and start to write the change. Raises HeartbeatRefused."""
         share = group.share
         if share is None:
             return self._begin(group, request)
@@ -139,7 +137,7 @@ class ShareGroups:
     def _begin(
         self, group: Group, request: ShareHeartbeatRequest
     ) -> tuple[HeartbeatResult, Outcome]:
-        """Begin a share group with its first member. Raises HeartbeatRefused."""
+        """Create a share group with its first member. Raises HeartbeatRefused."""
         group_id = group.classic.group_id
         if not group.is_unused or request.member_epoch != JOIN_EPOCH:
             raise HeartbeatRefused(
@@ -160,7 +158,7 @@ class ShareGroups:
     def _write(
         self, group: Group, share: ShareGroup, changes: GroupChanges, *, initializes: bool = False
     ) -> Outcome:
-        """Append the records of a step, and initialize what it subscribes to behind them."""
+        """Append the records of a step, then initialize newly subscribed partitions."""
         epoch = share.epoch
         missing: NamedPartitions = {}
         if initializes:
@@ -174,7 +172,7 @@ class ShareGroups:
         return outcome
 
     def _initializing(self, share: ShareGroup, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
-        """Initialize states in a task that goes on if its caller is cancelled."""
+        """Initialize states in a task that continues if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._initializations[task] = share
         task.add_done_callback(self._initializations.pop)
@@ -182,7 +180,7 @@ class ShareGroups:
         return task
 
     def _deleting(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
-        """Delete states in a task that goes on if its caller is cancelled."""
+        """Delete states in a task that continues if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
@@ -199,9 +197,9 @@ class ShareGroups:
         epoch: int,
         noted: Outcome,
     ) -> None:
-        """Initialize states, once they are noted as initializing."""
+        """Initialize states that are recorded as initializing."""
         if await noted is not ErrorCode.NONE:
-            return  # the partition loads again, and the next heartbeat begins again
+            return  # the partition loads again, and the next heartbeat starts again
         offsets = {
             topic_id: dict.fromkeys(indexes, NO_START_OFFSET)
             for topic_id, (_, indexes) in missing.items()
@@ -214,9 +212,9 @@ class ShareGroups:
     async def _supersede(
         self, group: Group, share: ShareGroup, offsets: Mapping[UUID, Mapping[int, int]]
     ) -> dict[tuple[UUID, int], ErrorCode]:
-        """Initialize states that an earlier group of this id has left behind or deleted, in a newer
-        epoch than theirs. A coordinator that is none any more cannot: it has to write that epoch
-        first.
+        """Initialize states that an earlier group with this id has left behind or deleted, in a
+        newer epoch than theirs. A coordinator that has lost the partition cannot: it must write
+        that epoch first.
         """
         keys = [
             SharePartitionKey(share.group_id, topic_id, index)
@@ -231,17 +229,17 @@ class ShareGroups:
     async def _begin_epoch_after(
         self, group: Group, share: ShareGroup, keys: Sequence[SharePartitionKey]
     ) -> int | ErrorCode:
-        """Begin an epoch of the group after those of these states, and return it."""
+        """Start a group epoch above those of these states, and return it."""
         left = await asyncio.gather(*map(self._epoch_of, keys))
         highest = max(left, default=0)
-        if highest >= _EPOCH_MAX:  # out of reach for a group: the state is foreign
+        if highest >= _EPOCH_MAX:  # out of reach for a group: the state belongs to something else
             return ErrorCode.FENCED_STATE_EPOCH
         changes = share.raise_epoch(highest)
         epoch, code = share.epoch, await self._journal.write(group, changes)
         return epoch if code is ErrorCode.NONE else code
 
     async def _epoch_of(self, key: SharePartitionKey) -> int:
-        """Return the epoch of a state, or of its deletion; 0 if it cannot be read now."""
+        """Return the epoch of a state, or of its deletion; 0 if it currently cannot be read."""
         if self._store is None:
             return 0
         try:
@@ -311,7 +309,8 @@ class ShareGroups:
         self, group: Group, share: ShareGroup, topic_ids: Iterable[UUID] | None = None
     ) -> dict[UUID, ErrorCode] | ErrorCode:
         """Delete the states of topics of an empty group; None: of all. Returns an error for each
-        topic, or one for all. What is being initialized comes first, or it would stay.
+        topic, or one for all. Pending initializations are completed first, because their states
+        would remain otherwise.
         """
         wanted = None if topic_ids is None else set(topic_ids)
         if earlier := [task for task, owner in self._initializations.items() if owner is share]:
@@ -353,7 +352,7 @@ class ShareGroups:
         return await asyncio.gather(*(self._delete_state(key, epoch) for key in keys))
 
     def _indexes(self, topic_id: UUID, *known: NamedPartitions) -> frozenset[int]:
-        """Return the partitions of a topic that may have a state: those that exist, if an earlier
+        """Return the partitions of a topic that may have a state: all existing ones, if an earlier
         deletion has failed.
         """
         found = frozenset(range(self._topics.partition_count(topic_id)))
@@ -364,8 +363,8 @@ class ShareGroups:
     async def alter_offsets(
         self, group_id: str, chosen: NamedPartitions, offsets: Mapping[tuple[UUID, int], int]
     ) -> dict[tuple[UUID, int], ErrorCode]:
-        """Set start offsets of an empty group, which begins to exist with them. Returns an error
-        for each partition. Raises HeartbeatRefused with one for all.
+        """Set start offsets of an empty group, which is created if necessary. Returns an error for
+        each partition. Raises HeartbeatRefused with one for all.
         """
         group, share = self._empty(group_id, create=True)
         if not chosen:
@@ -394,7 +393,7 @@ class ShareGroups:
         noted: tuple[int, Outcome],
         offsets: Mapping[UUID, Mapping[int, int]],
     ) -> dict[tuple[UUID, int], ErrorCode]:
-        """Initialize states in an epoch, once it is noted. Raises HeartbeatRefused."""
+        """Initialize states in an epoch, once it is recorded. Raises HeartbeatRefused."""
         epoch, outcome = noted
         code = await outcome
         if code is not ErrorCode.NONE:
@@ -423,8 +422,8 @@ class ShareGroups:
         return results
 
     def initialized(self, group_id: str) -> Assignment | ErrorCode:
-        """Return the partitions with a state; none for what is no share group. The empty id is
-        refused: Kafka answers with nothing, or with UNKNOWN_SERVER_ERROR if topics are named.
+        """Return the partitions with a state; none if the group is not a share group. The empty id
+        is rejected: Kafka returns nothing, or UNKNOWN_SERVER_ERROR if topics are given.
         """
         if group_id == "":
             return ErrorCode.INVALID_GROUP_ID
@@ -462,10 +461,10 @@ class ShareGroups:
         )
 
     def _is_current(self, group: Group, share: ShareGroup) -> bool:
-        """Return True unless the group was lost, loaded again or deleted meanwhile."""
+        """Return True unless the group was lost, reloaded or deleted meanwhile."""
         return group.share is share and self._home.find(share.group_id, create=False) is group
 
-    # --- time -------------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def _set_timer(self, group: Group, *, delay_s: float = 0.0) -> None:
         deadline_ms = None if group.share is None else group.share.next_deadline_ms()
@@ -489,8 +488,8 @@ class ShareGroups:
     # --- describing -------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> ShareGroupDescription | ErrorCode:
-        """Describe a share group once its last change is durable. GROUP_ID_NOT_FOUND: there is no
-        such group.
+        """Describe a share group once its last change is durable. GROUP_ID_NOT_FOUND: the group
+        does not exist.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
@@ -509,7 +508,7 @@ class ShareGroups:
 
 
 def _note_failure(task: "asyncio.Task[Any]") -> None:
-    """Log the error of a task, whose caller may be gone."""
+    """Log the error of a task, whose caller may no longer wait."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, HeartbeatRefused):
         log.warning("share_states_failed", error=str(error), kind=type(error).__name__)

@@ -1,7 +1,5 @@
-"""Run `StreamsGroup` for the group coordinator: answer heartbeats, keep time and write records.
-
-Invariants: as for consumer groups (`broker.groups.coordinator.journal`).
-Source: Kafka GroupCoordinatorService, GroupMetadataManager (streams part); KIP-1071.
+"""Run `StreamsGroup` for the group coordinator: respond to heartbeats, keep timers and write
+records. `broker.groups.coordinator.journal` writes them.
 """
 
 import asyncio
@@ -72,7 +70,7 @@ class StreamsGroups:
     async def heartbeat(
         self, group_id: str, request: StreamsHeartbeatRequest, connection_id: int | None = None
     ) -> StreamsHeartbeatResult:
-        """Handle StreamsGroupHeartbeat. The answer is durable. Raises LateRequest.
+        """Handle StreamsGroupHeartbeat. The response is durable. Raises LateRequest.
 
         connection_id: see `GroupCoordinator.join`.
         """
@@ -94,7 +92,7 @@ class StreamsGroups:
     def _step(
         self, group: Group, request: StreamsHeartbeatRequest
     ) -> tuple[StreamsHeartbeatResult, Outcome]:
-        """Change the group and begin to write that. Raises HeartbeatRefused."""
+        """Change the group and start to write the change. Raises HeartbeatRefused."""
         streams = group.streams
         if streams is None:
             return self._begin(group, request)
@@ -108,7 +106,7 @@ class StreamsGroups:
     def _begin(
         self, group: Group, request: StreamsHeartbeatRequest
     ) -> tuple[StreamsHeartbeatResult, Outcome]:
-        """Begin a streams group with its first member, perhaps in place of an empty classic one.
+        """Create a streams group with its first member, possibly replacing an empty classic one.
         Raises HeartbeatRefused.
         """
         group_id = group.classic.group_id
@@ -135,7 +133,7 @@ class StreamsGroups:
         self._set_timer(group)
         return outcome
 
-    # --- time -------------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def _set_timer(self, group: Group, *, delay_s: float = 0.0) -> None:
         deadline_ms = None if group.streams is None else group.streams.next_deadline_ms()
@@ -160,8 +158,8 @@ class StreamsGroups:
     # --- describing -------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> StreamsGroupDescription | ErrorCode:
-        """Describe a streams group once its last change is durable. GROUP_ID_NOT_FOUND: there is no
-        such group.
+        """Describe a streams group once its last change is durable. GROUP_ID_NOT_FOUND: the group
+        does not exist.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):

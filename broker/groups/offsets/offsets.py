@@ -1,13 +1,4 @@
-"""The committed offsets of one group, and those that wait for the end of a transaction.
-
-Offsets of a transaction are appended like others, and count once its marker is in the same log:
-then each partition has the offset that was appended last, in a transaction or not.
-Invariants: calls follow the order of the log, so durable offsets are older than those in flight. A
-marker ends only what was durable before it. An appended offset makes its partition unstable before
-it is durable, because its transaction may be committed next. Keys are names, as in Kafka's records;
-an offset counts only for the topic whose id it has.
-Source: Kafka GroupMetadata (pendingTransactionalOffsetCommits), KIP-98, KIP-447.
-"""
+"""The committed offsets of one group, and pending offsets of transactions (KIP-98, KIP-447)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +12,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class PendingOffsets:
-    """The offsets that one request of a transaction appended."""
+    """The offsets appended by one request of a transaction."""
 
     producer_id: int
     offsets: dict[TopicPartition, CommittedOffset]
@@ -83,7 +74,7 @@ class GroupOffsets:
 
     def drop(self, keys: Iterable[TopicPartition]) -> None:
         """Apply durable tombstones. They are newer than everything durable, so pending offsets of
-        these partitions do not come back when their transactions commit.
+        these partitions are not restored when their transactions commit.
         """
         dropped = list(keys)
         for key in dropped:
@@ -93,8 +84,8 @@ class GroupOffsets:
     def stage(
         self, producer_id: int, offsets: dict[TopicPartition, CommittedOffset]
     ) -> PendingOffsets:
-        """Add offsets of a transaction that are being appended. Afterwards set `is_durable`, or
-        call `unstage`.
+        """Add offsets of a transaction that are being appended, which makes their partitions
+        unstable. Afterwards set `is_durable`, or call `unstage`.
         """
         pending = PendingOffsets(producer_id, dict(offsets))
         self._pending.append(pending)
@@ -107,7 +98,9 @@ class GroupOffsets:
 
     def complete(self, producer_id: int, *, committed: bool) -> bool:
         """End the producer's transaction, whose marker is durable. Returns False if none of its
-        offsets is pending any more.
+        offsets is pending.
+
+        Afterwards each partition has the offset that was appended last, in a transaction or not.
         """
         ended = [
             pending

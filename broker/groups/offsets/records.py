@@ -1,11 +1,5 @@
-"""The records of `__consumer_offsets`, in Kafka's binary format, so that Kafka's tools can read the
-topic.
-
-Keys: version 1 = offset commit (group, topic, partition), version 2 = group metadata (group).
-Values: offset commit version 4 with the topic id (version 3 below level 1 of `offsets.version`),
-group metadata version 3. All older value versions are read. A null value is a tombstone. The reader
-skips unknown key versions, as in Kafka.
-Source: Kafka `OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`.
+"""Encode and decode the records of `__consumer_offsets` in Kafka's binary format, so that Kafka's
+tools can read the topic.
 """
 
 import struct
@@ -27,7 +21,7 @@ GROUP_KEY_VERSION = 2
 PLAIN_OFFSETS: Final = 3
 """The last version of offset values without a topic id."""
 OFFSETS_WITH_IDS: Final = 4
-"""The first version of offset values that is flexible and may have a topic id."""
+"""The first version of offset values that is flexible and may contain a topic id."""
 _TOPIC_ID_TAG: Final = 0
 _OFFSET_HEAD: Final = struct.Struct(">hqi")
 GROUP_VALUE_VERSION = 3
@@ -52,14 +46,14 @@ class CommittedOffset:
     metadata: str
     commit_timestamp_ms: int
     topic_id: UUID | None = None
-    """None: the record has no id, and no topic was found that it belongs to."""
+    """None: the record has no id, and its topic was not found."""
     has_stored_id: bool = False
-    """Whether the record in the log has the id (version 4)."""
+    """Whether the record in the log contains the id (version 4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """The part of a group that survives a change of coordinator."""
+    """The part of a group that survives a coordinator change."""
 
     protocol_type: str
     generation: int
@@ -252,7 +246,7 @@ def encode_group_value(value: GroupSnapshot) -> bytes:
 
 
 def decode_group_value(data: bytes) -> GroupSnapshot:
-    """Decode a group. Members offer only the chosen protocol, because no other is stored, as in
+    """Decode a group. Members only offer the selected protocol, because no other is stored, as in
     Kafka.
     """
     reader = _Reader(data)

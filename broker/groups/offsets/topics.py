@@ -1,9 +1,7 @@
-"""Decide which topic a committed offset belongs to: offsets belong to a topic id, not to a name.
+"""Determine the topic of a committed offset: offsets belong to a topic id, not to a name.
 
-Records without an id belong to the topic of their name. From level 1 of `offsets.version` on, they
-belong to a topic that existed at the upgrade.
-Must not: do I/O.
-Source: Kafka `OffsetCommitValue.json`, version 4; none for deleted topics that can come back.
+Records without an id belong to the topic with their name. From level 1 of `offsets.version` on, it
+must have existed at the upgrade.
 """
 
 from collections.abc import Callable
@@ -16,18 +14,18 @@ from penstock.controller.metadata.topics import TopicState
 
 
 class OffsetTopics:
-    """The topics of committed offsets, by the newest image."""
+    """The topics of committed offsets, in the newest image."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
 
     @property
     def stores_ids(self) -> bool:
-        """Return whether new records have the id of their topic."""
+        """Return whether new records contain the topic id."""
         return stores_ids(self._image())
 
     def id_of(self, name: str) -> UUID | None:
-        """Return the id of the topic with this name; None: there is no such topic now."""
+        """Return the id of the topic with this name, or None."""
         topic = self._image().topics.by_name(name)
         return None if topic is None else topic.topic_id
 
@@ -37,11 +35,11 @@ class OffsetTopics:
         return None if topic is None else topic.name
 
     def can_return(self, topic_id: UUID) -> bool:
-        """Return whether this is a deleted topic that can be undeleted."""
+        """Return whether this is a deleted topic that can be restored."""
         return self._image().frozen_topics.deleted_by_id(topic_id) is not None
 
     def owner_of_plain(self, name: str) -> UUID | None:
-        """Return the topic of an offset whose record has no id; None: there is none any more."""
+        """Return the topic of an offset whose record has no id, or None."""
         image = self._image()
         topic = image.topics.by_name(name)
         if topic is not None and _owns_plain(image, topic):
@@ -56,7 +54,7 @@ class OffsetTopics:
 
 
 def stores_ids(image: MetadataImage) -> bool:
-    """Return whether records of committed offsets have the id of their topic."""
+    """Return whether records of committed offsets contain the topic id."""
     return image.features.level(OFFSETS_VERSION) >= 1
 
 

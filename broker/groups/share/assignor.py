@@ -1,11 +1,8 @@
-"""Distribute partitions over the members of a share group, which may read a partition together.
+"""Assign partitions to the members of a share group, which may read a partition together, like
+Kafka's SimpleAssignor (KIP-932).
 
-If all members subscribe to the same topics, their partitions are balanced together, otherwise topic
-by topic. With fewer partitions than members, each partition is read by as many members as it takes
-for everyone to have one. Members keep what they had as far as that is balanced.
-Invariants: each partition is read by one member at least. The result depends only on the arguments,
-not on their order.
-Source: Kafka SimpleAssignor; KIP-932.
+Members keep their partitions as long as they are balanced. With fewer partitions than members, a
+partition has several readers, so that every member has one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +20,7 @@ Partition: TypeAlias = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class ShareSubscriber:
-    """A member as the assignor sees it."""
+    """A member, as seen by the assignor."""
 
     member_id: str
     topics: frozenset[UUID]
@@ -34,7 +31,9 @@ class ShareSubscriber:
 def assign_shared(
     members: Sequence[ShareSubscriber], assignable: Assignment
 ) -> dict[str, Assignment]:
-    """Return the partitions of each member."""
+    """Return the partitions of each member. The result does not depend on the order of the
+    arguments.
+    """
     held: dict[str, set[Partition]] = {member.member_id: set() for member in members}
     ordered = sorted(members, key=lambda member: member.member_id)
     for partitions, subscribers in _pools(ordered, assignable):
@@ -46,7 +45,9 @@ def assign_shared(
 def _pools(
     members: Sequence[ShareSubscriber], assignable: Assignment
 ) -> Iterator[tuple[list[Partition], list[ShareSubscriber]]]:
-    """Yield partitions with the members among which they are balanced."""
+    """Yield partitions with the members among which they are balanced: all together if the members
+    subscribe to the same topics, otherwise by topic.
+    """
     topics = sorted(assignable, key=lambda topic: topic.int)
     if all(member.topics == members[0].topics for member in members):
         if members:
@@ -73,7 +74,9 @@ def _share(
 
 
 def _quotas(total: int, members: Sequence[ShareSubscriber]) -> dict[str, int]:
-    """Return how many partitions each member gets; those that have more get the odd ones."""
+    """Return how many partitions each member gets; members with more partitions get the
+    remainder.
+    """
     quota, extras_count = divmod(total, len(members))
     by_size = sorted(members, key=lambda member: -sum(map(len, member.previous.values())))
     return {
@@ -89,8 +92,8 @@ def _keep(
     sharing: int,
     held: Mapping[str, set[Partition]],
 ) -> dict[Partition, int]:
-    """Give members what they had, up to their quota. Returns the number of readers of each
-    partition.
+    """Keep previous partitions, up to the quota of each member. Returns the number of readers of
+    each partition.
     """
     readers = dict.fromkeys(partitions, 0)
     for member in members:
@@ -110,8 +113,8 @@ def _fill(
     sharing: int,
     held: Mapping[str, set[Partition]],
 ) -> None:
-    """Assign the rest round robin, partitions without a reader first. A partition that every
-    member with room already reads gets no further reader.
+    """Assign the rest round robin, partitions without a reader first. A partition that every member
+    with room already reads gets no further reader.
     """
     unfilled = [member_id for member_id, mine in held.items() if len(mine) < quotas[member_id]]
     for partition, count in sorted(readers.items(), key=lambda item: item[1]):

@@ -1,14 +1,8 @@
 """One share group (KIP-932), as a pure state machine.
 
-It works as a consumer group does (`broker.groups.consumer.group`), with two differences. Several
-members may read a partition, so a member takes its target without waiting for others. And only
-partitions with a state at the share coordinator are assigned: their states are initialized first.
-
-Invariants: only partitions that are `initialized` are in a target. The target epoch never exceeds
-the group epoch, nor a member's epoch the target epoch. A step that is refused or undone leaves no
-trace.
-Must not: know clocks, storage or sockets, or draw random numbers.
-Source: Kafka ShareGroup, GroupMetadataManager (share part).
+It works like a consumer group (`broker.groups.consumer.group`), with two differences: several
+members may read a partition, so members do not wait for others; and only partitions with a state at
+the share coordinator are assigned.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +60,10 @@ _RESTORED_IN_ORDER = (
 class ShareGroup:
     """A share group. Attributes are read-only for callers.
 
-    `heartbeat` and `leave` return an answer that holds once the records of `GroupChanges` are
+    Targets only contain partitions in `initialized`. The target epoch never exceeds the group
+    epoch, nor a member epoch the target epoch. A rejected or undone step leaves no trace.
+
+    `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.
     """
 
@@ -79,7 +76,7 @@ class ShareGroup:
         self.targets: dict[str, Assignment] = {}
         self.partitions = SharePartitions()
         self.limits = limits
-        """May be replaced: the configs of the group can change."""
+        """May be replaced when the configs of the group change."""
         self.deadlines = Deadlines()
         self._busy: NamedPartitions = {}
         """Partitions whose states are being initialized from here."""
@@ -126,7 +123,7 @@ class ShareGroup:
             )
 
     def _admit(self, request: ShareHeartbeatRequest) -> ShareMember:
-        """Return the member as it was before, or a new one."""
+        """Return the previous state of the member, or a new one."""
         member = self.members.get(request.member_id)
         if member is None:
             if request.member_epoch != JOIN_EPOCH:
@@ -144,7 +141,7 @@ class ShareGroup:
     # --- the group epoch and targets --------------------------------------------------------------
 
     def subscribed_names(self) -> set[str]:
-        """Return the topics that the group reads, whether they exist or not."""
+        """Return the topics to which the group subscribes, whether they exist or not."""
         return {
             name for member in self.members.values() for name in member.metadata.subscribed_names
         }
@@ -173,7 +170,7 @@ class ShareGroup:
         self._topics_version = topics.version
 
     def _drop_deleted(self, topics: TopicsView, changes: GroupChanges) -> None:
-        """Forget topics that were deleted for good. The share coordinator deletes their states."""
+        """Drop permanently deleted topics. The share coordinator deletes their states."""
         known = self.partitions
         gone = [
             topic_id
@@ -253,8 +250,8 @@ class ShareGroup:
     # --- states of partitions ---------------------------------------------------------------------
 
     def begin_initialization(self, topics: TopicsView, changes: GroupChanges) -> NamedPartitions:
-        """Return the subscribed partitions whose states the caller has to initialize, now that they
-        are noted. Those that an earlier coordinator began with are among them.
+        """Return the subscribed partitions whose states the caller must initialize, which are now
+        recorded as initializing, including those started by an earlier coordinator.
         """
         busy, initialized = indexes_of(self._busy), indexes_of(self.partitions.initialized)
         missing: dict[UUID, tuple[str, frozenset[int]]] = {}
@@ -279,15 +276,15 @@ class ShareGroup:
         return missing
 
     def raise_epoch(self, above: int) -> GroupChanges:
-        """Begin an epoch above this one."""
+        """Start an epoch above this one."""
         changes = GroupChanges(self)
         value = ShareEpoch(max(self.epoch, above) + 1, self.metadata_hash)
         changes.put(ConsumerRecordKind.SHARE_GROUP, value)
         return changes
 
     def begin_alteration(self, chosen: NamedPartitions) -> GroupChanges:
-        """Begin a new epoch, in which the caller initializes these states with start offsets. A
-        state that exists stays until then.
+        """Start a new epoch, in which the caller initializes these states with start offsets.
+        Existing states stay until then.
         """
         changes = GroupChanges(self)
         changes.put(ConsumerRecordKind.SHARE_GROUP, ShareEpoch(self.epoch + 1, self.metadata_hash))
@@ -300,7 +297,7 @@ class ShareGroup:
         return changes
 
     def end_initialization(self, done: NamedPartitions, failed: NamedPartitions) -> GroupChanges:
-        """Note which states exist now. The next heartbeat tries the failed ones again."""
+        """Record which states exist now. The next heartbeat retries failed ones."""
         changes = GroupChanges(self)
         ended = indexes_of(with_partitions(done, failed))
         self._busy = without_partitions(self._busy, ended)
@@ -318,11 +315,11 @@ class ShareGroup:
         return changes
 
     def give_up(self, missing: NamedPartitions) -> None:
-        """Take back the beginning of an initialization, which could not be written."""
+        """Undo the start of an initialization that could not be written."""
         self._busy = without_partitions(self._busy, indexes_of(missing))
 
     def begin_deletion(self, topic_ids: Iterable[UUID] | None = None) -> GroupChanges:
-        """Note that the caller deletes the states of these topics; None: of all."""
+        """Record that the caller deletes the states of these topics; None: of all."""
         known = self.partitions
         named = with_partitions(known.initialized, known.initializing)
         wanted = None if topic_ids is None else set(topic_ids)
@@ -339,7 +336,7 @@ class ShareGroup:
         return changes
 
     def end_deletion(self, done: Iterable[UUID], failed: Iterable[UUID]) -> GroupChanges:
-        """Note whose states are gone."""
+        """Record which states were deleted."""
         gone, known = set(done), self.partitions
         self._busy_deleting -= gone.union(failed)
         left = {key: name for key, name in known.deleting.items() if key not in gone}
@@ -348,14 +345,14 @@ class ShareGroup:
             changes.put(ConsumerRecordKind.SHARE_PARTITIONS, replace(known, deleting=left))
         return changes
 
-    # --- time -------------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
         """Return when `tick` is due next, or None while there are no members."""
         return self.deadlines.next_ms()
 
     def touch(self, member_id: str, now_ms: int) -> None:
-        """Begin the session of a member again."""
+        """Restart the session of a member."""
         self.deadlines.await_heartbeat(member_id, now_ms + self.limits.session_timeout_ms)
 
     def tick(self, topics: TopicsView, now_ms: int) -> GroupChanges:
@@ -366,7 +363,7 @@ class ShareGroup:
         return changes
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Return to earlier deadlines, and look at the topics again in the next heartbeat."""
+        """Restore earlier deadlines, and check the topics again in the next heartbeat."""
         self.deadlines = deadlines
         self._topics_version = -1
 
@@ -377,7 +374,7 @@ class ShareGroup:
         return GroupState.STABLE if self.members else GroupState.EMPTY
 
     def value(self, key: ConsumerRecordKey) -> ConsumerValue | None:
-        """Return the value that the key has now; None if it has none."""
+        """Return the current value of the key, or None."""
         member = self.members.get(key.name)
         match key.kind:
             case ConsumerRecordKind.SHARE_GROUP:
@@ -425,7 +422,7 @@ class ShareGroup:
         self.members[member_id] = replace(known, metadata=metadata)
 
     def _apply_current(self, member_id: str, current: ShareAssignment | None) -> None:
-        """Replace what a member reads. A record without a member has no effect."""
+        """Replace the assignment of a member. A record without a member has no effect."""
         member = self.members.get(member_id)
         if member is not None:
             self.members[member_id] = replace(member, current=current or ShareAssignment())
@@ -433,7 +430,7 @@ class ShareGroup:
     def restore(
         self, records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]], now_ms: int
     ) -> None:
-        """Restore the state of these records, in any order. All sessions begin again, so that
+        """Restore the state of these records, in any order. All sessions start again, so that
         members have time to find the new coordinator.
         """
         apply_in_order(self, records, _RESTORED_IN_ORDER)
@@ -456,7 +453,9 @@ class ShareGroup:
 
 
 def check_share_heartbeat(group_id: str, request: ShareHeartbeatRequest) -> None:
-    """Check a heartbeat by itself. Raises HeartbeatRefused: INVALID_REQUEST."""
+    """Validate a heartbeat before the group is looked up. Raises HeartbeatRefused:
+    INVALID_REQUEST.
+    """
     _require(bool(request.member_id.strip()), "MemberId can't be empty.")
     _require(bool(group_id.strip()), "GroupId can't be empty.")
     _require(request.rack_id is None or bool(request.rack_id.strip()), "RackId can't be empty.")
@@ -474,9 +473,8 @@ def _require(is_met: bool, message: str) -> None:
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """Refuse an epoch that the member does not have. The previous one is accepted, because the
-    answer with the next epoch may have been lost; and so is the epoch of a member that begins
-    again.
+    """Reject an epoch other than the member's. The previous one is accepted, because the response
+    with the next epoch may have been lost; and so is the epoch of a member that starts again.
     """
     current = member.current
     if epoch in {JOIN_EPOCH, current.epoch, current.previous_epoch}:

@@ -1,7 +1,4 @@
-"""Values of share groups (KIP-932): members, assignments, heartbeats, partitions with a state.
-
-Source: Kafka `group-coordinator` (ShareGroupMember, ShareGroupStatePartitionMetadataInfo); KIP-932.
-"""
+"""Values of share groups (KIP-932): members, assignments, heartbeats, partitions with a state."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -44,7 +41,7 @@ class ShareHeartbeatRequest:
 
     @property
     def is_full(self) -> bool:
-        """Return True if the answer must contain the assignment."""
+        """Return True if the response must contain the assignment."""
         return self.member_epoch == JOIN_EPOCH or self.subscribed_names is not None
 
 
@@ -70,5 +67,5 @@ def without_topics(known: NamedPartitions, topic_ids: Iterable[UUID]) -> NamedPa
 
 
 def indexes_of(partitions: NamedPartitions) -> Assignment:
-    """Return the partitions without the names of their topics."""
+    """Return the partitions without topic names."""
     return {topic_id: indexes for topic_id, (_, indexes) in partitions.items()} or NOTHING

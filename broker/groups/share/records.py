@@ -1,7 +1,4 @@
-"""The values of the records of share groups, in Kafka's binary format.
-
-Source: Kafka `ShareGroup*Value.json`.
-"""
+"""Values of share group records, in Kafka's binary format."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -30,7 +27,7 @@ from penstock.broker.groups.share.values import (
 from penstock.protocol.primitives import Reader, Writer
 
 _STABLE: Final = 0
-"""The only state of a member: nothing has to be given up before another member reads it."""
+"""The only state of a member: partitions are shared, so nothing is revoked first."""
 
 
 def _write_metadata(writer: Writer, value: ShareMetadata) -> None:

@@ -1,7 +1,4 @@
-"""Values of the records of share groups (KIP-932): members, assignments, partitions with a state.
-
-Source: Kafka `group-coordinator` (ShareGroupMember, ShareGroupStatePartitionMetadataInfo); KIP-932.
-"""
+"""Values of share group records (KIP-932): members, assignments, partitions with a state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,18 +10,18 @@ from penstock.broker.groups.common.model import Assignment
 
 @dataclass(frozen=True, slots=True)
 class ShareMetadata:
-    """What a member says of itself."""
+    """The metadata of a member."""
 
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     subscribed_names: tuple[str, ...] = ()
-    """In order, each once."""
+    """In order, without duplicates."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareEpoch:
-    """The epoch of a group, and the hash of the topics that it reads."""
+    """The group epoch, and the hash of the group's topics."""
 
     epoch: int = 0
     metadata_hash: int = 0
@@ -32,7 +29,7 @@ class ShareEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ShareAssignment:
-    """What a member reads, and in which epoch."""
+    """The partitions of a member, and their epoch."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -45,7 +42,7 @@ NamedPartitions: TypeAlias = Mapping[UUID, tuple[str, frozenset[int]]]
 
 @dataclass(frozen=True, slots=True)
 class SharePartitions:
-    """The partitions of which the share coordinator has a state for this group, or soon has."""
+    """The partitions whose state is, or will soon be, at the share coordinator for this group."""
 
     initializing: NamedPartitions = field(default_factory=dict[UUID, tuple[str, frozenset[int]]])
     initialized: NamedPartitions = field(default_factory=dict[UUID, tuple[str, frozenset[int]]])

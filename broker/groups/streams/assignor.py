@@ -1,13 +1,5 @@
-"""Distribute tasks over the members of a streams group: balanced, and as far as that goes each task
-where it was.
-
-Members are threads; those of one process share its state directory. An active task stays at the
-member that had it, or goes to one that had it as standby, up to an equal share; the rest goes to
-the members with the fewest tasks. Standby tasks go to other processes in the same way.
-Invariants: each task is active at one member. A process has a task once at most, active or standby.
-The numbers of active tasks of two members differ by one at most. The result depends only on the
-arguments, not on their order.
-Source: Kafka StickyTaskAssignor; KIP-1071.
+"""Assign tasks to the members of a streams group, balanced and sticky, like Kafka's
+StickyTaskAssignor (KIP-1071).
 """
 
 import heapq
@@ -24,7 +16,7 @@ Task: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamsSubscriber:
-    """A member as the assignor sees it."""
+    """A member, as seen by the assignor."""
 
     member_id: str
     process_id: str
@@ -37,7 +29,14 @@ def assign_tasks(
     subtopologies: Mapping[str, ConfiguredSubtopology],
     standby_replicas: int,
 ) -> dict[str, Tasks]:
-    """Return the tasks of each member."""
+    """Return the tasks of each member.
+
+    Members are threads; those of one process share its state directory. An active task stays at its
+    member, or moves to one that had it as standby, up to an equal share; the rest goes to the
+    members with the fewest tasks. Standby tasks are assigned to other processes in the same way. A
+    process has a task at most once, and the numbers of active tasks of two members differ by at
+    most one. The result does not depend on the order of the arguments.
+    """
     if not members:
         return {}
     counts = {key: each.task_count for key, each in subtopologies.items()}
@@ -61,7 +60,7 @@ class _Share:
         self.size = -(-task_count // member_count)
 
     def note(self, count: int) -> None:
-        """Note that a member has so many tasks now."""
+        """Record the number of tasks of a member."""
         if count == self.size and self._member_count > 1:
             self._member_count -= 1
             self._task_count -= count
@@ -73,12 +72,12 @@ class _Process:
         self.process_id = process_id
         self.tasks: set[Task] = set()
         self.members: list[tuple[int, int, _Member]] = []
-        """A heap of members by their number of tasks, which may have grown since."""
+        """A heap of members by their number of tasks, which may have increased since."""
         self.member_count = 0
 
     @property
     def rank(self) -> tuple[float, str]:
-        """The process with the lowest one has the least to do."""
+        """The process with the lowest rank has the least load."""
         return len(self.tasks) / self.member_count, self.process_id
 
     def lightest(self) -> "_Member":
@@ -109,7 +108,7 @@ class _Member:
 
     @property
     def rank(self) -> tuple[tuple[float, str], int]:
-        """Of members that had a task as standby, the one with the lowest one gets it."""
+        """Of members that had a task as standby, the one with the lowest rank gets it."""
         return self.process.rank, self.count
 
 
@@ -185,7 +184,7 @@ class _Assignment:
                     break
 
     def _keep_standby(self, task: Task) -> bool:
-        """Give the task to a member that had it, as active or standby."""
+        """Assign the task to a member that had it, as active or standby."""
         active = self._active_before.get(task)
         if active is not None and self._has_room(active, task):
             self._add_standby(active, task)
@@ -211,7 +210,7 @@ class _Assignment:
     def _add_standby_anywhere(
         self, heap: list[tuple[tuple[float, str], _Process]], task: Task
     ) -> bool:
-        """Give the task to the process with the least to do of those that do not have it."""
+        """Assign the task to the least loaded process that does not have it."""
         passed: list[_Process] = []
         found = False
         while heap and not found:

@@ -1,6 +1,5 @@
-"""Tell members where the application answers interactive queries for which partitions.
-
-Source: Kafka EndpointToPartitionsManager; KIP-1071, KIP-535.
+"""The endpoints at which the application serves interactive queries, with their partitions
+(KIP-1071, KIP-535).
 """
 
 from collections.abc import Collection, Iterable, Mapping

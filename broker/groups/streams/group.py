@@ -1,15 +1,8 @@
 """One streams group (KIP-1071), as a pure state machine.
 
-It works as a consumer group does (`broker.groups.consumer.group`), with tasks in place of
-partitions: members send the topology of their application, the group finds out which topics it
-needs (`broker.groups.streams.topology`), and once all of them exist, its tasks are assigned. The
-first assignment of an empty group waits for more members.
-
-Invariants: a task is active at one member at most. The target epoch never exceeds the group epoch,
-nor a member's epoch the target epoch, except for epoch 1 of members that wait for the first
-assignment. A step that is refused or undone leaves no trace in the records.
-Must not: know clocks, storage or sockets, or draw random numbers.
-Source: Kafka StreamsGroup, GroupMetadataManager (streams part), streams.TargetAssignmentBuilder.
+It works like a consumer group (`broker.groups.consumer.group`), with tasks instead of partitions:
+members send the topology of their application, the group determines the required topics
+(`broker.groups.streams.topology`), and once all of them exist, its tasks are assigned.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -63,13 +56,17 @@ _RESTORED_IN_ORDER = (
     ConsumerRecordKind.STREAMS_TARGET_EPOCH,
 )
 _FIRST_EPOCH: Final = 2
-"""Epoch 1 is that of members which wait for the first assignment."""
+"""Members that wait for the first assignment have epoch 1."""
 
 
 class StreamsGroup:
     """A streams group. Attributes are read-only for callers, except the limits.
 
-    `heartbeat` and `leave` return an answer that holds once the records of `GroupChanges` are
+    A task is active at one member at most. The target epoch never exceeds the group epoch, nor a
+    member epoch the target epoch, except for epoch 1 of members that wait for the first assignment.
+    A rejected or undone step leaves no trace in the records.
+
+    `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.
     """
 
@@ -81,22 +78,22 @@ class StreamsGroup:
         self.members: dict[str, StreamsMember] = {}
         self.targets: dict[str, Tasks] = {}
         self.limits = limits
-        """May be replaced: the configs of the group can change."""
+        """May be replaced when the configs of the group change."""
         self.deadlines = Deadlines()
         self.endpoint_epoch = 0
-        """Grows when a member with an endpoint gets other tasks. Known in memory only."""
+        """Increases when a member with an endpoint gets other tasks. Only in memory."""
         self._shutdown_by: str | None = None
-        """The member that asked all members to stop."""
+        """The member that requested the shutdown of all members."""
         self._assign_at_ms: int | None = None
-        """When the first assignment of the group is due."""
+        """When the delayed first assignment is due."""
         self._active: dict[Task, str] = {}
-        """The member that has each active task, until it has given it up."""
+        """The member of each active task, until it is revoked."""
         self._standby: dict[Task, set[str]] = {}
         self._sent_over: dict[str, int] = {}
-        """The connection over which each member was sent its tasks last. Known in memory only."""
+        """The connection over which each member last received its tasks. Only in memory."""
         self._topics_version = -1
         self._configured: ConfiguredTopology | None = None
-        """Of the topology, with the topics of `_topics_version`."""
+        """The configured topology, with the topics of `_topics_version`."""
 
     @property
     def epoch(self) -> int:
@@ -150,7 +147,7 @@ class StreamsGroup:
         )
 
     def _admit(self, request: StreamsHeartbeatRequest) -> StreamsMember:
-        """Return the member as it was before, or a new one."""
+        """Return the previous state of the member, or a new one."""
         if request.is_joining and len(self.members) >= self.limits.members_max:
             raise HeartbeatRefused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -179,7 +176,7 @@ class StreamsGroup:
         *,
         is_delayed: bool,
     ) -> tuple[tuple[Status, str], ...]:
-        """Return what the member has to know, in Kafka's order."""
+        """Return the statuses for the member, in Kafka's order."""
         found: list[tuple[Status, str]] = []
         if metadata.topology_epoch < topology.epoch:
             found.append(
@@ -248,9 +245,9 @@ class StreamsGroup:
     def _update_topology(
         self, sent: Topology | None, changes: GroupChanges, *, is_first: bool
     ) -> Topology:
-        """Return the topology of the group. The first member decides it.
+        """Return the topology of the group, which is set by the first member.
 
-        is_first: the group had no members, so that an expiry may have begun to delete its records.
+        is_first: the group had no members, so an expiry may have begun to delete its records.
         """
         known = self.topology
         if known is None:
@@ -277,7 +274,7 @@ class StreamsGroup:
         is_bumped: bool,
         owned: Tasks | None,
     ) -> ConfiguredTopology:
-        """Begin a new group epoch if something has changed that tasks depend on."""
+        """Start a new group epoch if an input of the assignment has changed."""
         before = self.current
         metadata_hash, configured = before.metadata_hash, self._configured
         if configured is None or self._topics_version != topics.version:
@@ -299,7 +296,9 @@ class StreamsGroup:
     def _update_targets_unless_delayed(
         self, configured: ConfiguredTopology, now_ms: int, changes: GroupChanges
     ) -> bool:
-        """Compute the targets of a new epoch. Returns whether they wait for more members."""
+        """Compute the targets of a new epoch. Returns whether the first assignment is delayed for
+        more members.
+        """
         if self.epoch <= self.target_epoch:
             return False
         if self._assign_at_ms is not None and now_ms < self._assign_at_ms:
@@ -390,20 +389,20 @@ class StreamsGroup:
             self.deadlines.remove(member_id)
         changes.put(ConsumerRecordKind.STREAMS_GROUP, replace(self.current, epoch=self.epoch + 1))
 
-    # --- time -------------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` is due next, or None if it is not."""
+        """Return when `tick` is due next, or None."""
         found = (self.deadlines.next_ms(), self._assign_at_ms)
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
     def touch(self, member_id: str, now_ms: int) -> None:
-        """Begin the session of a member again."""
+        """Restart the session of a member."""
         self.deadlines.await_heartbeat(member_id, now_ms + self.limits.session_timeout_ms)
 
     def tick(self, now_ms: int) -> GroupChanges:
-        """Remove members that sent no heartbeat in time, or did not give up their tasks; and assign
-        tasks for the first time, once that is due.
+        """Remove members that sent no heartbeat in time, or did not revoke their tasks, and make
+        the first assignment when it is due.
         """
         changes = GroupChanges(self)
         if late := self.deadlines.passed(now_ms):
@@ -416,14 +415,14 @@ class StreamsGroup:
         return changes
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Return to earlier deadlines, and look at the topics again in the next heartbeat."""
+        """Restore earlier deadlines, and check the topics again in the next heartbeat."""
         self.deadlines = deadlines
         self._topics_version = -1
 
     # --- offsets ----------------------------------------------------------------------------------
 
     def subscribed_names(self) -> set[str]:
-        """Return the topics that the group reads, whether they exist or not."""
+        """Return the source topics of the group, whether they exist or not."""
         if not self.members or self.topology is None:
             return set()
         return set(source_subtopologies(self.topology))
@@ -436,11 +435,11 @@ class StreamsGroup:
         *,
         knows_epochs: bool = True,
     ) -> ErrorCode:
-        """Check whether this caller may commit offsets of these partitions. One without a member
-        (epoch -1) may, while the group has no members. An earlier epoch is good for the tasks that
-        the member had in it already.
+        """Check whether this caller may commit offsets of these partitions. A caller without a
+        member (epoch -1) may, while the group has no members. An earlier epoch is accepted for
+        tasks that the member already had in it.
 
-        knows_epochs: False for a version of the request that only classic members may use.
+        knows_epochs: False for a request version that only classic members may use.
         """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
@@ -463,7 +462,7 @@ class StreamsGroup:
         return ErrorCode.NONE
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Check whether this caller may read offsets. Administrators say no member."""
+        """Check whether this caller may read offsets. Administrators send no member."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         member = self.members.get(member_id or "")
@@ -489,7 +488,7 @@ class StreamsGroup:
 
     @property
     def described_topology(self) -> Topology | None:
-        """Return the topology, with the numbers of partitions once all topics exist."""
+        """Return the topology, with partition counts once all topics exist."""
         configured = self._configured
         if self.topology is None or configured is None or not configured.is_ready:
             return self.topology
@@ -499,7 +498,7 @@ class StreamsGroup:
         )
 
     def value(self, key: ConsumerRecordKey) -> ConsumerValue | None:
-        """Return the value that the key has now; None if it has none."""
+        """Return the current value of the key, or None."""
         member = self.members.get(key.name)
         match key.kind:
             case ConsumerRecordKind.STREAMS_GROUP:
@@ -550,7 +549,7 @@ class StreamsGroup:
         self.members[member_id] = replace(known, metadata=metadata)
 
     def _apply_current(self, member_id: str, current: StreamsAssignment | None) -> None:
-        """Replace what a member has. A record without a member has no effect."""
+        """Replace the tasks of a member. A record without a member has no effect."""
         member = self.members.get(member_id)
         if member is None:
             return
@@ -572,7 +571,7 @@ class StreamsGroup:
     def restore(
         self, records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]], now_ms: int
     ) -> None:
-        """Restore the state of these records, in any order. All sessions begin again, so that
+        """Restore the state of these records, in any order. All sessions start again, so that
         members have time to find the new coordinator.
         """
         apply_in_order(self, records, _RESTORED_IN_ORDER)
@@ -605,7 +604,7 @@ class StreamsGroup:
 
 
 def _held_tasks(current: StreamsAssignment) -> list[tuple[Task, bool]]:
-    """Return the tasks that a member has or has to give up, and whether each is active."""
+    """Return the tasks that a member has or must revoke, and whether each is active."""
     held = (current.assigned, current.revoking)
     active = [
         ((key, index), True) for part in held for key, each in part.active.items() for index in each
@@ -620,9 +619,9 @@ def _held_tasks(current: StreamsAssignment) -> list[tuple[Task, bool]]:
 
 
 def _check_epoch(member: StreamsMember, request: StreamsHeartbeatRequest) -> None:
-    """Refuse an epoch that the member does not have. The previous one is accepted if the member has
-    no other tasks than it should, because the answer with the next epoch may have been lost; and so
-    is the epoch of a member that begins again.
+    """Reject an epoch other than the member's. The previous one is accepted if the member has no
+    tasks beyond its assignment, because the response with the next epoch may have been lost; and so
+    is the epoch of a member that starts again.
     """
     current, epoch = member.current, request.member_epoch
     if request.is_joining or epoch == current.epoch:
@@ -640,7 +639,7 @@ def _check_epoch(member: StreamsMember, request: StreamsHeartbeatRequest) -> Non
 
 
 def _check_tasks(owned: Tasks | None, configured: ConfiguredTopology) -> None:
-    """Refuse tasks that the topology does not have."""
+    """Reject tasks that are not in the topology."""
     for tasks in () if owned is None else (owned.active, owned.standby):
         for key, indexes in tasks.items():
             known = configured.subtopologies.get(key)

@@ -1,7 +1,4 @@
-"""Values of streams groups (KIP-1071): limits, members, heartbeats and their answers.
-
-Source: Kafka `group-coordinator` (StreamsGroupMember, StreamsGroupHeartbeatResult); KIP-1071.
-"""
+"""Values of streams groups (KIP-1071): limits, members, heartbeats and their responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,11 +17,11 @@ from penstock.protocol.error_codes import ErrorCode
 
 SUBTOPOLOGIES_MAX: Final = 1_000
 TOPICS_MAX: Final = 10_000
-"""Topics that one topology names."""
+"""Topics in one topology."""
 CLIENT_TAGS_MAX: Final = 100
 TASKS_MAX: Final = 10_000
-"""Active tasks of one group. Their assignment takes about 10 ms of the event loop, with two standby
-tasks for each about 50 ms.
+"""Active tasks of one group. Assigning them takes about 10 ms of the event loop, or about 50 ms
+with two standby tasks each.
 """
 STANDBY_REPLICAS: Final = "num.standby.replicas"
 """The name of the config in the records of a group."""
@@ -46,7 +43,7 @@ class StreamsLimits:
 
 
 class Status(IntEnum):
-    """What a group tells its members. The values are those of the answers."""
+    """A status of the group for its members. The values are those of the protocol."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -85,9 +82,9 @@ class StreamsHeartbeatRequest:
     has_task_offsets: bool = False
     has_task_end_offsets: bool = False
     is_shutdown: bool = False
-    """The member asks all members to stop."""
+    """The member requests the shutdown of all members."""
     connection_id: int | None = None
-    """The connection that it came over; None: none."""
+    """The connection of the request, or None."""
 
     @property
     def is_joining(self) -> bool:
@@ -95,7 +92,7 @@ class StreamsHeartbeatRequest:
 
     @property
     def owned(self) -> Tasks | None:
-        """Return the tasks that the member says it has; None if it does not say."""
+        """Return the tasks reported by the member; None if it does not report them."""
         if self.active is None or self.standby is None:
             return None
         return Tasks(self.active, self.standby)
@@ -103,7 +100,7 @@ class StreamsHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndpointPartitions:
-    """The partitions whose state the application answers for at one of its endpoints."""
+    """The partitions whose state the application serves at one of its endpoints."""
 
     endpoint: tuple[str, int]
     active: Mapping[str, list[int]]
@@ -120,17 +117,17 @@ class StreamsHeartbeatResult:
     heartbeat_interval_ms: int = 0
     statuses: tuple[tuple[Status, str], ...] = ()
     tasks: Tasks | None = None
-    """None: as in the last answer."""
+    """None: as in the last response."""
     endpoint_epoch: int = 0
     endpoints: tuple[EndpointPartitions, ...] | None = None
-    """None: the member has those of this epoch."""
+    """None: the member already has the endpoints of this epoch."""
     missing_topics: Mapping[str, "MissingTopic"] = field(default_factory=dict[str, "MissingTopic"])
-    """Internal topics that do not exist yet."""
+    """Missing internal topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingTopic:
-    """An internal topic that has to be created."""
+    """An internal topic to be created."""
 
     name: str
     partitions: int

@@ -1,9 +1,5 @@
-"""Move a member of a streams group towards its target: it first gives up what it loses, then gets
-the tasks that are free.
-
-Invariant: an active task is added only if no member has it, and a process never gets a task that
-one of its members has. A member keeps its epoch until it has given up everything that it loses.
-Source: Kafka `streams.CurrentAssignmentBuilder`; KIP-1071.
+"""Move a member of a streams group towards its target (KIP-1071): it first revokes tasks, then gets
+free ones.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -25,14 +21,14 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 
 class TaskOwners(Protocol):
-    """Who has tasks now, those that it has to give up included."""
+    """The current owners of tasks, including those that must revoke them."""
 
     def active_process(self, subtopology_id: str, partition: int) -> str | None:
-        """Return the process of the member that has the task as active."""
+        """Return the process of the member with the active task."""
         ...
 
     def standby_processes(self, subtopology_id: str, partition: int) -> Collection[str]:
-        """Return the processes of the members that have the task as standby."""
+        """Return the processes of the members with the standby task."""
         ...
 
 
@@ -45,9 +41,12 @@ def reconcile(
     owned: Tasks | None,
     owners: TaskOwners,
 ) -> StreamsAssignment:
-    """Return what the member has next. Raises HeartbeatRefused: FENCED_MEMBER_EPOCH.
+    """Return the next assignment of the member. Raises HeartbeatRefused: FENCED_MEMBER_EPOCH.
 
-    owned: what the member says it has; None: it does not say.
+    An active task is added only if no member has it, and a process never gets a task that one of
+    its members has. A member keeps its epoch until it has revoked everything.
+
+    owned: tasks reported by the member; None: not reported.
     """
     step = _Step(
         current=current,
@@ -102,7 +101,7 @@ class _Step:
     owners: TaskOwners
 
     def next(self, epoch: int) -> StreamsAssignment:
-        """epoch: of the member while it has to give up tasks."""
+        """epoch: that of the member while it must revoke tasks."""
         current, assigned = self.current, self.current.assigned
         kept = HeldTasks(
             _common(assigned.active, self.target.active),

@@ -1,7 +1,6 @@
-"""The values of the records of streams groups, in Kafka's binary format.
+"""Values of streams group records, in Kafka's binary format.
 
-What Kafka 4.2 does not use is written empty and skipped: instance ids and warm-up tasks.
-Source: Kafka `StreamsGroup*Value.json`.
+Fields that Kafka 4.2 does not use are written empty and skipped: instance ids and warm-up tasks.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,5 @@
-"""Find out how many partitions the topics of a topology need, and which of them are missing.
-
-Repartition topics have as many partitions as the largest source of the subtopology that writes to
-them; topics of a copartition group have equally many; changelog topics have one for each task.
-Invariant: the result depends only on the topology, and on the partition counts of its topics.
-Source: Kafka InternalTopicManager, RepartitionTopics, CopartitionedTopicsEnforcer, ChangelogTopics;
-KIP-1071.
+"""Determine how many partitions the topics of a topology need, and which topics are missing
+(KIP-1071).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -43,7 +38,7 @@ class ConfiguredTopology:
     )
     """In order of their ids; none if the topics are not valid."""
     missing: Mapping[str, MissingTopic] = field(default_factory=dict[str, MissingTopic])
-    """Internal topics that do not exist yet."""
+    """Missing internal topics."""
     problem: tuple[Status, str] | None = None
     """Why no tasks can be assigned."""
 
@@ -53,7 +48,7 @@ class ConfiguredTopology:
 
 
 class _NotConfigured(Exception):
-    """Raised when the topics do not fit the topology, with the status for its members."""
+    """Raised if the topics do not match the topology, with the status for its members."""
 
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(detail)
@@ -61,7 +56,7 @@ class _NotConfigured(Exception):
 
 
 def required_topics(topology: Topology) -> set[str]:
-    """Return the topics that a topology reads and writes, but not its sinks."""
+    """Return the topics that a topology reads and writes, except its sinks."""
     names: set[str] = set()
     for subtopology in topology.subtopologies:
         names.update(subtopology.all_sources)
@@ -79,7 +74,7 @@ def source_subtopologies(topology: Topology) -> dict[str, str]:
 
 
 def check_topology(topology: Topology) -> None:
-    """Check a topology by itself. Raises HeartbeatRefused."""
+    """Validate a topology before its topics are looked up. Raises HeartbeatRefused."""
     _check_size(topology)
     for subtopology in topology.subtopologies:
         for topic in subtopology.changelog_topics:
@@ -133,7 +128,12 @@ def _invalid(message: str) -> HeartbeatRefused:
 
 
 def configure(topology: Topology, topics: TopicsView) -> ConfiguredTopology:
-    """Return what the topology needs. Raises HeartbeatRefused: STREAMS_INVALID_TOPOLOGY."""
+    """Return the required topics. Raises HeartbeatRefused: STREAMS_INVALID_TOPOLOGY.
+
+    Repartition topics have as many partitions as the largest source of the subtopology that writes
+    to them; topics of a copartition group have equal counts; changelog topics have one partition
+    per task.
+    """
     try:
         return _Configuration(topology, topics).result()
     except _NotConfigured as problem:
@@ -174,7 +174,7 @@ class _Configuration:
         return None if topic_id is None else self._topics.partition_count(topic_id)
 
     def _count(self, name: str) -> int | None:
-        """Return the partitions that the topic has, or will have."""
+        """Return the actual or required partition count of the topic."""
         existing = self._existing(name)
         return self._decided.get(name) if existing is None else existing
 
@@ -226,7 +226,7 @@ class _Configuration:
         self._decided.update(counts)
 
     def _largest_source(self, subtopology: Subtopology, counts: Mapping[str, int]) -> int | None:
-        """Return the most partitions of the sources that are known; None if none is."""
+        """Return the largest known partition count of the sources, or None."""
         found = [counts.get(topic.name) for topic in subtopology.repartition_source_topics]
         found += [self._existing(name) for name in subtopology.source_topics]
         return max((count for count in found if count is not None), default=None)
@@ -296,7 +296,7 @@ class _Configuration:
         )
 
     def _missing(self, configured: Iterable[ConfiguredSubtopology]) -> dict[str, MissingTopic]:
-        """Raises _NotConfigured for an internal topic with another number of partitions."""
+        """Raises _NotConfigured for an internal topic with a different partition count."""
         missing: dict[str, MissingTopic] = {}
         for each in configured:
             subtopology = each.subtopology
@@ -316,7 +316,7 @@ class _Configuration:
 
 
 def _same(counts: Mapping[str, int], shown: Mapping[str, int]) -> int:
-    """Return the number of partitions that all topics have. Raises _NotConfigured."""
+    """Return the common partition count of all topics. Raises _NotConfigured."""
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name}={count}" for name, count in sorted(shown.items()))
         raise _NotConfigured(

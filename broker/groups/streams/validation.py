@@ -1,8 +1,4 @@
-"""Check a heartbeat by itself, before its group is looked for.
-
-Source: Kafka GroupCoordinatorService.throwIfStreamsGroupHeartbeatRequestIsInvalid and
-.throwIfStreamsGroupHeartbeatRequestIsUsingUnsupportedFeatures; KIP-1071.
-"""
+"""Validate a streams group heartbeat before the group is looked up (KIP-1071)."""
 
 from penstock.broker.groups.common.model import STATIC_LEAVE_EPOCH, HeartbeatRefused
 from penstock.broker.groups.streams.model import CLIENT_TAGS_MAX, StreamsHeartbeatRequest
@@ -37,7 +33,7 @@ def check_streams_heartbeat(group_id: str, request: StreamsHeartbeatRequest) -> 
 
 
 def _check_support(request: StreamsHeartbeatRequest) -> None:
-    """Refuse what Kafka 4.2 does not have yet."""
+    """Reject features that Kafka 4.2 does not support yet."""
     _require(request.instance_id is None, "Static membership is not yet supported.")
     _require(not request.has_task_offsets, "TaskOffsets are not supported yet.")
     _require(not request.has_task_end_offsets, "TaskEndOffsets are not supported yet.")

@@ -1,7 +1,5 @@
-"""Values of the records of streams groups (KIP-1071): members, tasks, topologies.
-
-Warm-up tasks are not here: Kafka 4.2 assigns none.
-Source: Kafka `group-coordinator` (StreamsGroupMember, TasksTuple, StreamsTopology); KIP-1071.
+"""Values of streams group records (KIP-1071): members, tasks, topologies, without warm-up tasks,
+which Kafka 4.2 does not assign.
 """
 
 from collections.abc import Mapping
@@ -16,15 +14,15 @@ ActiveTasks: TypeAlias = Mapping[str, Mapping[int, int]]
 
 
 class StreamsMemberState(Enum):
-    """How far a member has come with its assignment. The values are those of the records."""
+    """The state of a member's reconciliation. The values are those of the records."""
 
     STABLE = 1
     UNREVOKED_TASKS = 2
-    """The member still has to give up tasks."""
+    """The member must still revoke tasks."""
     UNRELEASED_TASKS = 3
-    """The member waits for tasks that others have not given up yet."""
+    """The member waits for tasks that others have not revoked yet."""
     UNKNOWN = 127
-    """A state of a later version. The member has to join again."""
+    """A state of a later version. The member must join again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +53,14 @@ HOLDS_NOTHING: Final = HeldTasks()
 
 @dataclass(frozen=True, slots=True)
 class StreamsAssignment:
-    """What a member has, and in which epoch."""
+    """The tasks of a member, and their epoch."""
 
     epoch: int = 0
     previous_epoch: int = 0
     state: StreamsMemberState = StreamsMemberState.STABLE
     assigned: HeldTasks = HOLDS_NOTHING
     revoking: HeldTasks = HOLDS_NOTHING
-    """What the member has to give up."""
+    """Tasks that the member must revoke."""
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is StreamsMemberState.STABLE and self.epoch == epoch
@@ -70,7 +68,7 @@ class StreamsAssignment:
 
 @dataclass(frozen=True, slots=True)
 class StreamsMetadata:
-    """What a member says of itself."""
+    """The metadata of a member."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -78,32 +76,34 @@ class StreamsMetadata:
     rebalance_timeout_ms: int = -1
     topology_epoch: int = -1
     process_id: str = ""
-    """The process that the member belongs to: each thread is a member."""
+    """The process of the member: each thread is a member."""
     endpoint: tuple[str, int] | None = None
-    """Host and port where the application answers interactive queries."""
+    """Host and port at which the application serves interactive queries."""
     client_tags: tuple[tuple[str, str], ...] = ()
     """In order of the keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamsEpoch:
-    """The epoch of a group, and what its tasks depend on."""
+    """The group epoch, and the inputs of its assignment."""
 
     epoch: int = 0
     metadata_hash: int = 0
-    """Of the topics of the topology: it changes with their partitions. 0: there are none."""
+    """Hash of the topics of the topology, which changes with their partition counts. 0: there are
+    none.
+    """
     validated_topology_epoch: int = -1
-    """The topology whose topics were found complete; -1: none."""
+    """The topology whose topics are complete; -1: none."""
     assignment_configs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A repartition topic or changelog topic as the application asks for it."""
+    """A repartition topic or changelog topic, as specified by the application."""
 
     name: str
     partitions: int = 0
-    """0: the number follows from the source topics."""
+    """0: the count follows from the source topics."""
     replication_factor: int = 0
     """0: the default of the cluster."""
     configs: tuple[tuple[str, str], ...] = ()
@@ -111,7 +111,7 @@ class InternalTopic:
 
 @dataclass(frozen=True, slots=True)
 class CopartitionGroup:
-    """Source topics that must have equally many partitions, as positions in the lists of the
+    """Source topics that must have equal partition counts, as indexes into the lists of the
     subtopology.
     """
 
@@ -125,7 +125,7 @@ class Subtopology:
     subtopology_id: str
     source_topics: tuple[str, ...] = ()
     source_topic_regex: tuple[str, ...] = ()
-    """Empty: Kafka 4.2 has no subscriptions by regular expressions."""
+    """Empty: Kafka 4.2 does not support subscriptions with regular expressions."""
     changelog_topics: tuple[InternalTopic, ...] = ()
     repartition_sink_topics: tuple[str, ...] = ()
     repartition_source_topics: tuple[InternalTopic, ...] = ()

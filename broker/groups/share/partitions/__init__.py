@@ -1,1 +1,1 @@
-"""Share partitions on their leader: acquisition locks, acknowledgements, sessions."""
+"""Share partitions on their leader: acquisition locks, acknowledgments, sessions."""

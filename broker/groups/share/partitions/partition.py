@@ -1,14 +1,5 @@
-"""One share partition on its leader: loads its state, writes each change before it is answered, and
-ends locks in time. Deliveries that end while the share coordinator cannot be reached are written as
-soon as it can.
-
-Invariants: changes are written one after the other, those that arrive meanwhile together. A change
-is answered when its write has an outcome. After `stop`, and when another leader or group has
-written, nothing is delivered and nothing is acknowledged. A start offset that was found by
-`share.auto.offset.reset` is stored before anything is delivered, so that the next leader does not
-pass over records.
-Must not: know requests, sessions or other share partitions.
-Source: Kafka `SharePartition` (persister calls, acquisition locks).
+"""One share partition on its leader: loads its state, writes changes, and expires locks. Deliveries
+that end while the share coordinator is unreachable are written as soon as possible.
 """
 
 import asyncio
@@ -68,7 +59,7 @@ Outcome: TypeAlias = "ErrorCode | asyncio.Future[ErrorCode]"
 
 
 class TimestampIndex(Protocol):
-    """Finds offsets by timestamp; `stream.storage` does."""
+    """Looks up offsets by timestamp; implemented by `stream.storage`."""
 
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset
@@ -114,10 +105,10 @@ class SharePartition:
         self.window: ShareWindow | None = None
         """None until the state is loaded, and after `stop`."""
         self.error_code = ErrorCode.NONE
-        """Why there is no window and will be none."""
+        """Why there is no window and will not be one."""
         self.is_reading = False
         self.news_count = 0
-        """Increases when records become available that were delivered before, and the like."""
+        """Increases when delivered records become available again, and on similar changes."""
         """A fetch reads from the store, and others leave the share partition to it."""
         self._store = store
         self._config = config
@@ -139,7 +130,7 @@ class SharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing would be lost with the window."""
+        """Return whether the window can be dropped without loss."""
         window = self.window
         return (
             not self._queue
@@ -150,8 +141,8 @@ class SharePartition:
     # --- waiting ----------------------------------------------------------------------------------
 
     def add_wait(self, wait: FetchWait) -> None:
-        """Interrupt `wait` when records become available that were delivered before, or when there
-        is room for new ones.
+        """Interrupt `wait` when delivered records become available again, or when there is room for
+        new ones.
         """
         self._waits[wait] = None
 
@@ -159,12 +150,12 @@ class SharePartition:
         self._waits.pop(wait, None)
 
     def wake(self) -> None:
-        """Interrupt the waits, because something changed."""
+        """Interrupt the waits after a change."""
         self.news_count += 1
         self._interrupt()
 
     def end_read(self) -> None:
-        """Let the next fetch read. What was read may have been for nothing."""
+        """Allow the next fetch to read, even if the data read was not used."""
         self.is_reading = False
         self._interrupt()
 
@@ -233,7 +224,7 @@ class SharePartition:
         return partition.last_stable_offset if config.reads_committed else partition.high_watermark
 
     def stop(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """Forget everything. Waiting requests get an error."""
+        """Drop the state. Waiting requests get an error."""
         if self.error_code is ErrorCode.NONE:
             self.error_code = code
         self.window = None
@@ -285,10 +276,10 @@ class SharePartition:
         if deadline is not None and self._timer is None:
             self._timer = self._loop.call_at(deadline, self._end_locks)
 
-    # --- acknowledgements -------------------------------------------------------------------------
+    # --- acknowledgments ------------------------------------------------------------------------
 
     def acknowledge(self, member_id: str, acknowledgements: Sequence[Acknowledgement]) -> Outcome:
-        """Return the outcome, which is known when it is stored."""
+        """Return the outcome, once it is stored."""
         if self.window is None:
             return self.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         deadline = self._loop.time() + self.config.lock_duration_s
@@ -299,7 +290,7 @@ class SharePartition:
         return self._written(changes)
 
     def release(self, member_id: str) -> Outcome:
-        """Give back everything that the member has."""
+        """Release all records of the member."""
         if self.window is None:
             return self.error_code
         return self._written(self.window.release(member_id))
@@ -317,7 +308,9 @@ class SharePartition:
             self._writer = self._loop.create_task(self._write_all())
 
     async def _write_all(self) -> None:
-        """Write what is queued. What arrives meanwhile is one further write."""
+        """Write queued changes, one write at a time. Changes that arrive meanwhile share the next
+        write.
+        """
         window = self.window
         while self._queue and window is not None and self.error_code is ErrorCode.NONE:
             queue, self._queue = self._queue, []
@@ -329,7 +322,7 @@ class SharePartition:
             for changes, _ in queue:
                 window.settle(changes, is_written=code is ErrorCode.NONE)
             if code is not ErrorCode.NONE and code not in _RETRIABLE:
-                # Another leader has written, or the group has no such state any more.
+                # Another leader has written, or the group no longer has such a state.
                 self._writer = None
                 self.stop(_answer(code))
             _answer_all(queue, _answer(code))

@@ -1,12 +1,8 @@
-"""The share partitions of this broker: found or loaded for the first fetch of a group, and dropped
-with the leadership of their partition.
+"""The share partitions of this broker: loaded for the first fetch of a group, and dropped with the
+leadership of their partition.
 
-Invariants: a share partition belongs to one opening of its partition; another opening gets another
-one, which loads again. What was dropped answers NOT_LEADER_OR_FOLLOWER.
-Limits: as many as the partitions of all sessions (`sessions`), because the share partitions of a
-group without sessions are dropped.
-Must not: know requests.
-Source: Kafka `SharePartitionManager`, `SharePartitionCache`.
+Their number is limited by the sessions, because the share partitions of a group without sessions
+are dropped.
 """
 
 from collections.abc import Iterator
@@ -40,7 +36,7 @@ class SharePartitions:
         self._by_group: dict[str, dict[SharePartitionKey, None]] = {}
         self._by_partition: dict[tuple[str, int], dict[SharePartitionKey, None]] = {}
         self._ending: dict[str, None] = {}
-        """Groups without sessions, of which some locks have not ended yet."""
+        """Groups without sessions that still have unexpired locks."""
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(list(self._by_key.values()))
@@ -49,10 +45,10 @@ class SharePartitions:
         return len(self._by_key)
 
     def load(self, group_id: str, partition: Partition) -> SharePartition:
-        """Return the share partition of a partition that is led here. It may have no window yet.
+        """Return the share partition of a partition that is led here. It may not have a window yet.
 
-        One that could not be loaded is returned once more to those that wait for it, and loads
-        again for the next fetch.
+        A share partition belongs to one opening of its partition. One that could not be loaded is
+        returned once more to its waiters, and loads again for the next fetch.
         """
         key = SharePartitionKey(group_id, partition.topic_id, partition.index)
         found = self._by_key.get(key)
@@ -77,7 +73,7 @@ class SharePartitions:
 
     @property
     def locked_count(self) -> int:
-        """Return the number of records that members have. O(spans)."""
+        """Return the number of locked records. O(spans)."""
         return sum(share.window.locked_count for share in self if share.window is not None)
 
     def get(self, group_id: str, topic_id: UUID, index: int) -> SharePartition | None:
@@ -94,7 +90,7 @@ class SharePartitions:
         share.stop(code)
 
     def drop_group(self, group_id: str) -> None:
-        """Forget the share partitions of a group that has no sessions here any more."""
+        """Drop the share partitions of a group without sessions here."""
         for key in list(self._by_group.get(group_id, ())):
             share = self._by_key[key]
             if share.is_idle:
@@ -105,7 +101,7 @@ class SharePartitions:
             self._ending.pop(group_id, None)
 
     def keep_group(self, group_id: str) -> None:
-        """Note that the group has a session."""
+        """Record that the group has a session."""
         self._ending.pop(group_id, None)
 
     def _drop_ending(self) -> None:

@@ -1,16 +1,8 @@
-"""Remember which partitions a member of a share group fetches from this broker (KIP-932).
+"""Share sessions (KIP-932): track which partitions a member of a share group fetches from this
+broker.
 
-A ShareFetch with epoch 0 begins a session, one with epoch -1 ends it. Requests between them name
-only the partitions that come or go, and answers hold only partitions with records or errors.
-
-Invariants: each request has the next epoch; one with another epoch gets
-INVALID_SHARE_SESSION_EPOCH and changes nothing. A session ends with its connection. A late request
-neither begins, ends nor continues a session.
-Limits: `group.share.max.share.sessions` sessions, and PARTITIONS_MAX partitions in all of
-them. At the limit, the owner with the most sessions loses its oldest to an owner with fewer, and
-the records of that member are given back. Otherwise a member gets SHARE_SESSION_LIMIT_REACHED.
-Must not: know records, or what a session fetches.
-Source: Kafka `ShareSessionCache`, `ShareSession`, `SharePartitionManager.newContext`.
+A ShareFetch with epoch 0 opens a session, one with epoch -1 closes it. Requests in between only
+contain added and removed partitions, and responses only partitions with records or errors.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +21,7 @@ from penstock.protocol.error_codes import ErrorCode
 FIRST_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 PARTITIONS_MAX: Final = 100_000
-"""In all sessions of a broker."""
+"""Over all sessions of a broker."""
 _EPOCH_MAX: Final = 2**31 - 1
 _FORMER_MAX: Final = 8
 
@@ -45,7 +37,7 @@ class TopicIdPartition(NamedTuple):
 
 
 class ShareSessionRefused(Exception):
-    """Raised when a request does not fit its session."""
+    """Raised if a request does not match its session."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -57,24 +49,29 @@ class ShareSession:
     key: ShareSessionKey
     connection_id: int
     partitions: dict[TopicIdPartition, bool]
-    """With each partition, whether the next answer has to name it even without records."""
+    """Each partition, and whether the next response must contain it even without records."""
     owner: str = ""
-    """Who opened it: the principal and the address of the client."""
+    """The principal and the address of the client that opened it."""
     epoch: int = FIRST_EPOCH + 1
-    """That of the next request."""
+    """The epoch of the next request."""
     former_connections: tuple[int, ...] = ()
-    """Connections of the sessions that this one has replaced: those that the client gave up last.
-    """
+    """Connections of the sessions that this one has replaced, which the client has abandoned."""
 
 
 @dataclass(slots=True)
 class ShareSessions:
-    """The sessions of one broker."""
+    """The sessions of one broker.
+
+    Each request has the next epoch; one with another epoch gets INVALID_SHARE_SESSION_EPOCH and
+    changes nothing. A session ends with its connection. At the limit of sessions or partitions, the
+    owner with the most sessions loses its oldest one to an owner with fewer, and the records of
+    that member are released. Otherwise a member gets SHARE_SESSION_LIMIT_REACHED.
+    """
 
     sessions_max: int
     partitions_max: int = PARTITIONS_MAX
     on_evicted: Callable[[ShareSession], None] = lambda _: None
-    """Gives back the records of an evicted session."""
+    """Releases the records of an evicted session."""
     partition_count: int = 0
     _sessions: dict[ShareSessionKey, ShareSession] = field(
         default_factory=dict[ShareSessionKey, ShareSession]
@@ -101,8 +98,8 @@ class ShareSessions:
     def admit(self, api_key: int, key: ShareSessionKey, connection_id: int) -> None:
         """Record a request that is about to be executed. Raises LateRequest.
 
-        A client may have a connection for each API. If it opens its sessions on the connection of
-        its acknowledgements, a new session shows that it has given up that of the last one.
+        A client may have a connection per API. If it opens its sessions on the connection of its
+        acknowledgments, a new session shows that it has abandoned the connection of the last one.
         """
         self._requests.admit_member(api_key, *key, connection_id)
         session = self._sessions.get(key)
@@ -124,7 +121,7 @@ class ShareSessions:
         partitions: Iterable[TopicIdPartition],
         owner: str = "",
     ) -> ShareSession:
-        """Begin a session, in place of an earlier one. Raises ShareSessionRefused.
+        """Open a session, replacing an earlier one. Raises ShareSessionRefused.
 
         O(1), with an eviction O(owners).
         """
@@ -166,8 +163,8 @@ class ShareSessions:
         added: Iterable[TopicIdPartition] = (),
         forgotten: Iterable[TopicIdPartition] = (),
     ) -> ShareSession:
-        """Return the session of the next request, with what it adds and forgets. A final request
-        changes nothing. Raises ShareSessionRefused.
+        """Return the session of the next request, with added and removed partitions. A final
+        request changes nothing. Raises ShareSessionRefused.
         """
         session = self._sessions.get(key)
         if session is None:
@@ -188,7 +185,7 @@ class ShareSessions:
         return session
 
     def close(self, key: ShareSessionKey) -> ShareSession | None:
-        """Forget a session."""
+        """Remove a session."""
         session = self._sessions.pop(key, None)
         if session is None:
             return None
@@ -207,6 +204,6 @@ class ShareSessions:
         return session
 
     def close_connection(self, connection_id: int) -> list[ShareSession]:
-        """Forget the sessions of a connection that has closed."""
+        """Remove the sessions of a closed connection."""
         keys = list(self._by_connection.get(connection_id, ()))
         return [session for key in keys if (session := self.close(key)) is not None]

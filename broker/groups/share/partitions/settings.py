@@ -1,8 +1,4 @@
-"""What a share group decides for its share partitions, and the limits of the broker.
-
-Must not: look settings up (`broker.node` passes a function that does).
-Source: Kafka `GroupConfig`, `ShareGroupConfig`; KIP-932.
-"""
+"""Group configs and broker limits of share partitions (KIP-932)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,13 +12,13 @@ class ShareGroupConfig:
     """The configs of one share group."""
 
     lock_duration_ms: int = 30_000
-    """How long a member has a record before others may get it."""
+    """How long a record is locked for a member."""
     begins_earliest: bool = False
-    """A share partition without a state begins at the log start, else at the end."""
+    """A share partition without a state starts at the log start, otherwise at the end."""
     begins_ms_ago: int | None = None
-    """It begins with the records of this last stretch of time instead."""
+    """It starts with the records of this period instead."""
     reads_committed: bool = False
-    """Members get no records of aborted transactions, and none of open ones."""
+    """Members get no records of aborted or open transactions."""
     limits: WindowLimits = field(default_factory=WindowLimits)
 
     @property
@@ -36,10 +32,10 @@ ShareConfigs: TypeAlias = Callable[[str], ShareGroupConfig]
 
 @dataclass(slots=True)
 class ShareCounts:
-    """What the share partitions of a broker have done since its start."""
+    """Counters of the share partitions of a broker."""
 
     delivered: int = 0
-    """Records given to members, each time."""
+    """Records delivered to members, including redeliveries."""
     expired: int = 0
-    """Records whose lock ended before their member acknowledged them."""
+    """Records whose lock expired before their member acknowledged them."""
     failed_writes: int = 0

@@ -1,9 +1,4 @@
-"""A stretch of offsets of a share partition whose records are in the same state.
-
-Invariant: a span that is being written (`target`) is neither split nor changed by anyone else until
-the write has an outcome.
-Source: Kafka `InFlightBatch`, `InFlightState`, `RecordState`.
-"""
+"""A range of offsets of a share partition whose records are in the same state."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -11,7 +6,7 @@ from typing import Final, NamedTuple
 from penstock.broker.groups.share.state.model import ACKNOWLEDGED, ARCHIVED, AVAILABLE
 
 ACQUIRED: Final = 1
-"""Locked for one member. The states that are stored have the other numbers."""
+"""Locked for one member. Stored states have the other numbers."""
 UNCHANGED: Final = -1
 NO_MEMBER: Final = ""
 
@@ -20,16 +15,14 @@ ACCEPT: Final = 1
 RELEASE: Final = 2
 REJECT: Final = 3
 RENEW: Final = 4
-"""The types of acknowledgements on the wire. A gap is an offset at which the member found no
-record.
-"""
+"""Acknowledgment types on the wire. A gap is an offset at which the member found no record."""
 
 OUTCOMES: Final = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
 
 
 class Acknowledgement(NamedTuple):
-    """What a member did with the records of [first_offset, last_offset]: one type for all of them,
-    or one for each offset.
+    """The outcome of the records of [first_offset, last_offset]: one type for all of them, or one
+    for each offset.
     """
 
     first_offset: int
@@ -38,7 +31,7 @@ class Acknowledgement(NamedTuple):
 
 
 class AcquiredRange(NamedTuple):
-    """Records that a member holds now."""
+    """Records that a member has acquired."""
 
     first_offset: int
     last_offset: int
@@ -46,7 +39,9 @@ class AcquiredRange(NamedTuple):
 
 
 class Span:
-    """[first, end), in one state."""
+    """[first, end), in one state. While a span is being written (`target`), nobody else splits or
+    changes it until the write has an outcome.
+    """
 
     __slots__ = (
         "count",
@@ -65,17 +60,17 @@ class Span:
         self.end = end
         self.state = state
         self.count = count
-        """Deliveries so far, that of the lock included."""
+        """Deliveries so far, including that of the lock."""
         self.member_id = NO_MEMBER
         self.deadline = 0.0
-        """When the lock ends."""
+        """When the lock expires."""
         self.target = UNCHANGED
         """The state that is being written."""
         self.unstored_count = 0
-        """The deliveries whose end could not be stored; 0: the stored count is right."""
+        """Deliveries whose end could not be stored; 0: the stored count is correct."""
         self.origin_count = end - first
-        """Records of the span from which this one was cut. It decides how many records that fail
-        again and again are delivered together.
+        """Records of the span from which this one was cut. It determines how many repeatedly
+        failing records are delivered together.
         """
 
     def __repr__(self) -> str:
@@ -86,7 +81,7 @@ class Span:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the records are never delivered again, and that is stored."""
+        """Return whether the records are never delivered again, and this is stored."""
         return self.target == UNCHANGED and self.state in (ACKNOWLEDGED, ARCHIVED)
 
     @property
@@ -100,20 +95,20 @@ class Span:
         return self.state == AVAILABLE and self.target == UNCHANGED
 
     def lock(self, member_id: str, deadline: float) -> None:
-        """Give the records to a member, one delivery more."""
+        """Lock the records for a member, which counts as a delivery."""
         self.state = ACQUIRED
         self.count += 1
         self.member_id = member_id
         self.deadline = deadline
 
     def finish(self) -> None:
-        """Take over the state that was written."""
+        """Apply the state that was written."""
         self.state = self.target
         self.target = UNCHANGED
         self.member_id = NO_MEMBER
 
     def take_back(self) -> None:
-        """Keep the state from before the write, which failed."""
+        """Restore the state from before the failed write."""
         self.target = UNCHANGED
 
     def cut(self, offset: int) -> "Span":

@@ -1,18 +1,5 @@
-"""The records of one share partition that are in flight: who has them, how often they were
-delivered, and which ones are done.
-
-The window is [start offset, end offset). Below it everything is done, behind it nothing was
-delivered yet. Spans fill it without holes; they are cut only where the states of neighbors differ,
-so the cost is one of spans, not of records.
-
-Invariants: a record is locked by at most one member. A record that is done is never delivered
-again. No record is delivered more often than the limit allows. A change of state is
-invisible until its write has succeeded; when the write fails the records stay locked until their
-deadline. A lock that ends while nothing can be written is part of the next write. The start offset
-passes only what is done, or what the log lost.
-Limits: `records_max` offsets in the window, unless one batch is larger.
-Must not: know time, I/O or requests.
-Source: Kafka `SharePartition`; KIP-932, KIP-1206 (acquire modes), KIP-1222 (renewal).
+"""The in-flight records of one share partition: their locks, delivery counts and states (KIP-932,
+KIP-1206, KIP-1222). Pure.
 """
 
 from bisect import bisect_right
@@ -36,7 +23,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 _THROTTLE_COUNT_MIN: Final = 2
 _ALONE_FROM_LIMIT: Final = 3
-"""With a delivery limit from here on, a record is delivered alone for the last time."""
+"""With a delivery limit from this value on, the last delivery of a record is separate."""
 _MERGE_FROM_SPANS: Final = 32
 
 _first = attrgetter("first")
@@ -57,7 +44,7 @@ class WindowLimits:
     @property
     def throttle_from(self) -> int:
         """Return the number of deliveries after which fewer and fewer records are delivered
-        together, so that one bad record does not use up the deliveries of its neighbors.
+        together, so that one bad record does not exhaust the deliveries of its neighbors.
         """
         return max(_THROTTLE_COUNT_MIN, -(-self.deliveries_max // 2))
 
@@ -72,7 +59,7 @@ class AcquireOptions:
 
 
 class _Acquire(NamedTuple):
-    """What one member may get at once."""
+    """The records that one member may acquire at once."""
 
     member_id: str
     fetched: Sequence[Bounds]
@@ -81,7 +68,7 @@ class _Acquire(NamedTuple):
     deadline: float
 
     def end_of(self, offset: int) -> int:
-        """Return `offset`, or the end of the batch that it lies in."""
+        """Return `offset`, or the end of the batch that contains it."""
         if self.options.is_record_limit:
             return offset
         at = bisect_right(self.fetched, offset - 1, key=_base) - 1
@@ -89,7 +76,7 @@ class _Acquire(NamedTuple):
 
     def piece_ends(self, first: int, end: int) -> list[int]:
         """Return the ends of ranges in [first, end). They have at least `batch_records` records,
-        apart from the last one, and end with a batch.
+        apart from the last one, and end at batch boundaries.
         """
         size = self.options.batch_records
         ends: list[int] = []
@@ -104,7 +91,7 @@ class _Acquire(NamedTuple):
 
 
 class AcknowledgementRefused(Exception):
-    """Raised when an acknowledgement is invalid. None of its request was applied."""
+    """Raised if an acknowledgment is invalid. None of its request was applied."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -113,11 +100,11 @@ class AcknowledgementRefused(Exception):
 
 @dataclass(slots=True)
 class WindowChanges:
-    """Spans whose new state has to be written."""
+    """Spans whose new state must be written."""
 
     spans: list[Span] = field(default_factory=list[Span])
     is_final: bool = False
-    """They change even if the write fails, because their locks have ended."""
+    """They change even if the write fails, because their locks have expired."""
 
     def __bool__(self) -> bool:
         return bool(self.spans)
@@ -125,7 +112,7 @@ class WindowChanges:
 
 @dataclass(frozen=True, slots=True)
 class WindowDraft:
-    """What to write, so that a new leader continues from there."""
+    """The state to write, so that a new leader can continue from there."""
 
     start_offset: int
     complete_count: int
@@ -145,13 +132,19 @@ class ShareWindow:
     def __init__(
         self, start_offset: int, limits: WindowLimits, batches: Iterable[StateBatch] = ()
     ) -> None:
-        """batches: what was stored. What lies between them was delivered to members that did not
-        answer, or not at all.
+        """The window is [start offset, end offset). Below it everything is done; nothing after it
+        has been delivered. Spans fill it without gaps, and are cut only where the states of
+        neighbors differ. A record is locked by at most one member, and never delivered again once
+        it is done, or beyond the delivery limit. A change of state is invisible until its write has
+        succeeded; if it fails, the records stay locked until their deadline.
+
+        batches: the stored state. Gaps between them were delivered to members that did not respond,
+        or not at all.
         """
         self.start_offset = self.end_offset = start_offset
         self.limits = limits
         self.has_unstored = False
-        """Locks have ended whose write failed: a reload would count their deliveries again."""
+        """Locks have expired whose write failed: a reload would count their deliveries again."""
         self._spans: list[Span] = []
         for batch in batches:
             if batch.last_offset < self.end_offset:
@@ -191,7 +184,7 @@ class ShareWindow:
 
     @property
     def next_deadline(self) -> float | None:
-        """Return when the next lock ends."""
+        """Return when the next lock expires."""
         return min(
             (
                 span.deadline
@@ -206,7 +199,7 @@ class ShareWindow:
 
     @property
     def locked_count(self) -> int:
-        """Return the number of records that members have."""
+        """Return the number of locked records."""
         return sum(span.end - span.first for span in self._spans if span.state == ACQUIRED)
 
     # --- delivery ---------------------------------------------------------------------------------
@@ -223,7 +216,7 @@ class ShareWindow:
     ) -> list[AcquiredRange]:
         """Lock records of the batches that were read at `fetch_offset` for a member.
 
-        aborted: batches of `fetched` that readers of committed records do not see.
+        aborted: batches of `fetched` that are invisible to committed reads.
         """
         if not fetched:
             return []
@@ -245,7 +238,7 @@ class ShareWindow:
         return [AcquiredRange(span.first, span.end - 1, span.count) for span in found]
 
     def _archive_missing(self, offset: int, end: int) -> None:
-        """Give up records that log compaction has removed."""
+        """Archive records that log compaction has removed."""
         if offset >= min(end, self.end_offset):
             return
         for span in self._within(offset, end):
@@ -254,7 +247,7 @@ class ShareWindow:
         self._advance()
 
     def _acquire_again(self, wanted: "_Acquire", left: int) -> tuple[list[Span], int]:
-        """Lock what was released. Return it, and how many more records are wanted."""
+        """Lock released records again. Return them, and how many more records are wanted."""
         found: list[Span] = []
         base = wanted.fetched[0].base
         if not self._has_available or base >= self.end_offset:
@@ -280,7 +273,7 @@ class ShareWindow:
         return found, left
 
     def _end_of_acquired(self, span: Span, wanted: "_Acquire", left: int) -> int:
-        """Return up to where a span is acquired."""
+        """Return the offset up to which a span is acquired."""
         end = span.end
         if end - span.first > left:
             end = min(end, wanted.end_of(span.first + left))
@@ -310,7 +303,7 @@ class ShareWindow:
         return found
 
     def _pass_hole(self, offset: int) -> None:
-        """Include offsets that the log does not have."""
+        """Include offsets that do not exist in the log."""
         if self._spans:
             self._spans.append(Span(self.end_offset, offset, ARCHIVED, 0))
         else:
@@ -318,7 +311,7 @@ class ShareWindow:
         self.end_offset = offset
 
     def _archive_aborted(self, found: Sequence[Span], aborted: Sequence[Bounds]) -> list[Span]:
-        """Give up what `found` locked of aborted transactions. Return the rest."""
+        """Archive aborted records among those locked in `found`. Return the rest."""
         kept: list[Span] = []
         for locked in found:
             for span in self._parts(locked, aborted):
@@ -337,12 +330,12 @@ class ShareWindow:
                     self._cut(bisect_right(self._spans, offset, key=_first) - 1, offset)
         return list(self._within(first, end))
 
-    # --- acknowledgements -------------------------------------------------------------------------
+    # --- acknowledgments ------------------------------------------------------------------------
 
     def acknowledge(
         self, member_id: str, acknowledgements: Sequence[Acknowledgement], deadline: float
     ) -> WindowChanges:
-        """Return what has to be written; `settle` ends it. Renewed locks end at `deadline`.
+        """Return the changes to write; `settle` completes them. Renewed locks expire at `deadline`.
 
         Raises AcknowledgementRefused.
         """
@@ -392,7 +385,7 @@ class ShareWindow:
         span.target = state
 
     def release(self, member_id: str) -> WindowChanges:
-        """Give back everything that a member has locked."""
+        """Release all records that a member has locked."""
         changes = WindowChanges()
         for span in self._spans:
             if span.state == ACQUIRED and span.target == UNCHANGED and span.member_id == member_id:
@@ -401,7 +394,7 @@ class ShareWindow:
         return changes
 
     def expire(self, now: float) -> WindowChanges:
-        """Give back what was locked until now or earlier."""
+        """Release expired locks."""
         changes = WindowChanges(is_final=True)
         for span in self._spans:
             if span.state == ACQUIRED and span.target == UNCHANGED and span.deadline <= now:
@@ -410,7 +403,7 @@ class ShareWindow:
         return changes
 
     def settle(self, changes: WindowChanges, *, is_written: bool) -> None:
-        """End a change: its write has succeeded or not."""
+        """Complete a change whose write has succeeded or failed."""
         for span in changes.spans:
             if is_written or changes.is_final:
                 span.finish()
@@ -427,14 +420,14 @@ class ShareWindow:
             self._merge()
 
     def _note_stored(self) -> None:
-        """Note a write: every one has what could not be stored before."""
+        """Record a write, which includes everything that could not be stored before."""
         self.has_unstored = False
         for span in self._spans:
             span.unstored_count = 0
 
     def draft(self, changes: Sequence[WindowChanges]) -> WindowDraft:
-        """Return what to write for these changes, which are all that have begun, and for locks that
-        ended before without a write.
+        """Return the state to write for these changes, which are all pending ones, and for locks
+        that expired earlier without a write.
         """
         start_offset, complete_count = self.start_offset, 0
         is_moving = True
@@ -458,7 +451,7 @@ class ShareWindow:
     # --- the log ----------------------------------------------------------------------------------
 
     def trim(self, log_start_offset: int) -> None:
-        """Give up what the log has lost at its start."""
+        """Archive records that the log has lost at its start."""
         if log_start_offset <= self.start_offset:
             return
         self.start_offset = log_start_offset
@@ -492,7 +485,7 @@ class ShareWindow:
         self._spans.insert(at + 1, self._spans[at].cut(offset))
 
     def _advance(self) -> None:
-        """Move the start offset over what is done."""
+        """Advance the start offset over spans that are done."""
         done = 0
         for span in self._spans:
             if not span.is_done:
@@ -503,7 +496,7 @@ class ShareWindow:
             del self._spans[:done]
 
     def _merge(self) -> None:
-        """Join neighbors that are done."""
+        """Merge neighbors that are done."""
         merged: list[Span] = []
         for span in self._spans:
             last = merged[-1] if merged else None

@@ -1,9 +1,7 @@
 """The calls of `ShareStateStore` as values, with their Kafka requests.
 
-Each call runs at a coordinator of this broker, or travels with others of its kind and group in one
-request.
-Source: Kafka ReadShareGroupState, WriteShareGroupState, InitializeShareGroupState,
-DeleteShareGroupState, ReadShareGroupStateSummary.
+Each call runs at a coordinator of this broker, or is sent together with others of its kind and
+group.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +45,7 @@ class Call(Protocol, Generic[_T_co]):
     async def send(
         self, peers: PeerConnections, node_id: NodeId, calls: Sequence[Any]
     ) -> Sequence[_T_co | ShareStateError]:
-        """Send calls of this kind and group in one request. Returns their answers in order. Raises
+        """Send calls of this kind and group in one request. Returns their results in order. Raises
         the errors of `PeerConnections.ask`.
         """
         ...
@@ -268,16 +266,16 @@ def _summary(result: summing.PartitionResult) -> ShareStateSummary:
     )
 
 
-# --- requests and responses in general ------------------------------------------------------------
+# --- common parts of requests and responses ---------------------------------------------------
 
 
 def elements_count(call: Call[Any]) -> int:
-    """Return how many elements the call adds to the arrays of a request, at most."""
+    """Return the maximum number of elements that the call adds to the arrays of a request."""
     return 2 + (len(call.batches) if isinstance(call, WriteCall) else 0)
 
 
 def _nothing(result: object) -> None:
-    """Decode the answer of a call that returns nothing."""
+    """Decode the response of a call without a result."""
 
 
 def _by_topic(calls: Iterable[_C]) -> dict[UUID, list[_C]]:

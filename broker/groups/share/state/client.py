@@ -1,14 +1,5 @@
-"""Read and write the states of share partitions wherever their share coordinator is.
-
-A call goes to the broker that leads the partition of `__share_group_state`: directly if that is
-this one, else over the Kafka protocol. Calls for one broker and group that wait for the same
-connection travel in one request.
-Invariants: one request on a connection at a time. A call is repeated until it succeeds, is refused,
-or `STORE_TIMEOUT_S` is over. A copy of an old write that arrives late does no harm
-(`broker.groups.share.state.machine`).
-Limits: LANES_COUNT connections to each broker; a request waits at most REQUEST_TIMEOUT_S for its
-answer.
-Source: Kafka DefaultStatePersister, PersisterStateManager.
+"""Read and write the states of share partitions at their share coordinators: directly if that is
+this broker, otherwise over the Kafka protocol.
 """
 
 import asyncio
@@ -54,8 +45,8 @@ LANES_COUNT: Final = 8
 CALLS_MAX: Final = 1_000
 """Maximum number of calls in one request."""
 ELEMENTS_MAX: Final = 2_000
-"""Elements after which no further call joins a request: `protocol.request_limits` has 4,000, and
-for writes as many more as a group may hold records of a partition.
+"""Elements after which no further call is added to a request: `protocol.request_limits` allows
+4,000, and for writes as many more as a group may have records of a partition in flight.
 """
 _PAUSE_MIN_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
@@ -81,7 +72,12 @@ class _Lane:
 
 
 class RoutedShareStates:
-    """Implements `ShareStateStore` over the brokers of the image."""
+    """Implements `ShareStateStore` with the brokers of the image.
+
+    There is one request at a time per connection, and waiting calls for one broker and group share
+    a request. A call is retried until it succeeds, is rejected, or `STORE_TIMEOUT_S` has passed.
+    Late copies of old writes are harmless (`broker.groups.share.state.machine`).
+    """
 
     def __init__(self, node: LocalBroker, local: ShareCoordinator) -> None:
         self._node = node
@@ -152,7 +148,7 @@ class RoutedShareStates:
     def _may_pass(self, refused: ShareStateError, key: SharePartitionKey) -> bool:
         """Return True if the call may succeed later."""
         if refused.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # The coordinator may not have heard yet of a topic that this broker knows.
+            # The coordinator may not know a topic yet that this broker knows.
             topic = self._image.topics.by_id(key.topic_id)
             return topic is not None and key.partition < len(topic.partitions)
         return refused.code in _REPEATED
@@ -194,7 +190,7 @@ class RoutedShareStates:
     # --- requests ---------------------------------------------------------------------------------
 
     async def _work(self, node_id: NodeId, lane: _Lane) -> None:
-        """Send what waits, until nothing does."""
+        """Send waiting calls until there are none."""
         while lane.waiting:
             chosen, lane.waiting = _next_request(lane.waiting)
             if chosen:
@@ -218,8 +214,8 @@ class RoutedShareStates:
 
 
 def _next_request(waiting: Sequence[Waiting]) -> tuple[list[Waiting], list[Waiting]]:
-    """Return the calls of the next request, of one kind and group, and the others. Those that
-    nothing waits for any more are left out.
+    """Return the calls of the next request, of one kind and group, and the others. Abandoned calls
+    are dropped.
     """
     first = waiting[0][0]
     chosen: list[Waiting] = []

@@ -1,9 +1,8 @@
-"""Combine batches of states, so that each offset is in one batch at most.
+"""Merge state batches, so that each offset is in at most one batch.
 
-Of several states of an offset, one that is final (acknowledged or archived) wins, then the one with
-the highest delivery count, and of those the one with the highest delivery state. So a late copy of
-an old write changes nothing, also if a leader that could not store its counts counts anew.
-Source: Kafka PersisterStateBatchCombiner, where the delivery count alone decides.
+Of several states of an offset, a final one (acknowledged or archived) wins, then the one with the
+highest delivery count, then the highest delivery state. So a late copy of an old write changes
+nothing. In Kafka, only the delivery count decides.
 """
 
 import heapq
@@ -18,11 +17,11 @@ from penstock.broker.groups.share.state.model import AVAILABLE, StateBatch
 def combine(
     known: Sequence[StateBatch], added: Sequence[StateBatch], start_offset: int
 ) -> tuple[StateBatch, ...]:
-    """Return the batches of both in the order of their offsets, without what is below the start
-    offset. Neighbors in the same state become one batch.
+    """Return the batches of both in offset order, without offsets below the start offset. Neighbors
+    in the same state become one batch.
 
-    known: what `combine` has returned. Only the part of it next to `added` costs time. A start
-    offset that is not known (-1) is below all.
+    known: a previous result of `combine`. Only the part of it next to `added` costs time. An
+    unknown start offset (-1) is below all.
     """
     known = known[bisect_left(known, start_offset, key=lambda batch: batch.last_offset) :]
     known = (*_prune(known[:1], start_offset), *known[1:])
@@ -32,7 +31,7 @@ def combine(
 
 
 def _near(known: Sequence[StateBatch], added: Sequence[StateBatch]) -> tuple[int, int]:
-    """Return which of the known batches overlap or touch what lies between the added ones."""
+    """Return the known batches that overlap or touch the range of the added ones."""
     if not added:
         return 0, 0
     first = min(batch.first_offset for batch in added)

@@ -1,14 +1,5 @@
-"""The share coordinator of one broker: runs `ShareStates` and keeps them in `__share_group_state`.
-
-A share partition belongs to one partition of that topic; the leader of the partition coordinates
-it. Becoming leader loads the partition from the start.
-Invariants: an answer is given only when the record that it depends on is durable, those of earlier
-requests included. An answer without a record of its own requires that no other broker can lead.
-What a refused append has changed is taken back, and an append that fails later makes the partition
-load again from its log. The states of a topic go when it cannot be undeleted any more.
-Limits: STATES_MAX per partition of the topic.
-Must not: know Kafka requests (handlers do).
-Source: Kafka ShareCoordinatorService.
+"""The share coordinator of one broker: runs `ShareStates` and stores them in
+`__share_group_state`.
 """
 
 import asyncio
@@ -46,14 +37,14 @@ STATES_MAX: Final = 500_000
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _T = TypeVar("_T")
 _Step: TypeAlias = Callable[[ShareStates], tuple[_T, EncodedRecord | None]]
-"""Returns the answer, and the record to write before it."""
+"""Returns the response, and the record to write first."""
 
 
 class KnownTopics(Protocol):
-    """The topics of the cluster, as the share coordinator sees them."""
+    """The topics of the cluster, as seen by the share coordinator."""
 
     def is_gone(self, topic_id: UUID) -> bool:
-        """Return True for a topic that neither exists nor can be undeleted."""
+        """Return True for a topic that neither exists nor can be restored."""
         ...
 
     def partition_count(self, topic_id: UUID) -> int:
@@ -72,8 +63,13 @@ class _Partition:
 
 
 class ShareCoordinator:
-    """The share coordinator; implements `ShareStateStore` for what this broker coordinates, without
-    retries. Call all methods on the event loop.
+    """The share coordinator; implements `ShareStateStore` for the states coordinated by this
+    broker, without retries. Call all methods on the event loop.
+
+    A share partition belongs to a partition of `__share_group_state`, whose leader coordinates it.
+    A response is sent only when the record it depends on is durable, including those of earlier
+    requests; one without its own record requires that no other broker can lead. Changes of a
+    rejected append are undone, and an append that fails later makes the partition load again.
 
     updates_max: update records between two snapshots of a share partition.
     """
@@ -95,7 +91,7 @@ class ShareCoordinator:
             states_log, self._load, lambda _: None, _LiveShareStates, compaction
         )
 
-    # --- becoming and ceasing to be coordinator ---------------------------------------------------
+    # --- leadership -------------------------------------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
         self._shards.opened(partition)
@@ -121,7 +117,7 @@ class ShareCoordinator:
                     state.states.replay(key, value)
                 except MalformedShareRecord:
                     malformed_count += 1
-        # Topics may have been deleted without a leader. Not before this state can be found.
+        # Topics may have been deleted while there was no leader. Only once this state can be found.
         asyncio.get_running_loop().call_soon(self._drop_deleted, state)
         log.info(
             "share_states_loaded",
@@ -134,7 +130,7 @@ class ShareCoordinator:
     # --- deleted topics ---------------------------------------------------------------------------
 
     def topics_changed(self, topic_ids: Iterable[UUID] | None) -> None:
-        """Delete the states of topics that are gone. None: any topic may have changed."""
+        """Delete the states of permanently deleted topics. None: any topic may have changed."""
         if topic_ids is not None and not any(map(self._topics.is_gone, topic_ids)):
             return
         for state in self._shards.loaded():
@@ -213,10 +209,10 @@ class ShareCoordinator:
     def _submit(
         self, key: SharePartitionKey, step: _Step[_T], *, may_create: bool = True
     ) -> "asyncio.Future[_T]":
-        """Run the step. The future is done when its record is durable, and all before it. It is
-        done at once if there is nothing to wait for: a task would take longer than a refusal.
+        """Run the step. The future completes when its record and all earlier ones are durable, or
+        immediately if there is nothing to wait for: a task would take longer than a rejection.
 
-        may_create: False for a step that refuses a state that does not exist.
+        may_create: False for a step that rejects a missing state.
         """
         name = key.coordinator_key
         state = self._shards.find(name)
@@ -259,7 +255,7 @@ class ShareCoordinator:
                 return
             code = ErrorCode.NONE if outcome is None else outcome.result()
             if code is ErrorCode.NONE and record is None and not self._log.leads_alone:
-                code = ErrorCode.NOT_COORDINATOR  # no append has made sure of it
+                code = ErrorCode.NOT_COORDINATOR  # no append has confirmed the leadership
             if code is ErrorCode.NONE:
                 future.set_result(answer)
             else:
@@ -273,8 +269,8 @@ class ShareCoordinator:
         return future
 
     def _checked(self, step: _Step[_T], states: ShareStates) -> tuple[_T, EncodedRecord | None]:
-        """Run the step. The next coordinator may know better than a refusal, which the fence in the
-        WAL does not protect.
+        """Run the step. Rejections are not protected by the fence in the WAL, and the next
+        coordinator may decide differently.
         """
         try:
             return step(states)
@@ -313,19 +309,20 @@ class ShareCoordinator:
         return outcome
 
     def _reload(self, state: _Partition) -> None:
-        """Load the partition again, because memory is ahead of the log."""
+        """Reload the partition, because memory is ahead of the log."""
         if self._shards.get(state.index) is state:
             self._shards.opened(state.index)
 
 
 def _refuse(future: "asyncio.Future[Any]", error: ShareStateError) -> None:
     future.set_exception(error.with_traceback(None))  # which would keep what the step had
-    future.exception()  # asyncio logs one that nobody retrieves, as after a cancelled request
+    # asyncio logs an error that nobody retrieves, for example after a cancelled request
+    future.exception()
 
 
 class _LiveShareStates:
-    """Implements `LiveKeys`: one snapshot for each state. It includes the records in flight: their
-    copy follows them in the log, and is durable only if they are.
+    """Implements `LiveKeys`: one snapshot per state. It includes records in flight: the copy
+    follows them in the log, and is durable only if they are.
     """
 
     def __init__(self, partition: _Partition) -> None:

@@ -1,18 +1,5 @@
 """The states of the share partitions of one partition of `__share_group_state`, as a pure state
-machine.
-
-A write is one record: an update with what has changed, or a snapshot with the whole state after
-`updates_max` updates. A step applies its record at once and returns it; the same records restore
-the states elsewhere.
-Invariants: a write with an older state epoch or leader epoch than a state has seen changes nothing.
-The start offset of a state epoch never decreases, and nothing below it is kept: late copies of
-writes do not bring records back that are done. Initializing a state again in its epoch changes
-nothing, because a coordinator of the group may repeat it late: to begin anew, it begins an epoch.
-For the same reason a deletion in an epoch leaves newer ones alone, and the state does not begin
-again in that epoch or an older one.
-Limits: DELETED_MAX deletions are remembered, and after a load those that the log still has.
-Must not: know clocks, storage, or which topics exist.
-Source: Kafka ShareCoordinatorShard; KIP-932, KIP-1226.
+machine (KIP-932, KIP-1226).
 """
 
 from collections import OrderedDict
@@ -48,7 +35,7 @@ from penstock.broker.groups.share.state.records import (
 from penstock.protocol.error_codes import ErrorCode
 
 DELETED_MAX: Final = 50_000
-"""Entries of about 300 bytes."""
+"""Entries of about 300 bytes. After a load, only deletions that are still in the log."""
 _DELIVERY_STATES: Final = frozenset({AVAILABLE, ACKNOWLEDGED, ARCHIVED})
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
@@ -62,15 +49,22 @@ class StoredState:
 
 
 class ShareStates:
-    """Steps return the record to write, or None if nothing has changed, and raise
-    ShareStateError.
+    """Steps return the record to write, or None if nothing has changed, and raise ShareStateError.
+
+    A write is one record: an update with the changes, or a snapshot with the whole state after
+    `updates_max` updates. A step applies its record immediately; the same records restore the
+    states elsewhere. Writes with an older state epoch or leader epoch change nothing. The start
+    offset of a state epoch never decreases, and nothing below it is kept, so late writes do not
+    restore records that are done. Initializing a state again in its epoch changes nothing, because
+    a coordinator may repeat it late. A deletion does not affect newer epochs, and the state cannot
+    be created again in its epoch or an older one.
     """
 
     def __init__(self, updates_max: int) -> None:
         self._updates_max = updates_max
         self._states: dict[SharePartitionKey, StoredState] = {}
         self._deleted: OrderedDict[SharePartitionKey, int] = OrderedDict()
-        """The last epochs of states that were deleted."""
+        """The last epochs of deleted states."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -82,7 +76,7 @@ class ShareStates:
         return self._states.get(key)
 
     def put_back(self, key: SharePartitionKey, before: StoredState | None) -> None:
-        """Take back a step whose record was refused at once."""
+        """Undo a step whose record was rejected immediately."""
         if before is None:
             self._states.pop(key, None)
         else:
@@ -188,7 +182,7 @@ class ShareStates:
         return None if known is None else (encode_share_key(key, SNAPSHOT), None)
 
     def _forget(self, key: SharePartitionKey, state_epoch: int) -> None:
-        """Remove a state, and remember its last epoch."""
+        """Remove a state, and keep its last epoch."""
         known = self._states.pop(key, None)
         if known is not None:
             state_epoch = max(state_epoch, known.current.state_epoch)
@@ -199,7 +193,9 @@ class ShareStates:
             self._deleted.popitem(last=False)
 
     def summary(self, key: SharePartitionKey) -> ShareStateSummary:
-        """Return the state without its batches; without a start offset if there is none."""
+        """Return the state without its batches; without a start offset if the state does
+        not exist.
+        """
         stored = self._states.get(key)
         if stored is None:
             deleted_epoch = self._deleted.get(key, ANY_EPOCH)
@@ -220,8 +216,8 @@ class ShareStates:
         state_epoch: int,
         now_ms: int,
     ) -> EncodedRecord:
-        """Apply a change as an update, or as a snapshot if there were many updates or the update
-        cannot say it: it has no state epoch.
+        """Apply a change as an update, or as a snapshot if there were many updates or the state
+        epoch changes, which an update does not contain.
         """
         is_new_epoch = state_epoch != before.current.state_epoch
         if before.updates_count < self._updates_max and not is_new_epoch:
@@ -254,7 +250,7 @@ class ShareStates:
             self._states[key] = StoredState(
                 _merged(before.current, value), before.updates_count + 1
             )
-        # An update without its snapshot is left over from before the log start: a copy of the
+        # An update without its snapshot is a remainder from before the log start: a copy of the
         # whole state follows (`broker.coordination.compaction`).
 
     def replay(self, key: bytes, value: bytes | None) -> None:

@@ -1,10 +1,8 @@
-"""The durable state of share partitions, and the port through which their leaders use it.
+"""The durable state of share partitions (KIP-932), and the port through which their leaders access
+it.
 
-A share partition is a partition of a topic as one share group consumes it. Its state says which
-records are done and how often the others were delivered; the share coordinator keeps it in
-`__share_group_state`.
-Must not: know how the state travels or is stored.
-Source: Kafka Persister, PersisterStateBatch; KIP-932.
+A share partition is a partition as consumed by one share group. Its state contains which records
+are done, and the delivery counts of the others.
 """
 
 from base64 import urlsafe_b64encode
@@ -23,11 +21,11 @@ ARCHIVED: Final = 4
 ANY_EPOCH: Final = -1
 """The caller has no epoch, and is not fenced."""
 NO_START_OFFSET: Final = -1
-"""The share-partition leader has to find the start offset by `share.auto.offset.reset`."""
+"""The share-partition leader must determine the start offset from `share.auto.offset.reset`."""
 TOPIC_ID_LENGTH: Final = 22
-"""Characters of a topic id as text."""
+"""Length of a topic id as a string."""
 NO_COUNT: Final = -1
-"""The number of complete deliveries is not known."""
+"""The number of complete deliveries is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,15 @@ class SharePartitionKey:
 
     @property
     def coordinator_key(self) -> str:
-        """The key of FindCoordinator, which also selects the partition of `__share_group_state`."""
+        """The key for FindCoordinator, which also selects the partition of
+        `__share_group_state`.
+        """
         return f"{self.group_id}:{encode_topic_id(self.topic_id)}:{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class StateBatch:
-    """Records that follow one another in the log and are in the same state."""
+    """Consecutive records in the same state."""
 
     first_offset: int
     last_offset: int
@@ -59,7 +59,7 @@ class ShareState:
     """The first offset that is not done; NO_START_OFFSET: not known yet."""
     leader_epoch: int
     batches: tuple[StateBatch, ...] = ()
-    """In the order of their offsets, which do not overlap."""
+    """Ordered by offset, without overlaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,19 @@ class ShareStateSummary:
     leader_epoch: int
     start_offset: int
     delivery_complete_count: int
-    """Records at or behind the start offset that are done; NO_COUNT: not known."""
+    """Records at or after the start offset that are done; NO_COUNT: unknown."""
     deleted_epoch: int = ANY_EPOCH
-    """The last epoch of a state that was deleted, if the coordinator remembers it."""
+    """The last epoch of a deleted state, if the coordinator still has it."""
 
 
 class ShareStateError(Exception):
-    """Raised when the state cannot be read or written; `code` says why.
+    """Raised if the state cannot be read or written; `code` is the reason.
 
     FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH: another group or leader has written since.
-    UNKNOWN_TOPIC_OR_PARTITION: there is no such partition. INVALID_REQUEST: the state was not
-    initialized, or the values are invalid.
-    NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE: retries have not
-    helped within the deadline, and a write may have happened or not.
+    UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist. INVALID_REQUEST: the state was not
+    initialized, or the values are invalid. NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE: retries have failed until the deadline, and the outcome of a write is
+    unknown.
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
@@ -89,10 +89,10 @@ class ShareStateError(Exception):
 
 
 class ShareStateStore(Protocol):
-    """Reads and writes states. What it has written is durable. Raises ShareStateError."""
+    """Reads and writes states. Writes are durable when they return. Raises ShareStateError."""
 
     def read(self, key: SharePartitionKey, leader_epoch: int) -> Awaitable[ShareState]:
-        """Return the state for the leader of this epoch; earlier leaders are fenced from now on."""
+        """Return the state for the leader of this epoch, and fence earlier leaders."""
         ...
 
     def write(
@@ -105,35 +105,35 @@ class ShareStateStore(Protocol):
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> Awaitable[None]:
-        """Merge the batches into the state, which forgets what is below the start offset."""
+        """Merge the batches into the state, and drop batches below the start offset."""
         ...
 
     def initialize(
         self, key: SharePartitionKey, *, state_epoch: int, start_offset: int
     ) -> Awaitable[None]:
-        """Begin a new state without batches."""
+        """Create a new state without batches."""
         ...
 
     def delete(self, key: SharePartitionKey, *, state_epoch: int = ANY_EPOCH) -> Awaitable[None]:
-        """Delete the state, unless a newer group than that of this epoch has begun it
-        (FENCED_STATE_EPOCH). A state that does not exist is no error.
+        """Delete the state, unless a group with a newer epoch has created it (FENCED_STATE_EPOCH).
+        A missing state is not an error.
         """
         ...
 
     def summary(
         self, key: SharePartitionKey, leader_epoch: int = -1
     ) -> Awaitable[ShareStateSummary]:
-        """Return the state without its batches, and fence no leader."""
+        """Return the state without its batches, without fencing a leader."""
         ...
 
 
 def encode_topic_id(topic_id: UUID) -> str:
-    """Return the id as Kafka's tools show it: URL-safe base64 without padding."""
+    """Return the id as displayed by Kafka's tools: URL-safe base64 without padding."""
     return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 def is_coordinator_key(text: str) -> bool:
-    """Return True for group:topicId:partition. Only the group may be anything but empty."""
+    """Return True for group:topicId:partition. The group may be any non-empty string."""
     group_id, _, rest = text.partition(":") if text.count(":") == 2 else ("", "", "")
     topic_id, _, partition = rest.partition(":")
     return bool(group_id) and len(topic_id) == TOPIC_ID_LENGTH and partition.isdecimal()

@@ -1,8 +1,7 @@
-"""The records of `__share_group_state`, in Kafka's binary format.
+"""Encode and decode the records of `__share_group_state` in Kafka's binary format.
 
 Keys: version 0 = snapshot, 1 = update, each with group, topic id and partition. All values have
 version 0, which is flexible. A snapshot without a value deletes the state.
-Source: Kafka `ShareSnapshot*.json`, `ShareUpdate*.json`.
 """
 
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ class ShareSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ShareUpdate:
-    """What has changed since the snapshot and the updates before."""
+    """The changes since the last snapshot or update."""
 
     snapshot_epoch: int
     leader_epoch: int
@@ -103,7 +102,7 @@ def decode_share_value(kind: int, data: bytes) -> ShareValue:
         reader = Reader(data)
         version = reader.i16()
         if version != _VALUE_VERSION:
-            raise MalformedShareRecord(f"unknown version {version} ({_VALUE_VERSION} is known)")
+            raise MalformedShareRecord(f"unknown version {version} ({_VALUE_VERSION} is supported)")
         return _read_snapshot(reader) if kind == SNAPSHOT else _read_update(reader)
     except WireError as error:
         raise MalformedShareRecord(str(error)) from error
@@ -150,7 +149,7 @@ def _read_batches(reader: Reader) -> tuple[StateBatch, ...]:
 
 
 def _read_count(reader: Reader) -> int:
-    """Read the tagged fields at the end: the number of complete deliveries."""
+    """Read the trailing tagged fields: the number of complete deliveries."""
     found = NO_COUNT
     for _ in range(reader.tag_count()):
         tag, stop = reader.tag()
