@@ -1,9 +1,7 @@
 """Run the broker process until a signal. Heavy modules are imported inside functions, to keep
-`--help` fast.
-
-Exit codes: 0 = stopped gracefully (SIGTERM, SIGINT); 1 = could not start, the log states the
-reason; 3 = fenced and not restarted: another process runs this node, the metadata cannot be
-followed, or the last incarnation ended within RESTART_LIFE_S.
+`--help` fast. Exit codes: 0 = stopped gracefully (SIGTERM, SIGINT); 1 = could not start, the log
+states the reason; 3 = fenced and not restarted: another process runs this node, the metadata cannot
+be followed, or the last incarnation ended within RESTART_LIFE_S.
 """
 
 import asyncio

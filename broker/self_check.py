@@ -1,10 +1,8 @@
 """Check that this broker is reachable at its advertised addresses, by connecting to them as a
-client would; and find the address of this machine, which it advertises by default.
+client does; and find the default advertised address.
 
-Invariant: each listener is tried for at most CHECK_S. The peer must speak Kafka (ApiVersions v0),
-or, where clients show certificates, TLS with a certificate that fits. The check cannot prove that
-the peer is this broker, because no Kafka response names the broker that sent it.
-Must not: end the process. The caller decides (`advertised.check`).
+The peer must speak Kafka (ApiVersions v0) or, if clients present certificates, TLS with a valid
+certificate. No Kafka response proves that the peer is this broker.
 """
 
 import asyncio
@@ -22,7 +20,7 @@ from penstock.broker.security.peers import OwnConnection
 log = structlog.get_logger(__name__)
 
 CHECK_S: Final = 10.0
-"""A name service or a load balancer may need a moment to learn of a new broker."""
+"""DNS or a load balancer may need a moment until a new broker is reachable."""
 _ATTEMPT_S: Final = 2.0
 _PAUSE_S: Final = 0.25
 _API_VERSIONS: Final = 18
@@ -43,12 +41,12 @@ ConnectionOf: TypeAlias = Callable[[str], OwnConnection]
 
 
 def no_tls(_listener: str) -> OwnConnection:
-    """Return that no listener has TLS."""
+    """Return a function for listeners without TLS."""
     return OwnConnection()
 
 
 class UnreachableAsAdvertised(Exception):
-    """Raised when the broker cannot reach itself at an advertised address."""
+    """Raised if the broker cannot reach itself at an advertised address."""
 
     def __init__(self, listener: Listener, problem: str) -> None:
         super().__init__(
@@ -62,7 +60,7 @@ class UnreachableAsAdvertised(Exception):
 
 async def check(advertised: Sequence[Listener], connection_of: ConnectionOf = no_tls) -> None:
     """Check each advertised address. Raises UnreachableAsAdvertised for the first one that does not
-    answer in time.
+    respond in time.
     """
     for listener in advertised:
         problem = await _problem(listener, connection_of(listener.name))
@@ -86,7 +84,7 @@ async def warn(advertised: Sequence[Listener], connection_of: ConnectionOf = no_
 
 
 async def _problem(listener: Listener, own: OwnConnection) -> str:
-    """Return the problem of the last attempt; empty if one succeeded."""
+    """Return the error of the last attempt; empty if one succeeded."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CHECK_S
     while True:
@@ -122,7 +120,7 @@ async def _try(listener: Listener, own: OwnConnection) -> str:
         )
     except SSLError as error:
         if not own.asks and "ALERT" in (error.reason or ""):
-            return ""  # it has shown its certificate, and refuses that of this broker
+            return ""  # it has presented its certificate, and rejects that of this broker
         return f"TLS failed: {error.reason}"
     except OSError as error:
         return error.strerror or str(error)

@@ -1,3 +1,3 @@
-"""Serve the tails of partitions that other brokers lead, to consumers in the rack of this broker
+"""Serve the tails of partitions with other leaders to consumers in the rack of this broker
 (KIP-392).
 """

@@ -1,9 +1,5 @@
-"""Track which brokers follow the tails of this one, so that consumers in their racks can be sent
-to them.
-
-Invariant: a broker is a follower only while it is alive, keeps asking, and has not left. So
-consumers are sent only to a broker that can answer them.
-Must not: do I/O.
+"""Track which brokers follow the tails of this one, so that consumers in their racks can be
+redirected to them.
 """
 
 import asyncio
@@ -32,8 +28,8 @@ class TailFollowers:
         self._requested_at: dict[BrokerIncarnation, float] = {}
 
     def note_request(self, request: FetchRequest) -> bool:
-        """Return whether a live broker sent the request. It counts as a follower from now on,
-        unless it leaves.
+        """Return whether a live broker sent the request. It then counts as a follower, until it is
+        dead, stops sending requests, or leaves.
         """
         replica = request.replica_state
         if replica is None:
@@ -49,7 +45,7 @@ class TailFollowers:
         return True
 
     def has(self, node_id: NodeId) -> bool:
-        """Return whether this broker can serve the tails of what is led here."""
+        """Return whether this broker can serve the tails of the partitions led here."""
         state = self._node.image.nodes.get(node_id)
         if state is None:
             return False
@@ -62,7 +58,7 @@ class TailFollowers:
         )
 
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
-        """Forget brokers that are dead."""
+        """Drop dead brokers."""
         if delta.everything or delta.node_ids:
             for follower in [each for each in self._requested_at if not image.nodes.is_alive(each)]:
                 del self._requested_at[follower]

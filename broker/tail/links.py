@@ -1,17 +1,5 @@
-"""Follow the tails of other brokers for the consumers in the rack of this one.
-
-Each leader gets one Fetch at a time, with a `ReplicaState` as Kafka's followers send it. It waits
-there for new records, and the response lists their WAL slots. New tails are requested at once over
-a second connection, because the first one may be waiting. The requests let the leader send
-consumers here.
-Invariants: a tail is in the session only after its first report, so each is requested over one of
-the connections. After an error the tails of the link end: waiting fetches get
-NOT_LEADER_OR_FOLLOWER and go to the leader. After a failed read of slots, the leader sends no
-consumers here before this broker has read these slots.
-Limits: two connections per broker with one request each; ANSWER_MAX_S per response; TAILS_MAX per
-leader; LOADS_MAX; UNREAD_MAX; a tail without readers is dropped after UNUSED_S.
-Must not: interpret records, or know consumers.
-Source: KIP-392, KIP-903; docs/design/fetch.md.
+"""Follow the tails of other brokers for the consumers in the rack of this one (KIP-392, KIP-903).
+See docs/design/fetch.md.
 """
 
 import asyncio
@@ -50,23 +38,23 @@ log = structlog.get_logger(__name__)
 
 FETCH_VERSION: Final = 17
 GREET_S: Final = 2.0
-"""The interval of requests to a broker in another rack while no consumer needs its tails: less
-than half of `broker.tail.followers.FOLLOWED_S`.
+"""The interval of requests to a broker in another rack while no consumer needs its tails: less than
+half of `broker.tail.followers.FOLLOWED_S`.
 """
 ANSWER_MAX_S: Final = 5.0
 UNUSED_S: Final = 60.0
 TAILS_MAX: Final = 10_000
-"""Partitions of one leader: as many as one Fetch may name."""
+"""Partitions of one leader: as many as one Fetch may contain."""
 BACKOFF_S: Final = 30.0
-"""How long this broker waits before it tries again to read slots that it could not read."""
+"""How long this broker waits before it retries unreadable slots."""
 SLOT_READ_MAX_S: Final = 5.0
-"""A read of slots that takes longer has failed: the leader has the records in memory."""
+"""A slot read that takes longer counts as failed: the leader has the records in memory."""
 UNREAD_MAX: Final = 16
-"""Failed reads per leader that are tried again."""
+"""Failed reads per leader that are retried."""
 LOADS_MAX: Final = 32
-"""Answers of leaders whose slots are being read."""
+"""Responses of leaders whose slots are being read."""
 LOADED_SLOTS_MAX: Final = 8
-"""Of one answer. Consumers that are behind more of them read the others themselves."""
+"""Slots loaded per response. Consumers that are further behind read the others themselves."""
 REPORT_MAX_S: Final = 1.0
 """How long a read waits for the first report of a leader."""
 _RETRY_FIRST_MS: Final = 100
@@ -83,11 +71,11 @@ class _Link:
     )
     is_reached: bool = False
     has_failed: bool = False
-    """Since it was reached. A broker registers a moment before it accepts connections."""
+    """Since the last connection. A broker registers just before it accepts connections."""
     backs_off_until: float = 0.0
-    """In seconds of the event loop."""
+    """In event loop seconds."""
     unread: dict[StreamId, "SlotRead"] = field(default_factory=dict[StreamId, "SlotRead"])
-    """Reads that failed. The backoff lasts until all of them have been repeated."""
+    """Failed reads. The backoff lasts until all of them have been retried."""
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
     """A tail joins the session, or the link backs off."""
     task: "asyncio.Task[None] | None" = None
@@ -108,7 +96,7 @@ class SlotRead(NamedTuple):
 
 
 class TailCounts(NamedTuple):
-    """Links that work and those that do not, and the tails that are followed."""
+    """Working and failed links, and followed tails."""
 
     up: int
     down: int
@@ -116,7 +104,16 @@ class TailCounts(NamedTuple):
 
 
 class TailLinks:
-    """The brokers that this one follows. `close` ends it."""
+    """The brokers that this one follows. `close` ends it.
+
+    Each leader gets one Fetch at a time, with a `ReplicaState` like that of Kafka's followers. It
+    waits there for new records, and the response lists their WAL slots. New tails are requested
+    immediately over a second connection, because the first one may be waiting; a tail joins the
+    session after its first report. The requests also allow the leader to redirect consumers here.
+    After an error, the tails of the link end, and waiting fetches get NOT_LEADER_OR_FOLLOWER. After
+    a failed read of slots, the leader redirects no consumers here until this broker has read these
+    slots. A tail without readers is dropped after UNUSED_S.
+    """
 
     def __init__(self, node: LocalBroker, rng: Random) -> None:
         self._node = node
@@ -162,8 +159,8 @@ class TailLinks:
         return tail
 
     def follow(self, found: CommittedPartition) -> TailPartition | None:
-        """Return the tail of this partition, and ask its leader for it from now on. None while the
-        leader cannot be asked.
+        """Return the tail of this partition, and request it from its leader from now on. None if
+        the leader cannot be reached.
         """
         tail = self.find(found)
         if tail is not None:
@@ -203,7 +200,7 @@ class TailLinks:
             return await self._node.storage.read_tail(*read)
 
     def back_off(self, leader: NodeId, unread: SlotRead | None) -> None:
-        """Follow this leader no more until `unread` can be read, at least for BACKOFF_S. None: it
+        """Stop following this leader until `unread` can be read, at least for BACKOFF_S. None: it
         has more tails than this broker follows.
         """
         link = self._links.get(leader)
@@ -215,8 +212,8 @@ class TailLinks:
             link.has_news.set()
 
     def await_image(self, wait: FetchWait) -> Callable[[], None]:
-        """Wake a fetch at the next change of the image: its client knows of a leader that this
-        broker does not know yet. Returns a function that forgets it.
+        """Wake a fetch at the next change of the image: its client knows a leader that this broker
+        does not know yet. Returns a function that unregisters it.
         """
         self._image_waits[wait] = None
 
@@ -226,7 +223,9 @@ class TailLinks:
         return forget
 
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
-        """Greet the brokers of other racks, and wake the fetches that wait for the image."""
+        """Send first requests to brokers of other racks, and wake the fetches that wait for the
+        image.
+        """
         if delta.everything or delta.node_ids:
             for node_id in self._far_nodes(image):
                 self._link(node_id)
@@ -249,7 +248,7 @@ class TailLinks:
         ]
 
     def _link(self, node_id: NodeId) -> _Link:
-        """Return the link to this broker, which is made if necessary."""
+        """Return the link to this broker, creating it if necessary."""
         link = self._links.get(node_id)
         if link is None:
             link = self._links[node_id] = _Link(node_id, TailSession(self._me))
@@ -257,7 +256,7 @@ class TailLinks:
         return link
 
     async def _run(self, link: _Link) -> None:
-        """Ask as long as the link is needed."""
+        """Send requests as long as the link is needed."""
         backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, self._rng)
         try:
             while self._is_needed(link):
@@ -289,7 +288,7 @@ class TailLinks:
         )
 
     async def _back_off(self, link: _Link) -> None:
-        """Let the leader send no consumers here, wait, and repeat the reads that failed. Raises
+        """Tell the leader to redirect no consumers here, wait, and retry failed reads. Raises
         `_UNREACHABLE`.
         """
         request = link.session.request({}, leaves=True)
@@ -302,7 +301,7 @@ class TailLinks:
                 link.backs_off_until = self._clock() + BACKOFF_S
 
     async def _is_readable(self, stream_id: StreamId, read: SlotRead) -> bool:
-        """Return whether this broker can read these slots, or needs them no more."""
+        """Return whether this broker can read these slots, or no longer needs them."""
         if self._node.storage.committed_end(stream_id) >= read.end_offset:
             return True
         try:
@@ -324,7 +323,7 @@ class TailLinks:
                     await link.has_news.wait()
 
     async def _ask(self, link: _Link) -> None:
-        """Ask for what is new in the tails of the session. Raises what `_UNREACHABLE` has."""
+        """Request changes in the tails of the session. Raises the errors in `_UNREACHABLE`."""
         asked = {key: tail for key, tail in link.tails.items() if tail.is_known}
         request = link.session.request(asked)
         response = await self._answer(self._peers, link, request)
@@ -335,7 +334,7 @@ class TailLinks:
             await asyncio.sleep(_RETRY_FIRST_MS / 1_000)
 
     async def _ask_first(self, link: _Link) -> None:
-        """Ask for the tails that are not known yet."""
+        """Request the tails that have no report yet."""
         try:
             while new := {key: tail for key, tail in link.tails.items() if not tail.is_known}:
                 response = await self._answer(self._first_peers, link, first_request(self._me, new))
@@ -420,7 +419,7 @@ class TailLinks:
 
 
 async def await_report(tail: TailPartition) -> bool:
-    """Wait for the first report of the leader, at most REPORT_MAX_S. Return whether it came."""
+    """Wait for the first report of the leader, at most REPORT_MAX_S. Return whether it arrived."""
     if not tail.is_known and not tail.is_over:
         reported = asyncio.Event()
         wait = FetchWait(1, reported.set)

@@ -1,12 +1,4 @@
-"""The tail of one partition, as its leader reported it to this broker.
-
-Invariants: everything here was acknowledged by that leader. Ranges follow one another without a gap
-and end at `end_offset`; what lies between the committed end of this broker's image and the first of
-them is committed, and the image will say so. Committed reads stop at the leader's last stable
-offset, and are answered only while all aborted transactions are known whose marker the image does
-not have. The tail of another leader, or leader epoch, is another object.
-Must not: do I/O or know time.
-"""
+"""The tail of one partition, as reported to this broker by its leader."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -22,10 +14,10 @@ from penstock.stream.ports import NO_OBJECT, BrokerIncarnation, ObjectRange, Obj
 
 
 class TailDelta(NamedTuple):
-    """What an answer of the leader brought.
+    """The changes in a response of the leader.
 
-    ranges: new ones, at the end; without any, what is new is committed. has_moved, is_stable:
-    whether the end, and the last stable offset, moved.
+    ranges: new ones, at the end; if there are none, new records are already committed. has_moved,
+    is_stable: whether the end, and the last stable offset, changed.
     """
 
     is_first: bool = False
@@ -35,11 +27,11 @@ class TailDelta(NamedTuple):
 
 
 class TailView(NamedTuple):
-    """What one fetch may read, as of one moment. The tail changes meanwhile, and drops what the
-    image has by then.
+    """The readable part for one fetch at one moment. The tail changes meanwhile, and drops what the
+    image contains by then.
 
-    ranges: from the one that has the offset on; none if that is committed. end_offset: of what may
-    be read. aborted: transactions that overlap it, whose markers the image may not have.
+    ranges: from the one that contains the offset on; none if that is committed. end_offset: end of
+    the readable part. aborted: transactions that overlap it, whose markers may not be in the image.
     """
 
     leader: NodeId
@@ -84,9 +76,9 @@ class TailPartition:
         self.is_known = False
         """Whether the leader has reported. Before that, all offsets are those of the image."""
         self.is_over = False
-        """Whether the leader refuses further reports, or cannot be reached."""
+        """Whether the leader rejects further reports, or cannot be reached."""
         self.used_at = now
-        """When a consumer last asked for it, in seconds of the event loop."""
+        """When a consumer last used it, in event loop seconds."""
         self.wakes_count = 0
         """Changes, for fetches that looked here and are not parked yet."""
         self.end_offset: Offset = found.committed_end
@@ -115,8 +107,8 @@ class TailPartition:
         log_start_offset: int,
         report: ReportedTail | None,
     ) -> TailDelta:
-        """Apply a response of the leader. Returns what to `notify` waiting fetches of. report: None
-        if nothing follows `end_offset`, or if the answer had no room.
+        """Apply a response of the leader. Returns the changes to pass to `notify`. report: None if
+        nothing follows `end_offset`, or if the response had no room.
         """
         if report is None and high_watermark > self.end_offset:
             # Without room, the response does not list the aborted transactions below these offsets.
@@ -138,7 +130,7 @@ class TailPartition:
         )
 
     def notify(self, delta: TailDelta) -> None:
-        """Wake the fetches that this delta lets go on."""
+        """Wake the fetches that can continue after this change."""
         if delta.is_first:
             self.wake()
             return
@@ -154,7 +146,7 @@ class TailPartition:
                 wait.interrupt()
 
     def end(self) -> None:
-        """Wake all fetches: no more reports come."""
+        """Wake all fetches: there are no more reports."""
         self.is_over = True
         self.wake()
 
@@ -164,7 +156,7 @@ class TailPartition:
             wait.interrupt()
 
     def forget_committed(self, committed_end: Offset) -> None:
-        """Forget what the image has."""
+        """Drop ranges that the image contains."""
         count = 0
         while count < len(self._ranges) and self._ranges[count].range.end_offset <= committed_end:
             count += 1
@@ -175,14 +167,14 @@ class TailPartition:
             del self._aborted[marker]
 
     def _take_slots(self, report: ReportedTail) -> Sequence[ObjectRange]:
-        """Return the ranges that follow what was known."""
+        """Return the ranges after those already known."""
         ranges = [
             self._range(report.node_epoch, slot)
             for slot in report.slots
             if slot.end_offset > self.end_offset
         ]
         if not ranges or ranges[0].range.start_offset != self.end_offset:
-            # What is missing between both was committed meanwhile, and so was all before it.
+            # Everything missing in between was committed meanwhile, and so was everything before.
             self._ranges.clear()
             self._starts.clear()
         self._ranges += ranges
@@ -219,20 +211,20 @@ class TailPartition:
     # --- reading ----------------------------------------------------------------------------------
 
     def covers(self, committed_end: Offset, *, committed: bool) -> bool:
-        """Return whether the reports suffice to respond to fetches; for committed reads, only if
-        every aborted transaction is known whose marker lies at or behind the committed end of the
+        """Return whether the reports are sufficient to serve fetches; for committed reads, every
+        aborted transaction must be known whose marker is at or after the committed end of the
         image.
         """
         return self.is_known and (not committed or self._aborted_from <= committed_end)
 
     def readable_end(self, *, committed: bool) -> Offset:
-        """Return the end of what may be read: for committed reads, of what is decided."""
+        """Return the end of the readable part: for committed reads, the last stable offset."""
         limit = self.last_stable_offset if committed else self.high_watermark
         return min(limit, self.end_offset)
 
     def view(self, offset: Offset, committed_end: Offset, *, committed: bool) -> TailView | None:
-        """Return what a fetch from `offset` may read; None if there is nothing yet, or if the image
-        does not have it yet.
+        """Return the readable part for a fetch from `offset`; None if there is nothing yet, or if
+        the image does not contain it yet.
         """
         end_offset = self.readable_end(committed=committed)
         if offset >= end_offset:

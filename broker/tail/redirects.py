@@ -1,17 +1,14 @@
-"""Track which consumers this leader sent to a broker in their rack, and serve those that come back.
-
-A consumer returns after an error or a timeout there. librdkafka waits for 0.5 s whenever it is
-redirected twice within a minute, so that a consumer that always gets redirected starves.
-Invariant: after a redirect, a connection is served here for REDIRECT_INTERVAL_S.
-Limit: REDIRECTS_MAX; the oldest are forgotten first. Must not: do I/O. Time is a parameter.
+"""Track which consumers this leader redirected to a broker in their rack, and serve those that
+return after an error or a timeout. librdkafka waits for 0.5 s whenever it is redirected twice
+within a minute, so that a consumer that is always redirected starves.
 """
 
 from typing import Final, TypeAlias
 from uuid import UUID
 
 REDIRECT_INTERVAL_S: Final = 60.0
-"""As librdkafka, which finds a shorter interval too short. Its leases last for 5 minutes, Java's
-for `metadata.max.age.ms`.
+"""As in librdkafka, which considers a shorter interval too short. Its leases last 5 minutes, Java's
+`metadata.max.age.ms`.
 """
 REDIRECTS_MAX: Final = 20_000
 
@@ -24,7 +21,7 @@ class RedirectTable:
 
     def __init__(self) -> None:
         self._sent_at: dict[RedirectKey, float] = {}
-        """In the order of time."""
+        """In order of time."""
 
     def has_returned(self, key: RedirectKey, now: float) -> bool:
         """Return whether this consumer was redirected less than REDIRECT_INTERVAL_S ago."""
@@ -32,7 +29,7 @@ class RedirectTable:
         return sent_at is not None and now - sent_at < REDIRECT_INTERVAL_S
 
     def add(self, key: RedirectKey, now: float) -> None:
-        """Note that this consumer is redirected now."""
+        """Record that this consumer is being redirected."""
         self._sent_at.pop(key, None)
         while self._sent_at:
             oldest = next(iter(self._sent_at))

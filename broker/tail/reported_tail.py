@@ -1,8 +1,8 @@
-"""Report the tail of a partition to another broker: its WAL slots, not the records.
+"""Report the tail of a partition to another broker: its WAL slots instead of the records.
 
 The report replaces the records in the response to a Fetch with a `ReplicaState` (KIP-903), as
-MessagePack. About 40 bytes for each slot stand for up to 8 MiB, which the other broker reads from
-the store.
+MessagePack. About 40 bytes per slot represent up to 8 MiB, which the other broker reads from the
+store.
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -17,7 +17,7 @@ from penstock.stream.format.transaction_log import AbortedTransaction
 from penstock.stream.wal.slots import SlotRange
 
 SLOTS_MAX: Final = 64
-"""The most slots that an answer names for a partition. The next answer continues after them."""
+"""Slots of a partition in one response. The next response continues after them."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -35,11 +35,11 @@ class ReportedSlot(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ReportedTail(msgspec.Struct, array_like=True, frozen=True):
-    """The tail from the offset of the request to `end_offset`. What is missing before the first
+    """The tail from the offset of the request to `end_offset`. Everything missing before the first
     slot is committed.
 
-    node_epoch: of the leader, whose WAL has the slots. aborted: (producer id, first offset, offset
-    of the marker) of all transactions that were aborted by a marker at `aborted_from` or later.
+    node_epoch: of the leader, whose WAL contains the slots. aborted: (producer id, first offset,
+    offset of the marker) of all transactions aborted by a marker at `aborted_from` or later.
     """
 
     node_epoch: Count
@@ -65,7 +65,7 @@ def encode_reported_tail(
     slots: list[SlotRange],
     aborted: AbortedTail,
 ) -> bytes:
-    """slots: at most `SLOTS_MAX`; end_offset: of the tail, where they are fewer."""
+    """slots: at most `SLOTS_MAX`; end_offset: end of the tail, if there are fewer."""
     reported = [
         ReportedSlot(
             slot.sequence,

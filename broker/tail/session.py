@@ -1,10 +1,5 @@
-"""The fetch session of this broker at a leader (KIP-227): each request names only the partitions
+"""The fetch session of this broker at a leader (KIP-227): each request only contains partitions
 whose position has changed.
-
-Invariant: a request follows the answer to the one before, or an error, after which the session
-begins anew.
-Must not: do I/O.
-Source: Kafka FetchSessionHandler.
 """
 
 from collections.abc import Mapping
@@ -30,13 +25,13 @@ _FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 WAIT_MS: Final = 500
 _ANSWER_BYTES_MAX: Final = 1 << 20
-"""The limit of an answer, for all partitions: about 25,000 slots."""
+"""The limit of a response, over all partitions: about 25,000 slots."""
 
 LEAVES_BYTES: Final = 0
-"""The `max_bytes` of a broker that cannot serve consumers now. It gets no answer of use."""
+"""The `max_bytes` of a broker that currently cannot serve consumers. Its response is unused."""
 
 Position: TypeAlias = tuple[Offset, StreamEpoch]
-"""Where the next answer begins, and the leader epoch."""
+"""Where the next response begins, and the leader epoch."""
 
 
 class TailSession:
@@ -45,14 +40,15 @@ class TailSession:
         self._session_id = _NO_SESSION
         self._epoch = _FIRST_EPOCH
         self._asked: dict[PartitionKey, Position] = {}
-        """What the leader knows of each partition."""
+        """The state of each partition in the leader's session."""
 
     def request(
         self, tails: Mapping[PartitionKey, TailPartition], *, leaves: bool = False
     ) -> FetchRequest:
-        """Return the next request. leaves: the leader should send no consumers here for now.
+        """Return the next request, after the response to the previous one, or an error. leaves: the
+        leader should redirect no consumers here for now.
 
-        Without partitions it ends the session and is answered at once.
+        Without partitions, it ends the session and gets an immediate response.
         """
         session_id = self._session_id
         if not tails:
@@ -75,9 +71,7 @@ class TailSession:
         )
 
     def answered(self, response: FetchResponse) -> bool:
-        """Go on with the session. Return False if there is none any more: the answer has
-        nothing.
-        """
+        """Continue the session. Return False if it no longer exists: the response is empty."""
         if response.error_code:
             self.reset()
             return False
@@ -89,7 +83,7 @@ class TailSession:
         return True
 
     def reset(self) -> None:
-        """Begin anew, after an error."""
+        """Start a new session after an error."""
         self._session_id, self._epoch = _NO_SESSION, _FIRST_EPOCH
         self._asked.clear()
 
@@ -97,7 +91,7 @@ class TailSession:
 def first_request(
     me: BrokerIncarnation, tails: Mapping[PartitionKey, TailPartition]
 ) -> FetchRequest:
-    """Return a request outside of a session, which is answered at once."""
+    """Return a request without a session, which gets an immediate response."""
     return FetchRequest(
         replica_state=ReplicaState(me.node_id, me.node_epoch),
         max_bytes=_ANSWER_BYTES_MAX,
