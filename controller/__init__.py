@@ -1,8 +1,8 @@
-"""The metadata quorum: records, image, managers, journal and the gRPC face that brokers talk to."""
+"""The metadata quorum: records, image, managers, journal and the gRPC services for brokers."""
 
 import os
 
 if not __name__.startswith("penstock."):
     raise ImportError("import penstock.controller: the folder controller is no package of its own")
-if os.path.islink(__path__[0]):  # in a checkout: tools see the files where they are edited
+if os.path.islink(__path__[0]):  # in a checkout, tools see the files where they are edited
     __path__ = [os.path.realpath(__path__[0])]

@@ -1,9 +1,8 @@
-"""Log what operators, and brokers for their clients, change at a controller, in the audit log.
+"""Log changes by operators, and by brokers for their clients, in the controller's audit log.
 
-A line of a forwarded request has the client as principal, and the broker. Brokers log the same, but
-not one whose key is stolen. Without TLS, callers have no names, and nothing is logged.
-Invariant: each request that an admin or a client may send and a change of metadata or of the quorum
-follows from has an entry in `CHANGES`; rewrites of objects change nothing for readers.
+Entries of forwarded requests contain the client as principal, and the broker. Brokers log the same
+changes, but not those made with a stolen broker key. Without TLS, callers have no names, and
+nothing is logged.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ _Asked = TypeVar("_Asked")
 
 
 class AdminLog:
-    """gate: knows the names of callers. now: in seconds."""
+    """gate: identifies callers. now: in seconds."""
 
     def __init__(self, gate: Gate, now: MonotonicClock) -> None:
         self._gate = gate
@@ -79,7 +78,7 @@ def _client(request: m.Message) -> m.Requester | None:
 
 
 def _forwarded_by(client: m.Requester | None, caller: Caller | None) -> dict[str, str]:
-    """Return the fields of a line about the broker: its id, and the names in its certificate."""
+    """Return the log fields of the broker: its id, and the names in its certificate."""
     if client is None:
         return {}
     return {"broker_id": str(client.broker_id), "certificate": shown(str(caller or ""))}
@@ -88,8 +87,8 @@ def _forwarded_by(client: m.Requester | None, caller: Caller | None) -> dict[str
 def _done(
     text: Callable[[_Asked], str], asked: Iterable[_Asked], items: Iterable[m.ItemResult]
 ) -> list[str]:
-    """Return the texts of what was done, each once. What was refused may have no text: its numbers
-    need not be known.
+    """Return the distinct texts of completed items. The text of a rejected item may be missing,
+    because its numbers may be unknown.
     """
     return list(
         dict.fromkeys(
@@ -152,7 +151,7 @@ def _token(_: object, value: tm.DelegationTokenReply) -> list[str]:
 
 
 def _named(*fields: str) -> Callable[[Any, object], list[str]]:
-    """Return a function of a request that returns the values of these fields of it."""
+    """Return a function that returns the values of these request fields."""
     return lambda request, _: [str(getattr(request, field)) for field in fields]
 
 
@@ -193,6 +192,7 @@ CHANGES: Final[Mapping[type[m.Message], tuple[str, _Resources]]] = {
     m.RemoveController: ("controller_removed", _named("node_id")),
     m.TransferLeadership: ("leadership_transferred", _named("node_id")),
 }
-"""The name of the change that a request makes, and what returns the resources that it has changed,
-from the request and the value of its reply.
+"""For each request that changes metadata or the quorum: the name of the change, and a function of
+request and reply value that returns the changed resources. Object rewrites are not listed, because
+readers see no change.
 """

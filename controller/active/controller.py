@@ -1,11 +1,5 @@
-"""Hold what exists only while this controller leads: the writer, the brokers' sessions, the
+"""The state that exists only while this controller leads: the writer, the brokers' sessions, the
 periodic tasks. There is one object per epoch.
-
-Invariants: It begins with an image of everything committed and with fresh sessions, so that a
-change of leader fences no broker. It ends with its epoch, and none of it is used again. At the end,
-fencing stops first, then the writer.
-
-Must not outlive its leadership. Source: KRaft `QuorumController` (claim, renounce).
 """
 
 import asyncio
@@ -52,17 +46,17 @@ from penstock.stream.format.keys import (
 
 _log = structlog.get_logger(__name__)
 _CHECK_S = 1.0
-"""Longest wait for the end of the backup in the store. An unavailable store must not stop a quorum.
+"""Longest wait for the end of the backup in the store. An unavailable store must not stop
+a quorum.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """Hold what a controller has recovered when it becomes active.
+    """The state recovered by a controller when it becomes active.
 
     image: as of the quorum's committed end; it belongs to the writer from now on. snapshot_offset:
-    offset of the newest snapshot; None: there is none. began_empty: the process found nothing on
-    its disk.
+    offset of the newest snapshot, or None. began_empty: the process started with an empty disk.
     """
 
     image: MetadataImage
@@ -71,7 +65,11 @@ class RecoveredState:
 
 
 class ActiveController:
-    """Run everything that exists only while this controller leads."""
+    """Runs the active controller for one epoch.
+
+    It starts with an image of everything committed and with fresh sessions, so that a leader change
+    fences no broker. At the end, fencing stops first, then the writer.
+    """
 
     def __init__(
         self,
@@ -134,7 +132,7 @@ class ActiveController:
         self._janitor = self._create_janitor(leases)
 
     def _create_janitor(self, leases: LeaseBook) -> Janitor:
-        """Create the janitor; its holds ask the manifest before the leases (see `Janitor`)."""
+        """Create the janitor; its holds read the manifest before the leases (see `Janitor`)."""
         manifest_hold = None if self.publisher is None else self.publisher.protected_from
         holds = [hold for hold in (manifest_hold, leases.protected_from) if hold is not None]
         return Janitor(
@@ -156,8 +154,8 @@ class ActiveController:
 
     @property
     def _deletable_offset(self) -> MetadataOffset:
-        """Offset below which useless data may be deleted: the backup has the metadata, and readers
-        of the store can know them.
+        """Offset below which useless data may be deleted: the metadata are in the backup and
+        visible to readers of the store.
         """
         return (
             self.backup.offset
@@ -189,7 +187,7 @@ class ActiveController:
             self._tasks.append(task)
 
     async def _check_cluster_id(self) -> None:
-        """Name a new cluster; refuse the log of another one."""
+        """Set the id of a new cluster; reject the log of another one."""
         cluster_id = self._config.cluster_id
         if not self._known_id:
             await _check_store_is_empty(self._store)
@@ -226,8 +224,8 @@ class ActiveController:
         return tasks
 
     async def _check_backup(self) -> None:
-        """Refuse to serve if the quorum lacks records that the store has. A quorum that kept its
-        disk lacks none, so it does not wait long for the store.
+        """Refuse to serve if the store has records that the quorum lacks. A quorum that kept its
+        disks lacks none, so it does not wait long for the store.
         """
         try:
             async with asyncio.timeout(None if self._began_empty else _CHECK_S):
@@ -265,7 +263,7 @@ class ActiveController:
 def _fresh_sessions(
     config: ControllerConfig, image: MetadataImage, now: MonotonicClock
 ) -> Sessions:
-    """Return sessions in which every broker that is not fenced has a whole timeout left."""
+    """Return sessions in which every unfenced broker has a whole timeout left."""
     sessions = Sessions(
         timeout_ms=config.session_timeout_ms,
         grace_ms=config.session_grace_ms,
@@ -278,8 +276,8 @@ def _fresh_sessions(
 
 
 async def _check_store_is_empty(store: ObjectStore) -> None:
-    """Raise StoreNotEmpty if the store has objects. Cost: five LIST requests, at the first start of
-    a cluster only.
+    """Raise StoreNotEmpty if the store has objects. Costs five LIST requests, only at the first
+    start of a cluster.
     """
     for root in (META_ROOT, WAL_ROOT, DATA_ROOT, MANIFEST_ROOT, LEASE_ROOT):
         async for info in store.list(root, limit=1):

@@ -1,12 +1,5 @@
-"""Map each request to the manager that answers it, with what the manager needs besides the image.
-
-Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
-gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
-What acknowledged records need after a loss of all controllers' disks is in the backup before it is
-answered (docs/design/disaster-recovery.md): registrations, topics, levels of features, ACLs,
-users, delegation tokens, quotas, the opening of new streams.
-
-Must hold no other rule. Source: KRaft `ControllerApis`.
+"""Map each request to its manager, and pass what the manager needs besides the image. Contains no
+other rules.
 """
 
 import asyncio
@@ -93,9 +86,7 @@ REQUESTS: tuple[type[m.Message], ...] = (
     lm.ReportLoad,
     lm.ProposeMoves,
 )
-"""Requests that the leader answers: through a manager, except the last four, which are not
-metadata.
-"""
+"""Requests handled by the leader: by a manager, except the last four, which are not metadata."""
 
 _BACKED_UP = frozenset(
     {
@@ -113,7 +104,10 @@ _BACKED_UP = frozenset(
         qm.AlterQuotas,
     }
 )
-"""Requests that are answered only once the backup has them. They are rare."""
+"""Requests that are acknowledged only once they are in the backup, because acknowledged records
+depend on them after the loss of all controllers' disks (docs/design/disaster-recovery.md). They are
+rare.
+"""
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
 
@@ -229,7 +223,11 @@ def _topic_managers(
 
 
 class Dispatch:
-    """Build the server's methods over one runtime. wake: called when maintenance is due."""
+    """Creates the server's methods for one runtime. Only committed replies change sessions and
+    trigger maintenance.
+
+    wake: called when maintenance is due.
+    """
 
     def __init__(
         self,
@@ -284,7 +282,7 @@ class Dispatch:
         return written | {kind.__name__: handle for kind, handle in self._direct.items()}
 
     def _write_handler(self, kind: type[m.Message], manager: Manager) -> Handle:
-        """Return the handler that commits what `manager` decides and answers when it is safe."""
+        """Return a handler that commits the result of `manager` and responds when it is safe."""
         creates_streams = kind in {m.CreateTopics, m.CreatePartitions}
         follow_up = self._follow_ups.get(kind)
 
@@ -314,7 +312,7 @@ class Dispatch:
         return handle
 
     def _note_new_streams(self, image: MetadataImage, result: Result[Any]) -> None:
-        """Note new streams. The writer runs this before any client can know them."""
+        """Record new streams. The writer runs this before any client can know them."""
         created = [
             record.stream_id for record in result.records if isinstance(record, StreamCreated)
         ]
@@ -324,8 +322,8 @@ class Dispatch:
             )
 
     def _backup_offset_needed(self, request: m.Message, reply: m.Reply[Any]) -> MetadataOffset:
-        """Return the offset that the backup must reach before the answer; 0: the answer does not
-        depend on the backup.
+        """Return the offset that the backup must reach before the response; 0: the response does
+        not depend on the backup.
         """
         if type(request) in _BACKED_UP:
             return reply.offset
@@ -336,7 +334,7 @@ class Dispatch:
         return MetadataOffset(0)
 
     def _registered(self, _: m.RegisterBroker, reply: m.Reply[m.BrokerRegistered]) -> None:
-        """Open the session of the new incarnation; this ends the earlier one's."""
+        """Open the session of the new incarnation, which ends the previous one."""
         if reply.value is not None:
             self._sessions.registered(
                 reply.value.node_id, reply.value.node_epoch, int(self._now() * 1_000)
@@ -350,7 +348,7 @@ class Dispatch:
     async def _report_moves(
         self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """Store what a broker measured of its moves; the writer is not involved. Of too many items,
+        """Store a broker's measurements of its moves, without the writer. If there are too many,
         the first ones are kept.
         """
         del timeout_s, size_bytes, request_id

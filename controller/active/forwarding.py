@@ -1,11 +1,8 @@
-"""Authorize the requests that brokers forward for clients, by the controller's own ACLs.
+"""Authorize requests that brokers forward for clients with the controller's own ACLs, although a
+broker has already checked them (KIP-590).
 
-Invariants: a broker has checked each of them before, but the controller does not rely on that.
-Each request that brokers may send is in RIGHTS, names the broker's own id (`callers.ACTS_AS`), or
-changes nothing (`BROKERS_READ`). Without a client, a broker may only create internal topics.
-Limit: which client asks is known from the broker alone. A broker whose key is stolen can name any
-principal, and so do what the most powerful one may do.
-Source: Kafka `ControllerApis`, KIP-590.
+The client is known only from the broker. With a stolen broker key, any principal can be claimed,
+including the most powerful one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +35,7 @@ class Access(NamedTuple):
 
 
 Need = tuple[Access, ...]
-"""The client needs one of these."""
+"""The client needs one of these rights."""
 
 
 def _on_cluster(operation: Operation) -> Access:
@@ -62,7 +59,7 @@ def _created_topics(request: m.CreateTopics, image: MetadataImage) -> Iterator[N
             for operations in source.rights:
                 yield tuple(_on_topic(operation, source.name) for operation in operations)
         if topic.fork is not None:
-            # Whatever the configs say, these are the records that it gets.
+            # These are the records that it gets, whatever the configs.
             forked = name_of(image, topic.fork.source_topic_id)
             if forked is not None:
                 yield (_on_topic(Operation.READ, forked),)
@@ -101,7 +98,9 @@ def _created_token(request: tm.CreateDelegationToken, _: MetadataImage) -> Itera
 
 
 def _nothing(_request: object, _image: MetadataImage) -> Iterator[Need]:
-    """Return no needs: the manager lets only the owner and the renewers of a token change it."""
+    """Return no rights: the manager only allows the owner and the renewers of a token to
+    change it.
+    """
     return iter(())
 
 
@@ -122,7 +121,9 @@ RIGHTS: Final[Mapping[type[m.Message], Callable[[Any, MetadataImage], Iterator[N
     tm.RenewDelegationToken: _nothing,
     tm.ExpireDelegationToken: _nothing,
 }
-"""What the client needs for each request that brokers forward."""
+"""Rights that the client needs for each request that brokers forward. Other broker requests contain
+the broker's own id (`callers.ACTS_AS`), or change nothing (`BROKERS_READ`).
+"""
 
 
 def needs_of(request: m.Message, image: MetadataImage) -> Iterator[Need]:
@@ -138,13 +139,15 @@ BROKERS_READ: Final = frozenset(
         m.DescribeQuorum.__name__,
     }
 )
-"""What brokers may call for themselves besides the requests with their own id."""
+"""Requests that brokers may send for themselves, besides those with their own id."""
 
 NAME_CHARS_MAX: Final = 4_096
-"""Characters of a principal or host. Kafka has no limit; certificates and tokens have less."""
+"""Characters of a principal or host. Kafka has no limit; certificates and tokens are shorter."""
 
 NEEDS_MAX: Final = 20_000
-"""What one request may need: a look-up takes up to 40 us of the event loop. Brokers send less."""
+"""Rights checked for one request: each lookup takes up to 40 us of the event loop. Brokers send
+fewer.
+"""
 
 _TOKEN_PRINCIPALS: Final[Mapping[type[m.Message], str]] = {
     tm.CreateDelegationToken: "requester",
@@ -155,7 +158,7 @@ _TOKEN_PRINCIPALS: Final[Mapping[type[m.Message], str]] = {
 
 
 class RequestAuthorizer:
-    """The ACLs of one controller epoch. image: as of its begin; `note` gets what follows."""
+    """The ACLs of one controller epoch. image: as of its start; `note` receives later changes."""
 
     def __init__(self, config: ControllerConfig, image: MetadataImage) -> None:
         self._index: AclIndex | None = None
@@ -167,7 +170,7 @@ class RequestAuthorizer:
             )
 
     def note(self, records: Sequence[Record]) -> None:
-        """Take the ACLs that have changed."""
+        """Apply changed ACLs."""
         if self._index is None:
             return
         for record in records:
@@ -177,7 +180,10 @@ class RequestAuthorizer:
                 self._index.remove(record.acl)
 
     def refusal(self, request: m.Message, caller: Caller | None, image: MetadataImage) -> str:
-        """Return why the request is refused; empty: it is not. caller: None without TLS."""
+        """Return why the request is rejected; empty if it is allowed. caller: None without TLS.
+
+        Without a client, a broker may only create internal topics.
+        """
         if not isinstance(request, m.ForwardedMessage):
             return ""
         client = request.forwarded_for
@@ -216,7 +222,7 @@ _NO_CLIENT: Final = (
 
 
 def _is_internal(request: m.Message) -> bool:
-    """Return whether the request only creates topics that brokers need themselves."""
+    """Return whether the request only creates internal topics."""
     return isinstance(request, m.CreateTopics) and all(
         topic.name in INTERNAL_TOPICS
         and topic.fork is None

@@ -1,22 +1,7 @@
-"""Delete from the store what nothing needs any more: destroyed objects, and leftovers of ended
-WALs.
+"""Delete unneeded objects from the store: destroyed objects, and remaining slots of ended WALs.
 
-Invariants: An object's bytes are deleted only after the read grace since its destruction was
-*committed*, by this process's monotonic clock. `ObjectRemoved` follows only after the store
-confirmed the delete; after a crash in between, the delete is repeated, which is idempotent. Bytes
-are deleted only after the record that allows it is in the backup: a recovery from the store finds
-everything that its image refers to, and every slot that is not committed there
-(docs/design/disaster-recovery.md). Of an
-ended WAL, slots that are registered as objects stay, and so do the slot at which it ended and
-everything that could be taken for its fence: a fence must outlive every paused writer. These and
-the WAL itself go when no slot is an object any more and the fence is older than
-`wal.fence.retention.ms`, by the wall clocks of the store and of this controller. What a lease or
-the newest manifest may still need stays as well (`holds`). The manifest is asked before the leases:
-a reader that wrote its lease and then finds its root to be the newest is safe.
-
-Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the
-leases while something is due; one LIST per ended WAL and start, and one when it goes. Source:
-AutoMQ `S3ObjectControlManager`.
+Costs one DELETE request per 1,000 objects; one LIST of the leases while something is due; one LIST
+per ended WAL and start, and one when it is removed.
 """
 
 import asyncio
@@ -45,13 +30,27 @@ _log = structlog.get_logger(__name__)
 WALS_PER_ROUND_MAX = 20
 
 Hold = Callable[[], Awaitable[int | None]]
-"""Return the offset of the log from which on destroyed objects must stay; None: no limit. After an
+"""Return the log offset from which on destroyed objects must be kept; None: no limit. After an
 ObjectStoreError, nothing may be deleted.
 """
 
 
 class Janitor:
-    """Delete the useless objects of one cluster while its controller is active."""
+    """Deletes the useless objects of one cluster while its controller is active.
+
+    Bytes are deleted only after the read grace since their destruction was committed, by this
+    process's monotonic clock, and only after the record that allows it is in the backup: a recovery
+    finds everything that its image refers to (docs/design/disaster-recovery.md). `ObjectRemoved`
+    follows the confirmed delete; after a crash in between, the delete is repeated.
+
+    Of an ended WAL, slots registered as objects are kept, and so is everything from the slot at
+    which it ended, because a fence must outlive every paused writer. These go when no slot is an
+    object any more and the fence is older than `wal.fence.retention.ms`, by the wall clocks of
+    store and controller.
+
+    The manifest is read before the leases: a reader that wrote its lease and then finds its root to
+    be the newest is safe.
+    """
 
     def __init__(
         self,
@@ -79,7 +78,9 @@ class Janitor:
         self._seen_ended: dict[BrokerIncarnation, tuple[float, MetadataOffset]] = {}
         """When each ended WAL was first seen, and the end of the log at that time."""
         self._cleaned: dict[BrokerIncarnation, tuple[float, Millis]] = {}
-        """When leftovers of each ended WAL were deleted, and the store's time of its fence."""
+        """When remaining slots of each ended WAL were deleted, and the store's time of
+        its fence.
+        """
 
     async def run(self) -> None:
         """Delete until cancelled or until the runtime ends. Errors of the store are retried in the
@@ -96,13 +97,13 @@ class Janitor:
             except TimeoutError:
                 _log.warning(
                     "janitor_round_failed",
-                    error="the controller is overloaded, or the backup makes no progress",
+                    error="the controller is overloaded, or the backup is stalled",
                 )
             await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
 
     async def delete_destroyed(self) -> int:
-        """Delete one batch of objects whose grace has ended. Return their number; 0: none
-        is due.
+        """Delete one batch of objects whose grace period has ended. Return their number; 0: none is
+        due.
         """
         grace_ms, late_ms = self._config.read_grace_ms, self._config.late_put_grace_ms
 
@@ -138,8 +139,8 @@ class Janitor:
         return len(objects) if reply.status is Status.OK else 0
 
     async def clean_ended_wals(self) -> int:
-        """Delete leftovers of WALs that ended at least a read grace ago, or before this process
-        began. Return the number of deleted objects.
+        """Delete remaining slots of WALs that ended at least a read grace ago, or before this
+        process started. Return the number of deleted objects.
         """
 
         def ended(
@@ -172,7 +173,7 @@ class Janitor:
         return deleted
 
     async def remove_old_wals(self) -> int:
-        """Delete the fences of WALs that ended long ago, and forget these WALs. Return their
+        """Delete the fences of WALs that ended long ago, and remove these WALs. Return their
         number.
         """
         now, limit_ms = self._now(), self._now_ms() - self._config.fence_kept_ms
@@ -204,17 +205,16 @@ class Janitor:
         return len(writers)
 
     async def _backed_up(self, offset: MetadataOffset) -> None:
-        """Wait until the backup has the image up to `offset`. Raises TimeoutError while the store
-        accepts no backup.
+        """Wait until the backup includes the image up to `offset`. Raises TimeoutError while the
+        store accepts no backup.
         """
         async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
             await self._backup.covered(offset)
 
     async def _clean_wal(self, writer: BrokerIncarnation, end: WalSequence) -> tuple[int, Millis]:
-        """Delete the slots below the end. The fence is at the end; after it there are at most
-        useless slots of a paused writer. Return the number of deleted slots, and the time of the
-        newest of what is left at the end and behind it; 0 after an orderly end, which needs no
-        fence.
+        """Delete the slots below the end. The fence is at the end, possibly followed by useless
+        slots of a paused writer. Return the number of deleted slots, and the time of the newest
+        remaining slot; 0 after a graceful end, which needs no fence.
         """
         keys: list[str] = []
         fence_ms = Millis(0)

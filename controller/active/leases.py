@@ -1,4 +1,4 @@
-"""Track the read leases of a cluster for the janitor of the active controller.
+"""Read leases of a cluster, for the janitor of the active controller.
 `stream.format.manifest.lease` describes leases.
 """
 
@@ -28,11 +28,11 @@ class _Known:
     until_ms: int
     """By its wall clock: at most seven days."""
     is_readable: bool = True
-    """False: read it again, because the bytes may have been damaged on the way."""
+    """False: read it again, in case the bytes were damaged in transit."""
 
 
 class LeaseBook:
-    """Read and expire the leases of a cluster."""
+    """Reads and expires the leases of a cluster."""
 
     def __init__(
         self, store: ObjectStore, cluster_id: str, *, now: MonotonicClock, now_ms: WallClock
@@ -44,10 +44,10 @@ class LeaseBook:
         self._known: dict[str, _Known] = {}
 
     async def protected_from(self) -> int | None:
-        """Return the metadata offset from which on destroyed objects must stay; None: there is no
-        lease. Delete expired renewals.
+        """Return the metadata offset from which on destroyed objects must be kept; None: there is
+        no lease. Delete expired renewals.
 
-        Cost: one LIST, and one GET for each new renewal. Raises ObjectStoreError: then nothing may
+        Costs one LIST, and one GET for each new renewal. Raises ObjectStoreError: then nothing may
         be deleted.
         """
         found: dict[str, _Known] = {}
@@ -86,7 +86,7 @@ class LeaseBook:
 
     async def _read(self, info: ObjectInfo, before: _Known | None) -> _Known | None:
         """Read one renewal. Return None if it was deleted after the LIST; the next renewal may then
-        have come too late for that LIST.
+        be missing from that LIST.
         """
         try:
             data = await self._store.get_range(info.key, 0, LEASE_BYTES_MAX)

@@ -1,8 +1,5 @@
-"""Keep what brokers measured of their parts of moves, for `penstock reassign trace`, in memory of
-the active controller.
-
-Invariant: At most `TRACES_MAX` are kept; the oldest are dropped first. Nothing depends on them:
-they are lost with the process, and so is a report that does not arrive. Pure: the time comes in.
+"""Keep brokers' measurements of their parts of moves for `penstock reassign trace`, in memory of
+the active controller. Pure.
 """
 
 from collections import deque
@@ -21,14 +18,14 @@ TRACES_MAX: Final = 10_000
 _HALVES_MAX: Final = 1_000
 
 MoveListener: TypeAlias = Callable[[str, PartitionRecord, Sequence[MoveTrace]], None]
-"""Called with the topic's name, the partition after the move, and the reports of source and target.
+"""Called with the topic name, the partition after the move, and the reports of source and target.
 Must not block or raise.
 """
 
 
 class MovePairs:
-    """Pair the two reports of each move. A source that died reports nothing: its move has no pair
-    and is dropped.
+    """Matches the two reports of each move. A source that died reports nothing; its move is
+    dropped.
     """
 
     def __init__(self) -> None:
@@ -37,7 +34,7 @@ class MovePairs:
     def add(
         self, node_id: NodeId, items: Sequence[MoveTiming], now_ms: int
     ) -> list[list[MoveTrace]]:
-        """Add reports; return the pairs that are complete now, each as source and target."""
+        """Add reports; return the complete pairs, each as source and target."""
         pairs: list[list[MoveTrace]] = []
         for item in items:
             key = item.topic_id, item.partition, item.leader_epoch + item.gave_up
@@ -62,7 +59,7 @@ class MoveTraceRing:
         )
 
     def of(self, wanted: TraceMove) -> list[MoveTrace]:
-        """Return the traces of one partition, oldest first. Cost: O(all traces)."""
+        """Return the traces of one partition, oldest first. O(all traces)."""
         return [
             trace
             for trace in self._traces

@@ -1,12 +1,7 @@
-"""Limit the partitions that clients create and delete in the whole cluster (KIP-599).
+"""Limit the partitions that clients create and delete in the whole cluster (KIP-599). Pure.
 
-The active controller counts for all brokers, which name the clients that have such a quota. The
-buckets are in its memory: after a change of the active controller all of them are full, as in
-Kafka.
-Invariant: at most `BUCKETS_MAX` buckets are kept. The one that was used longest ago is forgotten
-first, and would be full when it comes again.
-Pure: the clock is a parameter. A client without a quota costs nothing here.
-Source: Kafka `ControllerMutationQuotaManager`, `TokenBucket`.
+Brokers report the clients that have such a quota. The buckets are in memory: after a change of the
+active controller all of them are full, as in Kafka.
 """
 
 from collections.abc import Callable
@@ -22,13 +17,15 @@ from penstock.controller.metadata.quota_scopes import Scope, entity_of, resolve
 from penstock.controller.metadata.quotas import CONTROLLER_MUTATION_RATE, THROTTLE_MS_MAX
 
 BUCKETS_MAX: Final = 10_000
-"""Each takes about 300 bytes."""
+"""Each takes about 300 bytes. The least recently used one is dropped first, and would be full again
+by then.
+"""
 
 V = TypeVar("V", TopicsCreated, ItemResults)
 
 
 class TokenBucket:
-    """Tokens that are filled at the rate of a quota, up to what it gives in the whole window. The
+    """Tokens that are refilled at the rate of a quota, up to the total of the whole window. The
     first take begins with a full bucket. Takes may go below 0.
     """
 
@@ -40,7 +37,7 @@ class TokenBucket:
         self._at_ms = 0.0
 
     def tokens(self, bound: float, now_ms: float) -> float:
-        """Fill the bucket and return its tokens. bound: tokens in a second."""
+        """Refill the bucket and return its tokens. bound: tokens per second."""
         burst = bound * self._window_ms / 1_000
         self._tokens = min(burst, self._tokens + bound * (now_ms - self._at_ms) / 1_000)
         self._at_ms = now_ms
@@ -50,30 +47,30 @@ class TokenBucket:
         self._tokens = self.tokens(bound, now_ms) - count
 
     def throttle_ms(self, bound: float, now_ms: float) -> int:
-        """Return how long it takes until the bucket is not below 0."""
+        """Return how long it takes until the bucket is no longer below 0."""
         tokens = self.tokens(bound, now_ms)
         return 0 if tokens >= 0 else round(min(-tokens / bound * 1_000, THROTTLE_MS_MAX))
 
 
 class MutationQuota:
-    """What one request uses of the quota of its client."""
+    """The quota usage of one request."""
 
     __slots__ = ("_bound", "_bucket", "_is_strict", "_now_ms", "throttle_ms")
 
     def __init__(
         self, bucket: TokenBucket, bound: float, now_ms: float, *, is_strict: bool
     ) -> None:
-        """bound: partitions in a second."""
+        """bound: partitions per second."""
         self._bucket = bucket
         self._bound = bound
         self._now_ms = now_ms
         self._is_strict = is_strict
         self.throttle_ms = 0
-        """How long the client has to wait."""
+        """The throttle time of the client."""
 
     def count(self, partition_count: int) -> None:
         """Count partitions that are created or deleted. Raises Refused while the bucket is below 0
-        if the client knows of the quota (`is_strict`); others wait.
+        if the client supports the quota (`is_strict`); others are throttled.
         """
         bucket, bound, now_ms = self._bucket, self._bound, self._now_ms
         if self._is_strict and bucket.tokens(bound, now_ms) < 0:
@@ -88,11 +85,11 @@ class MutationQuotas:
     """The buckets of one active controller."""
 
     def __init__(self, window_ms: int, now: MonotonicClock) -> None:
-        """window_ms: a client that was idle may use what its quota gives in this time at once."""
+        """window_ms: an idle client may use the quota of this period at once."""
         self._window_ms = window_ms
         self._now = now
         self._buckets: dict[Scope, TokenBucket] = {}
-        """By who shares the quota. The one that was used last is the last."""
+        """By quota entity, in order of last use."""
 
     def __len__(self) -> int:
         """Return the number of buckets."""
@@ -104,8 +101,8 @@ class MutationQuotas:
         client: QuotaClient | None,
         change: Callable[[CountPartitions], Result[V]],
     ) -> Result[V]:
-        """Return the result of `change`, which counts the partitions of each item before it makes
-        records for it, with how long the client has to wait. client: None for a request that has no
+        """Return the result of `change`, which counts the partitions of each item before it creates
+        records for it, with the throttle time of the client. client: None for a request without a
         quota.
         """
         found = None if client is None else _find(image, client)
@@ -130,7 +127,7 @@ class MutationQuotas:
 
 
 def _find(image: MetadataImage, client: QuotaClient) -> tuple[Scope, float] | None:
-    """Return who shares the quota of the client, and the quota; None if there is none."""
+    """Return the entity of the client's quota, and the quota; None if there is none."""
     return resolve(
         lambda scope: image.quotas.of(entity_of(scope)).get(CONTROLLER_MUTATION_RATE),
         client.user,

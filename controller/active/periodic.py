@@ -1,15 +1,6 @@
-"""Run the periodic work of the active controller: fence dead brokers and those that do not close
-moving partitions, assign recoveries of WALs, hold due elections, remove deleted topics for good,
-expire and destroy objects.
-
-Invariants: A manager makes every decision; the writer runs it and commits it like a request. Each
-transaction is bounded and repeated while it finds work. The work depends on the current state, not
-on events: a lost wake-up costs one maintenance interval. Fencing has a task of its own, so that
-long maintenance never delays it. The monotonic clock of this process measures durations, from when
-this process first saw their begin: a new leader starts them again.
-
-Must not keep other state that a new leader would miss. Source: KRaft `QuorumController` periodic
-tasks.
+"""Periodic tasks of the active controller: fence dead brokers and those that do not close moving
+partitions, assign WAL recoveries, hold due elections, remove deleted topics, expire and destroy
+objects.
 """
 
 import asyncio
@@ -41,13 +32,19 @@ from penstock.stream.ports import BrokerIncarnation
 _log = structlog.get_logger(__name__)
 OBJECTS_PER_TRANSACTION_MAX = 1_000
 ROUNDS_MAX = 100
-"""Most transactions of one kind in one round of maintenance; the next round does the rest."""
+"""Maximum transactions of one kind in one maintenance round; the next round does the rest."""
 
 Chore = Callable[[MetadataImage, Millis], list[Record]]
 
 
 class Ticks:
-    """The periodic tasks of one active controller."""
+    """The periodic tasks of one active controller.
+
+    Managers make all decisions; the writer runs and commits them like requests, in bounded
+    transactions that are repeated while there is work. The work depends on the current state, not
+    on events, so a lost wake-up costs one maintenance interval. Fencing has its own task, so that
+    long maintenance never delays it. Durations are monotonic and start again with a new leader.
+    """
 
     def __init__(
         self,
@@ -60,7 +57,7 @@ class Ticks:
         timeline: Timeline,
         now: MonotonicClock,
     ) -> None:
-        """due: set it to run maintenance now, because a broker came or went. timeline: of this
+        """due: set it to run maintenance now, because a broker joined or left. timeline: of this
         active controller; `maintain` adds to it.
         """
         self._config = config
@@ -113,8 +110,9 @@ class Ticks:
             await asyncio.sleep(interval_ms / 1_000)
 
     async def watch_moves(self) -> None:
-        """Fence sources that do not close in time. Run until cancelled or until the runtime ends. A
-        new leader gives a source a whole timeout: it could not close while no controller was
+        """Fence sources that do not close in time. Run until cancelled or until the runtime ends.
+
+        A new leader gives a source a whole timeout: it could not close while no controller was
         active.
         """
         while True:
@@ -149,7 +147,9 @@ class Ticks:
             self._end_sessions(ended)
 
     async def maintain(self) -> None:
-        """Run all chores, now and then again. Run until cancelled or until the runtime ends."""
+        """Run all maintenance, immediately and then repeatedly. Run until cancelled or until the
+        runtime ends.
+        """
         while True:
             self._due.clear()
             await self._runtime.with_committed_image(

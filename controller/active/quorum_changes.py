@@ -1,12 +1,5 @@
-"""Answer requests about the quorum itself: describe, add, promote, remove, hand over. Only the
-leader answers.
-
-Invariants: Changes are made one at a time, and each is committed before its answer leaves. A
-learner votes only when it has caught up. A voter is removed only if the remaining voters can
-commit. The leader hands over before it is removed. `controller.raft.membership` checks what Raft
-itself demands.
-
-Must not change metadata. Source: KIP-595 DescribeQuorum, KIP-853 AddRaftVoter and RemoveRaftVoter.
+"""Requests about the quorum, handled by the leader: describe, add, promote, remove, transfer
+leadership (KIP-595, KIP-853).
 """
 
 import asyncio
@@ -29,17 +22,23 @@ from penstock.controller.raft.replicated_log import RaftQuorum
 _log = structlog.get_logger(__name__)
 
 CATCH_UP_S_MAX = 2.0
-"""Longest time that one request waits for a learner; its sender repeats it. Shorter than an attempt
-of `ControllerClient`.
+"""Longest time that one request waits for a learner; its sender retries. Shorter than an attempt of
+`ControllerClient`.
 """
 
 LAG_ENTRIES_MAX = 100
-"""Largest lag of a learner that may vote without delaying commits: the next append brings it the
-rest.
+"""Maximum lag of a learner that becomes a voter without delaying commits: the next append brings it
+up to date.
 """
 
 
 class QuorumChanges:
+    """Makes one change at a time, and commits it before the response is sent. A learner becomes a
+    voter only once it has caught up. A voter is removed only if the remaining voters can commit.
+    The leader transfers leadership before it is removed. `controller.raft.membership` checks what
+    Raft requires.
+    """
+
     def __init__(self, config: ControllerConfig, quorum: RaftQuorum) -> None:
         self._config = config
         self._quorum = quorum
@@ -157,8 +156,8 @@ class QuorumChanges:
         return await self._change(what, membership.promoted(members, node_id))
 
     def _lag_of(self, controller: str) -> int | None:
-        """Return the number of entries that a learner lacks; 0: few enough, or it votes already;
-        None: there is no such controller.
+        """Return the number of entries that a learner lacks; 0: few enough, or it is already a
+        voter; None: the controller does not exist.
         """
         core = self._leading()
         node_id = self._find(core.log.members, controller)
@@ -267,8 +266,8 @@ class QuorumChanges:
         return core.log.stable if progress is None else progress.match
 
     async def _is_free(self) -> bool:
-        """Wait until no change is under way; return False after one election timeout. Most changes
-        take milliseconds, including those of controllers' addresses.
+        """Wait until no change is in progress; return False after one election timeout. Most
+        changes take milliseconds, including those of controller addresses.
         """
         deadline = self._loop.time() + self._config.election_timeout_ms / 1_000
         while self._change_under_way or self._is_changing(self._leading()):
@@ -300,7 +299,7 @@ class QuorumChanges:
         return self._reply(m.Status.CHANGE_PENDING, f"one change at a time: {what}")
 
     def _leading(self) -> RaftCore:
-        """Return the core of the leader. Raises NotLeader."""
+        """Return the Raft core of the leader. Raises NotLeader."""
         if not self._quorum.leadership.active:
             raise NotLeader(self._quorum.leadership.address)
         return self._quorum.core

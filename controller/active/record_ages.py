@@ -1,12 +1,8 @@
-"""Measure ages of metadata records by the monotonic clock of one process.
+"""Measure ages of metadata records with the monotonic clock of one process. Pure.
 
-The active controller notes where the log ends, and when. A record below an end that was noted t
-seconds ago is at least t seconds old; no wall clock is read or compared. A new leader begins with
-an empty timeline, so that every grace begins again.
-
-Invariant: An age is never greater than the true one. Limits: `MOMENTS_MAX` moments; beyond, the
-older half keeps every second one, which makes ages smaller by at most the gap. Pure: the time is a
-parameter.
+The active controller records the end of the log with the time. A record below an end that was
+recorded t seconds ago is at least t seconds old. A new leader starts with an empty timeline, so all
+grace periods start again.
 """
 
 from bisect import bisect_right
@@ -27,7 +23,7 @@ class Timeline:
         return len(self._ends)
 
     def note(self, end: MetadataOffset, now_s: float) -> None:
-        """Note that everything below `end` is committed at `now_s`, of a monotonic clock."""
+        """Record that everything below `end` is committed at `now_s`, of a monotonic clock."""
         if self._ends and end <= self._ends[-1]:
             return
         self._ends.append(end)
@@ -37,8 +33,11 @@ class Timeline:
             del self._ends[:half:2], self._times_s[:half:2]
 
     def age_s(self, offset: MetadataOffset, now_s: float) -> float:
-        """Return for how many seconds at least the record at `offset` has been committed. 0.0:
-        unknown, or not committed.
+        """Return a lower bound of the seconds since the record at `offset` was committed; 0.0 if
+        unknown or not committed.
+
+        Beyond `MOMENTS_MAX`, the older half keeps every second moment, which makes ages smaller by
+        at most the gap.
         """
         at = bisect_right(self._ends, offset)
         return now_s - self._times_s[at] if at < len(self._ends) else 0.0

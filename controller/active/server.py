@@ -1,13 +1,4 @@
-"""Serve the controller's two gRPC services over the runtime.
-
-Invariants: A request is decoded and checked before it is queued. Followers get committed records
-only, in order: from the log or, if the log no longer reaches back, from a snapshot of the image
-between two batches. The leader keeps the sessions; observers may follow any controller. A follower
-that reads slowly delays no other: its stream blocks, gets no heartbeats, and the follower gives it
-up.
-
-Must not decide anything: managers do. Source: KRaft `ControllerApis`.
-"""
+"""The controller's two gRPC services."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -75,11 +66,10 @@ CopyStandby = Callable[[], tuple[ImageCopy, MetadataOffset] | None]
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Answer requests and keep sessions while this controller leads.
+    """Handles requests and keeps sessions while this controller leads.
 
-    methods: handlers by the name of the request class. forwarding: authorizes what brokers request
-    for their clients. backup_offset: everything below it is in the
-    store, for a recovery and for readers.
+    methods: handlers by the name of the request class. forwarding: authorizes requests that brokers
+    forward. backup_offset: everything below it is in the store, for a recovery and for readers.
     """
 
     runtime: Runtime
@@ -91,7 +81,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Describe the part of a controller in the quorum. name: as in ControllerStatus."""
+    """The role of a controller in the quorum. name: as in ControllerStatus."""
 
     name: str
     directory_id: str = ""
@@ -107,8 +97,13 @@ _ALONE = Role("voter")
 
 
 class ControllerService:
-    """Serve on one port. While `lead` is set, answer requests and keep sessions; otherwise redirect
-    requests and serve committed records only.
+    """Serves both services on one port. While `lead` is set, handles requests and keeps sessions;
+    otherwise redirects requests and serves committed records only.
+
+    Requests are decoded and checked before they are queued. Followers get committed records only,
+    in order: from the log or, if the log no longer reaches back, from a snapshot of the image
+    between two batches. A slow follower delays no other: its stream blocks without heartbeats, and
+    the follower closes it.
 
     standby: copies the image of a controller that does not lead. raft: serves the streams of other
     controllers.
@@ -130,7 +125,7 @@ class ControllerService:
         gate: Gate | None = None,
     ) -> None:
         """about: handlers of requests about the quorum, which do not wait for the writer. role:
-        returns the part of this controller in the quorum. tls: None for plaintext. gate: checks
+        returns the role of this controller in the quorum. tls: None for plaintext. gate: checks
         callers; None: all may call everything.
         """
         self._gate = gate = gate or Gate()
@@ -165,7 +160,7 @@ class ControllerService:
 
     async def stop(self) -> None:
         """End all streams with the reason that this controller stops. Call this after fencing has
-        stopped. Calls under way have 0.2 s to end.
+        stopped. Calls in progress have 0.2 s to end.
         """
         self._stopping = True
         for task in list(self._followers):
@@ -180,13 +175,13 @@ class ControllerService:
         await self._leading.wait()
 
     def lead(self, lead: Lead) -> None:
-        """Begin to serve as the active controller."""
+        """Start to serve as the active controller."""
         self._lead = lead
         self._leading.set()
 
     def renounce(self) -> None:
-        """Stop serving as the active controller: brokers are sent to the new one, observers may
-        stay.
+        """Stop serving as the active controller: brokers are redirected to the new one, observers
+        may stay.
         """
         self._lead = None
         self._leading.clear()
@@ -196,15 +191,15 @@ class ControllerService:
 
     def disconnect(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
         """End the streams of a fenced incarnation, and of earlier ones, so that the broker notices
-        at once.
+        immediately.
         """
         for task, hello in list(self._followers.items()):
             if hello.node_id == node_id and hello.node_epoch <= node_epoch:
                 task.cancel()
 
     async def _describe(self, data: bytes, context: UnaryContext) -> bytes:
-        """Describe this controller. Every controller answers, without the writer, so that an
-        overloaded one does too. The offset is of committed records.
+        """Describe this controller. Every controller responds without the writer, even if it is
+        overloaded. The offset is of committed records.
         """
         del data, context
         leadership, role = self._quorum.leadership, self._role()
@@ -325,10 +320,10 @@ class ControllerService:
     def _of_another_epoch(
         self, metadata: Mapping[str, object], epoch: ControllerEpoch
     ) -> Reply[Any] | None:
-        """Refuse an attempt that names another epoch than this leader's; None: it names this one.
+        """Reject an attempt with an epoch other than this leader's; None: the epochs match.
 
-        A later one: another controller leads, and this one does not know yet. An earlier one, or
-        none: the attempt may be late, and what it changes may have been changed again since.
+        A later one: another controller leads, and this one does not know it yet. An earlier one, or
+        none: the attempt may be late, and its effect may have been changed again since.
         """
         named = str(metadata.get(EPOCH_KEY, ""))[:20]
         named_epoch = int(named) if named.isdecimal() else 0
@@ -345,7 +340,7 @@ class ControllerService:
 
     async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
         """Copy the image. Raise _StreamRefused while this controller gains or loses leadership: the
-        image then belongs to the writer and may hold uncommitted records.
+        image then belongs to the writer and may contain uncommitted records.
         """
         if self._lead is not None:
             return await self._lead.runtime.with_committed_image(copy_image)
@@ -357,8 +352,8 @@ class ControllerService:
     # --- Follow -----------------------------------------------------------------------------------
 
     async def _follow(self, _: object, context: StreamContext) -> None:
-        """Serve one follower. It runs in a task of its own, so that a fence or a stop can end it
-        with a reason.
+        """Serve one follower. It runs in its own task, so that a fence or a stop can end it with a
+        reason.
         """
         data = await context.read()
         if data is END_OF_STREAM:
@@ -397,8 +392,8 @@ class ControllerService:
             )
 
     async def _hello_of(self, data: bytes, context: StreamContext) -> FollowRequest | None:
-        """Return the first message; None: the stream was ended, because it is not valid or the
-        caller is not this node.
+        """Return the first message; None: the stream was ended, because it is invalid or the caller
+        is not this node.
         """
         try:
             hello = _follow_decoder.decode(data)
@@ -458,7 +453,7 @@ class ControllerService:
     async def _read_heartbeats(
         self, session: "_Session | None", feed: "_Feed", context: StreamContext
     ) -> None:
-        """Read heartbeats until the follower ends its side."""
+        """Read heartbeats until the follower closes its side."""
         while (data := await context.read()) is not END_OF_STREAM:
             request = _follow_decoder.decode(cast("bytes", data))
             if session is not None:
@@ -474,7 +469,7 @@ class ControllerService:
 
 
 class _StreamRefused(Exception):
-    """End a follower's stream with a gRPC status that says why."""
+    """Ends a follower's stream with a gRPC status that contains the reason."""
 
     def __init__(self, code: StatusCode, detail: str) -> None:
         super().__init__(detail)
@@ -484,7 +479,7 @@ class _StreamRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """Hold a broker's session for one stream, with the sessions of the leader that keeps it."""
+    """A broker's session for one stream, with the sessions of the leader that keeps it."""
 
     sessions: Sessions
     node: FollowRequest
@@ -508,7 +503,7 @@ def _refusal(sessions: Sessions, hello: FollowRequest, reason: str) -> str:
 
 
 class _Feed:
-    """Send to one follower: first what it lacks, then every commit, and at least one message per
+    """Sends to one follower: first missing records, then every commit, and at least one message per
     heartbeat interval.
     """
 
@@ -550,8 +545,8 @@ class _Feed:
             await self._send_committed(max_bytes)
 
     async def _send_committed(self, max_bytes: int) -> None:
-        """Send one message; without records it is a heartbeat. A follower behind the begin of the
-        log gets a snapshot first.
+        """Send one message; without records it is a heartbeat. A follower that is behind the start
+        of the log gets a snapshot first.
         """
         if self._next < self._quorum.first_offset:
             await self._send_snapshot()

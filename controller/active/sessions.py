@@ -1,15 +1,5 @@
-"""Track which brokers are alive: one session per (node, node epoch), kept by heartbeats on the
-Follow stream. Pure: time comes in as milliseconds.
-
-Invariants: A session ends only in `expired`, at the earliest `grace_ms` after its stream broke or
-`timeout_ms` after its last heartbeat, and it never comes back. A heartbeat that arrives while the
-fence is being committed renews nothing. A registration that is answered again from the cache after
-its fence opens no session, because its sender would trust a session that has ended. A node that
-registered, or that a new leader found registered, has a whole timeout first. Time in which this
-process did not run counts against no session.
-
-Must not decide what the end of a session means: the caller fences. Source: Kafka
-`BrokerHeartbeatManager`, KIP-631.
+"""Broker sessions: one per (node, node epoch), kept alive by heartbeats on the Follow stream. Pure:
+times are milliseconds. The caller fences expired brokers.
 """
 
 from dataclasses import dataclass
@@ -24,9 +14,9 @@ class _Session:
     node_epoch: NodeEpoch
     deadline_ms: int
     heard_ms: int | None = None
-    """Time of the last heartbeat; None: there was none."""
+    """Time of the last heartbeat, or None."""
     stream: int | None = None
-    """Number of the Follow stream that carries the session; None: broken, or not begun."""
+    """Number of the Follow stream that carries the session; None: broken, or not started."""
     broken: bool = False
     ended: bool = False
 
@@ -47,7 +37,14 @@ class SessionEnded:
 
 
 class Sessions:
-    """Hold all sessions of the active controller. `now_ms` is monotonic."""
+    """All sessions of the active controller. `now_ms` is monotonic.
+
+    A session ends only in `expired`, at the earliest `grace_ms` after its stream broke or
+    `timeout_ms` after its last heartbeat, and never comes back. Heartbeats that arrive while the
+    fence is being committed renew nothing. A registration that is repeated from the cache after its
+    fence opens no session. A node that registered, or that a new leader found registered, first has
+    a whole timeout. Time in which this process did not run counts against no session.
+    """
 
     def __init__(self, *, timeout_ms: int, grace_ms: int, lag_limit_ms: int) -> None:
         assert 0 < grace_ms <= timeout_ms, f"grace {grace_ms} ms, timeout {timeout_ms} ms"
@@ -76,8 +73,8 @@ class Sessions:
             del self._sessions[node_id]
 
     def opened(self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int) -> int | None:
-        """Note that a Follow stream began. Return its number, or None if this (node, epoch) has no
-        session. A newer stream replaces an older one.
+        """Record that a Follow stream began. Return its number, or None if this (node, epoch) has
+        no session. A newer stream replaces an older one.
         """
         session = self._current(node_id, node_epoch)
         if session is None:
@@ -90,7 +87,7 @@ class Sessions:
         return session.stream
 
     def heard(self, node_id: NodeId, node_epoch: NodeEpoch, stream: int, now_ms: int) -> bool:
-        """Note a heartbeat. Return False if the session ended, or another stream carries it."""
+        """Record a heartbeat. Return False if the session ended, or another stream carries it."""
         session = self._current(node_id, node_epoch)
         if session is None or session.stream != stream:
             return False
@@ -99,8 +96,8 @@ class Sessions:
         return True
 
     def broken(self, node_id: NodeId, node_epoch: NodeEpoch, stream: int, now_ms: int) -> None:
-        """Note that a stream ended. If it carried the session, the grace begins; the grace never
-        exceeds what was left of the timeout.
+        """Record that a stream ended. If it carried the session, the grace period starts, which
+        never exceeds the rest of the timeout.
         """
         session = self._current(node_id, node_epoch)
         if session is not None and session.stream == stream:
@@ -111,9 +108,9 @@ class Sessions:
     def expired(self, now_ms: int, interval_ms: int) -> list[SessionEnded]:
         """End expired sessions; report them at every tick until `removed`.
 
-        interval_ms: planned time of the next tick. If this tick is later than planned by more than
-        the lag limit, heartbeats may be waiting unread: no session ends, and each gets a whole
-        timeout again.
+        interval_ms: planned time until the next tick. If this tick is late by more than the lag
+        limit, unread heartbeats may be pending: no session ends, and each gets a whole timeout
+        again.
         """
         late_ms = 0 if self._next_tick_ms is None else now_ms - self._next_tick_ms
         self._next_tick_ms = now_ms + interval_ms
@@ -140,8 +137,8 @@ class Sessions:
         return longest_ms if next_ms <= 0 else min(next_ms, longest_ms)
 
     def alive(self) -> frozenset[NodeId]:
-        """Return the nodes that may get work: their session has not ended and is not in the grace
-        after a break.
+        """Return the nodes that may get partitions: their session has not ended and its stream is
+        not broken.
         """
         return frozenset(
             node_id
@@ -167,7 +164,7 @@ class Sessions:
         return max(newest, self._over.get(node_id, -1)) > node_epoch
 
     def is_current(self, node_id: NodeId, node_epoch: NodeEpoch) -> bool:
-        """Return whether this very incarnation has a session."""
+        """Return whether this incarnation has a session."""
         return self._current(node_id, node_epoch) is not None
 
     def _current(self, node_id: NodeId, node_epoch: NodeEpoch) -> _Session | None:

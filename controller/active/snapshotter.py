@@ -18,8 +18,8 @@ _CHECK_INTERVAL_S = 1.0
 
 
 class Snapshotter:
-    """Take a snapshot when the log has grown enough, then drop the part of the log that two
-    snapshots hold.
+    """Takes a snapshot when the log has grown enough, then drops the part of the log covered by two
+    snapshots.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class Snapshotter:
         self._bytes_since = runtime.counters.bytes
 
     async def run(self) -> None:
-        """Run until cancelled or until the runtime is over.
+        """Run until cancelled or until the runtime ends.
 
-        If the store fails, it is tried again; meanwhile the journal grows.
+        Store failures are retried; meanwhile the journal grows.
         """
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
@@ -67,7 +67,7 @@ class Snapshotter:
 
     @property
     def since(self) -> MetadataOffset:
-        """Return where the newest snapshot ends."""
+        """Return the end offset of the newest snapshot."""
         return self._since
 
     async def take(self) -> MetadataOffset:

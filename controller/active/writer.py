@@ -1,17 +1,7 @@
-"""Run the single writer: requests in, records through the quorum, answers out.
+"""The single writer: commits requests through the quorum in batches.
 
-Invariants: Managers run one after another against one image. A request is answered, and its records
-are shown to followers, only after they are committed. Between two batches the image holds committed
-records only (`with_committed_image` relies on it). One proposal is under way; requests that arrive
-meanwhile form the next batch, so the batch grows with the load and an idle controller answers after
-one fdatasync. A proposal takes no further request once its records reach `batch_bytes_max`, so it
-has at most that and one transaction of `transaction_bytes_max`. A request without records is
-answered only when a majority has confirmed that this controller still leads: an old leader answers
-nothing. When a proposal fails, the image may hold uncommitted records: the runtime ends (`failed`)
-and the image is built again from the log.
-
-Must not know a request's meaning (`controller.active.dispatch`) nor gRPC. Source: KRaft
-`QuorumController`'s event queue.
+There is one proposal at a time; requests that arrive meanwhile form the next batch, so batches grow
+with the load, and an idle controller responds after one fdatasync.
 """
 
 import asyncio
@@ -52,7 +42,7 @@ class _Pending:
 
 @dataclass(slots=True)
 class RuntimeCounters:
-    """Count for status and metrics; counters only grow."""
+    """Counters for status and metrics; they never decrease."""
 
     requests: int = 0
     refused_busy: int = 0
@@ -71,8 +61,15 @@ class _Between:
 
 
 class Runtime:
-    """Write for one active controller. Create it with the image as of the quorum's
-    committed end.
+    """The writer of one active controller. Create it with the image as of the quorum's committed
+    end.
+
+    Managers run one after another against one image. Requests are acknowledged, and their records
+    are sent to followers, only after they are committed. Between two batches the image contains
+    committed records only. A request without records is acknowledged only when a majority has
+    confirmed that this controller still leads. A proposal has at most `batch_bytes_max` plus one
+    transaction of `transaction_bytes_max`. When a proposal fails, the image may contain uncommitted
+    records: the runtime ends (`failed`), and the image is rebuilt from the log.
     """
 
     def __init__(
@@ -103,12 +100,12 @@ class Runtime:
 
     @property
     def epoch(self) -> ControllerEpoch:
-        """The epoch of the active controller that this writer belongs to."""
+        """The epoch of the active controller of this writer."""
         return self._epoch
 
     @property
     def image(self) -> MetadataImage:
-        """The image, for metrics: it may hold uncommitted records. Do not store or change any of
+        """The image, for metrics: it may contain uncommitted records. Do not store or change any of
         it.
         """
         return self._image
@@ -121,7 +118,7 @@ class Runtime:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-writer")
 
     async def stop(self) -> None:
-        """Stop after the batch under way; waiting requests are refused."""
+        """Stop after the current batch; waiting requests are rejected."""
         if self._task is not None:
             self._over(QuorumClosed("the controller is stopping"))
             self._wake.set()
@@ -129,7 +126,7 @@ class Runtime:
 
     def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
         """Call `note` with the records of each request, before they are committed;
-        `with_committed_image` shows them once they are. `note` must be quick.
+        `with_committed_image` shows them once they are. `note` must be fast.
         """
         self._observers.append(note)
 
@@ -142,11 +139,11 @@ class Runtime:
         size_bytes: int = 0,
         request_id: str = "",
     ) -> Reply[Any]:
-        """Run `work` in its turn; return the answer when its records are committed.
+        """Run `work` in its turn; return the reply when its records are committed.
 
-        request_id: a repeat with the same id gets the same answer without repeating the work.
-        Raises NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full,
-        the reply is CONTROLLER_BUSY.
+        request_id: a retry with the same id gets the same reply without repeating the work. Raises
+        NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full, the
+        reply is CONTROLLER_BUSY.
         """
         known = self._known_answer(request_id)
         limit_s = self._config.request_timeout_ms / 1_000
@@ -159,7 +156,7 @@ class Runtime:
 
     async def with_committed_image(self, look: Callable[[MetadataImage], _T]) -> _T:
         """Call `look` between two batches, when everything in the image is committed. `look` must
-        be quick and must not store any of the image.
+        be fast and must not store any of the image.
         """
         self._check_running()
         waiting = _Between(look, asyncio.get_running_loop().create_future())
@@ -169,7 +166,7 @@ class Runtime:
         return found
 
     def _known_answer(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
-        """Return the answer that an earlier attempt got or still waits for. One that expired in the
+        """Return the reply that an earlier attempt got or still waits for. One that expired in the
         queue was not run, and is run now.
         """
         known = self._replies.get(request_id) if request_id else None
@@ -271,7 +268,7 @@ class Runtime:
         return batch
 
     async def _write_batch(self, batch: list[_Pending]) -> None:
-        """Run the managers, propose the records once, then answer. The records of one request are
+        """Run the managers, propose the records once, then respond. The records of one request are
         in one proposal: all or nothing.
         """
         replies: list[Reply[Any]] = []
@@ -310,7 +307,7 @@ class Runtime:
             pending.answer.set_result(reply)
 
     def _put_back(self, rest: list[_Pending]) -> None:
-        """Put requests that exceed the batch first in the next one."""
+        """Put requests that exceed the batch at the front of the next one."""
         self._queue.extendleft(reversed(rest))
         self._queue_bytes += sum(pending.size_bytes for pending in rest)
 
@@ -318,8 +315,8 @@ class Runtime:
         """Run one manager and apply its records, so that the next one sees them. A manager that
         raises has changed nothing.
 
-        The reply has the image's end even without new records: a repeat must wait for what the
-        first attempt changed.
+        The reply contains the image's end even without new records: a retry must wait for the
+        changes of the first attempt.
         """
         try:
             result = pending.work(self._image, self._now_ms())

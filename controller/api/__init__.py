@@ -1,3 +1,3 @@
-"""Call the controller over gRPC. Brokers import this package and `controller.metadata`; the server
+"""The controller's API over gRPC. Brokers import this package and `controller.metadata`; the server
 is `controller.active.server`.
 """

@@ -1,10 +1,7 @@
-"""Check callers before a controller's handlers run.
+"""Check callers before a controller's handlers run, with the rules of `controller.api.callers`.
 
-Invariants: with TLS, each call passes the gate, which refuses with UNAUTHENTICATED: to a follower,
-PERMISSION_DENIED means that it is fenced, and its broker would end. Refusals are counted, and
-the audit log has each at most once a minute. Without TLS, all callers may call everything.
-
-Must not hold rules: `controller.api.callers` does.
+With TLS, rejections have the status UNAUTHENTICATED: to a follower, PERMISSION_DENIED means that it
+is fenced. Without TLS, all callers may call everything.
 """
 
 import time
@@ -32,7 +29,7 @@ _log = structlog.get_logger(AUDIT)
 
 LOG_INTERVAL_S: Final = 60.0
 _LOGGED_COUNT_MAX: Final = 1_000
-"""Different refusals that are remembered, so that each is logged once a minute."""
+"""Distinct rejections that are tracked, so that each is logged once a minute."""
 
 
 class CallerRefused(Exception):
@@ -40,7 +37,9 @@ class CallerRefused(Exception):
 
 
 class Gate:
-    """rules: the names that give roles; None: there is no TLS."""
+    """Counts rejections, and logs each at most once a minute in the audit log. rules: the names of
+    each role; None: no TLS.
+    """
 
     def __init__(
         self, rules: NameRules | None = None, *, now: MonotonicClock = time.monotonic
@@ -52,7 +51,7 @@ class Gate:
         self.refused_count = 0
 
     def unary(self, method: str, handler: UnaryHandler) -> UnaryHandler:
-        """Return the handler behind the gate. Raises KeyError for a method without an entry."""
+        """Return the handler with checks. Raises KeyError for a method without an entry."""
         assert callers.METHODS[method], method
         if self._rules is None:
             return handler
@@ -64,7 +63,7 @@ class Gate:
         return checked
 
     def stream(self, method: str, handler: StreamHandler) -> StreamHandler:
-        """Return the handler behind the gate. Raises KeyError for a method without an entry."""
+        """Return the handler with checks. Raises KeyError for a method without an entry."""
         assert callers.METHODS[method], method
         if self._rules is None:
             return handler
@@ -90,7 +89,7 @@ class Gate:
             self._refuse(callers.id_refusal(caller, role, node_id), caller, method, context)
 
     def caller(self, context: CallContext) -> Caller | None:
-        """Return who calls; None without TLS."""
+        """Return the caller; None without TLS."""
         return None if self._rules is None else self._identified(context)
 
     async def _pass(self, method: str, context: CallContext) -> None:

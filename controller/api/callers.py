@@ -1,10 +1,7 @@
-"""Decide which caller may call which method of a controller, by the names in its certificate.
+"""Decide which caller may call which controller method, by the names in its certificate. Pure.
 
-Invariants: each method of the controller's gRPC services has an entry in METHODS; a method without
-one is not served. A caller without a role may call nothing. A certificate that names an id acts for
-this id alone.
-
-Must not know how names get here: `controller.api.caller_checks` reads them from connections. Pure.
+Methods without an entry in METHODS are not served, and a caller without a role may call nothing. A
+certificate with a node id is only valid for this id.
 """
 
 import re
@@ -23,19 +20,19 @@ from penstock.controller.api import token_messages as tm
 FOLLOW: Final = "Follow"
 EXCHANGE: Final = "Exchange"
 ID: Final = "{id}"
-"""Stands for the id of a node in a name."""
+"""Placeholder for a node id in a name."""
 
 
 class CallerRole(StrEnum):
     BROKER = "broker"
     CONTROLLER = "controller"
     ADMIN = "admin"
-    """Commands of an operator."""
+    """Operator commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """The names that give each role. `{id}` in a name stands for the id of a node."""
+    """The names of each role. `{id}` in a name stands for a node id."""
 
     broker: tuple[str, ...]
     controller: tuple[str, ...]
@@ -52,8 +49,8 @@ class NameRules:
 
 
 class Caller(NamedTuple):
-    """The other end of a connection. names: in its certificate. roles: with the ids that the
-    certificate names for the role; no ids: any id.
+    """The peer of a connection. names: in its certificate. roles: with the ids in the certificate
+    for that role; no ids: any id.
     """
 
     names: tuple[str, ...]
@@ -115,8 +112,8 @@ METHODS: Final[Mapping[str, frozenset[CallerRole]]] = {
     FOLLOW: _BROKER | _ADMIN,
     EXCHANGE: _CONTROLLER,
 }
-"""Roles that may call each method. Brokers also send what clients ask of them. An admin may follow
-without a session only.
+"""Roles that may call each method. Brokers also forward client requests. An admin may only follow
+without a session.
 """
 
 ACTS_AS: Final[Mapping[str, CallerRole]] = {
@@ -135,13 +132,13 @@ ACTS_AS: Final[Mapping[str, CallerRole]] = {
         m.DrainBroker,
     )
 } | {m.AddLearner.__name__: CallerRole.CONTROLLER}
-"""Requests whose `node_id` is the caller's own, with the role in which it acts. An admin may drain
-any broker.
+"""Requests whose `node_id` is the caller's own, with the required role. An admin may drain any
+broker.
 """
 
 
 def identify(names: Iterable[str], rules: NameRules) -> Caller:
-    """Return the caller with the roles that its names give."""
+    """Return the caller with the roles of its names."""
     found, roles = tuple(dict.fromkeys(names)), dict[CallerRole, frozenset[int]]()
     for role in CallerRole:
         matches = [
@@ -162,7 +159,7 @@ def _pattern(rule: str) -> re.Pattern[str]:
 
 
 def method_refusal(caller: Caller, method: str) -> str:
-    """Return why the caller may not call the method; empty: it may."""
+    """Return why the caller may not call the method; empty if it may."""
     allowed = METHODS[method]
     if not allowed.isdisjoint(caller.roles):
         return ""
@@ -179,7 +176,7 @@ def method_refusal(caller: Caller, method: str) -> str:
 
 
 def id_refusal(caller: Caller, role: CallerRole, node_id: int) -> str:
-    """Return why the caller may not act as this node; empty: it may."""
+    """Return why the caller may not act as this node; empty if it may."""
     ids = caller.roles.get(role)
     if ids is None:
         return f"the certificate ({caller}) is not of the role {role}"
@@ -193,7 +190,7 @@ def id_refusal(caller: Caller, role: CallerRole, node_id: int) -> str:
 
 
 def request_refusal(caller: Caller, request: object) -> str:
-    """Return why the caller may not send this request for its node; empty: it may."""
+    """Return why the caller may not send this request for its node; empty if it may."""
     method = type(request).__name__
     role = ACTS_AS.get(method)
     if role is None or (CallerRole.ADMIN in METHODS[method] and CallerRole.ADMIN in caller.roles):

@@ -1,14 +1,4 @@
-"""Call the controller with typed messages: one method per message.
-
-Invariants: A call ends within its deadline: with its value, with a `RequestRefused` of its status,
-or with `TimeoutError`. A repeated attempt carries the same request id, so that the controller
-repeats a lost reply from memory instead of doing the work twice. Each attempt names the newest
-controller epoch that the client knows, and only the controller of that epoch carries it out: one
-that arrives after a change of leaders has no effect. With a follower bound, a call returns only
-when the local image has reached its change (read your writes).
-
-Must not hold metadata of its own. Source: Kafka `NodeToControllerChannelManager`.
-"""
+"""Controller client with typed messages: one method per message."""
 
 import asyncio
 import random
@@ -41,16 +31,16 @@ from penstock.controller.metadata.records import MetadataOffset
 
 DEFAULT_TIMEOUT_S = 30.0
 ATTEMPT_TIMEOUT_S = 5.0
-"""Timeout of one attempt; after it, the client asks the controller or its successor again."""
+"""Timeout of one attempt; then the client retries at this controller or its successor."""
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 500
 
 TROUBLE_INTERVAL_S = 60.0
-"""Shortest time between two reports of the same trouble."""
+"""Minimum interval between two reports of the same problem."""
 
 LOCKED_OUT_S = 1.0
-"""Pause after each controller refused this side: a server logs every failed handshake."""
+"""Pause after each controller rejected the connection: a server logs every failed handshake."""
 
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -64,7 +54,7 @@ _PERMANENT = (
 
 
 class ImageReached(Protocol):
-    """The part of a follower that read-your-writes needs."""
+    """The part of a follower that is needed to read your writes."""
 
     async def reached(self, offset: MetadataOffset, deadline: float) -> None: ...
 
@@ -75,11 +65,17 @@ def log_trouble(trouble: str) -> None:
 
 
 class ControllerClient:
-    """Call the active controller. Safe for any number of tasks of one event loop.
+    """Calls the active controller, from any number of tasks of one event loop.
 
-    addresses: host:port of controllers. The client finds the active one by asking, and new ones by
-    `learn`. tls: None for plaintext. on_trouble: called when TLS or the certificate is why a
-    controller cannot be used, at most once a minute for the same reason.
+    A call ends within its deadline: with its value, with a `RequestRefused` of its status, or with
+    `TimeoutError`. Retries have the same request id, so that the controller repeats a lost reply
+    instead of doing the work twice. Each attempt contains the newest known controller epoch, and
+    only the controller of that epoch executes it. With a bound follower, a call returns only when
+    the local image includes its change (read your writes).
+
+    addresses: host:port of controllers. The client finds the active one by redirects, and new ones
+    by `learn`. tls: None for plaintext. on_trouble: called when TLS or the certificate is the
+    reason why a controller cannot be used, at most once a minute for the same reason.
     """
 
     def __init__(
@@ -93,12 +89,14 @@ class ControllerClient:
         assert addresses, "at least one controller address"
         self.tls = tls
         self.trouble = ""
-        """Why the last connection failed, if that was TLS or the certificate; else empty."""
+        """Why the last connection failed, if TLS or the certificate was the reason; otherwise
+        empty.
+        """
         self._troubles_in_turn = 0
         self._on_trouble = on_trouble
         self._trouble_told: dict[str, float] = {}
         self._pem: PemFiles | None = None
-        """The files that the channels use."""
+        """The files used by the channels."""
         self._closing: set[asyncio.Task[None]] = set()
         self._configured = tuple(addresses)
         self._addresses = list(addresses)
@@ -112,23 +110,21 @@ class ControllerClient:
 
     @property
     def address(self) -> str:
-        """The controller that the client asks first."""
+        """The controller that is tried first."""
         return self._active
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All controllers that the client asks: first those that the quorum named, then the
-        configured ones.
-        """
+        """All known controllers: first those reported by the quorum, then the configured ones."""
         return tuple(self._addresses)
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Use the addresses that the quorum named; the configured ones remain the last resort."""
+        """Use the addresses reported by the quorum; the configured ones remain the last resort."""
         if addresses:
             self._addresses = list(dict.fromkeys((*addresses, *self._configured)))
 
     def bind(self, follower: ImageReached) -> None:
-        """Make every call wait until this follower's image has reached its effect."""
+        """Make every call wait until this follower's image includes its effect."""
         self._follower = follower
 
     async def close(self) -> None:
@@ -142,18 +138,20 @@ class ControllerClient:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def worked(self) -> None:
-        """Note that a controller answered."""
+        """Record that a controller responded."""
         self.trouble = ""
         self._troubles_in_turn = 0
         self._trouble_told.clear()
 
     @property
     def is_locked_out(self) -> bool:
-        """Whether all controllers refused the connection, each at its last turn."""
+        """Whether all controllers rejected the connection, each at its last attempt."""
         return self._troubles_in_turn >= len(self._addresses)
 
     def failed(self, address: str, error: RpcFailed) -> None:
-        """Note that a controller did not answer; report it if TLS or the certificate is why."""
+        """Record that a controller did not respond; report it if TLS or the certificate is the
+        reason.
+        """
         detail = error.details() or ""
         if error.code() is StatusCode.UNAUTHENTICATED:
             why = f"it refuses this certificate: {detail}"
@@ -172,7 +170,7 @@ class ControllerClient:
             self._on_trouble(self.trouble)
 
     def redirect(self, leader: str) -> None:
-        """Ask `leader` first from now on; empty: the next address."""
+        """Try `leader` first from now on; empty: the next address."""
         if leader:
             self._active = leader
             return
@@ -187,8 +185,8 @@ class ControllerClient:
     async def unregister_broker(
         self, request: m.UnregisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Unregister the broker. Do not wait for the local image: the session and its stream end
-        with the registration.
+        """Unregister the broker, without waiting for the local image: the session and its stream
+        end with the registration.
         """
         await self._until_done(request, timeout_s, read_own_writes=False)
 
@@ -341,7 +339,7 @@ class ControllerClient:
         return await self._call(request, m.KeyValue, timeout_s)
 
     async def confirm_metadata(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Return when the local image has everything that was committed before this call."""
+        """Return when the local image includes everything that was committed before this call."""
         await self._exchange(m.ConfirmMetadata(), m.ItemResult, timeout_s)
 
     async def prepare_rewrite(
@@ -386,7 +384,7 @@ class ControllerClient:
     async def _until_done(
         self, request: m.Message, timeout_s: float, *, read_own_writes: bool = True
     ) -> None:
-        """Repeat the request until nothing remains: the controller cuts its work into
+        """Repeat the request until nothing remains: the controller splits its work into
         transactions.
         """
         now = asyncio.get_running_loop().time
@@ -406,7 +404,7 @@ class ControllerClient:
         *,
         read_own_writes: bool = True,
     ) -> _T | None:
-        """Repeat the request until it has a final answer, then wait for the local image."""
+        """Retry the request until it has a final reply, then wait for the local image."""
         now = asyncio.get_running_loop().time
         deadline = now() + timeout_s
         method = type(request).__name__
@@ -435,14 +433,14 @@ class ControllerClient:
             pause_s = LOCKED_OUT_S if self.is_locked_out else backoff.next_s()
             await asyncio.sleep(max(0.0, min(pause_s, deadline - now())))
         raise TimeoutError(
-            f"{method} got no answer from the controller within {timeout_s:.1f} s; last: {last}"
+            f"{method} got no response from the controller within {timeout_s:.1f} s; last: {last}"
         )
 
     async def _attempt(
         self, method: str, body: bytes, request_id: str, value_type: type[_T], timeout_s: float
     ) -> "m.Reply[_T] | str":
         """Return the reply, or why there is none. Without a reply the outcome is unknown, and the
-        next controller is asked.
+        next controller is tried.
         """
         address = self._active
         try:
@@ -482,8 +480,8 @@ class ControllerClient:
         return known
 
     def _drop_outdated_channels(self) -> None:
-        """Make new channels after the files of TLS have changed: a channel reconnects with those of
-        its begin. Calls under way end on the old ones.
+        """Create new channels after the TLS files have changed: a channel reconnects with the files
+        of its creation. Calls in progress end on the old ones.
         """
         if self.tls is None or (pem := self.tls.current()) is self._pem:
             return

@@ -1,10 +1,5 @@
-"""Share reads of the controller's newest metadata among requests that need an image which is not
-behind.
-
-Invariant: a read that a request shares has begun after the request, so the image then has
-everything that was committed before it. At most one read runs, and the next one serves all that
-came meanwhile.
-Source: none in Kafka; Raft's read index (section 6.4 of the dissertation).
+"""Share reads of the newest metadata offset among requests that need a current image, like Raft's
+read index (dissertation, section 6.4).
 """
 
 import asyncio
@@ -14,7 +9,12 @@ from penstock.controller.api.errors import ControllerError
 
 
 class ConfirmedReads:
-    """The reads of one process. read: see `ControllerClient.confirm_metadata`."""
+    """The reads of one process. A shared read always begins after the request, so the image then
+    includes everything that was committed before the request. At most one read runs, and the next
+    one serves all requests that arrived meanwhile.
+
+    read: see `ControllerClient.confirm_metadata`.
+    """
 
     def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
         self._read = read
@@ -22,8 +22,8 @@ class ConfirmedReads:
         self._waiting: asyncio.Future[bool] | None = None
 
     def begin(self) -> "asyncio.Future[bool]":
-        """Return a future that is done when the image has everything that is committed now; False:
-        the controller did not answer in time.
+        """Return a future that is done when the image includes everything committed so far; False:
+        the controller did not respond in time.
         """
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_future()

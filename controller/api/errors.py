@@ -1,8 +1,8 @@
-"""Define the errors of the controller and of calls to it.
+"""Errors of the controller and of calls to it. `retriable` is True if the same call may succeed
+later without intervention.
 
-Invariant: Every refusal of a request reaches its caller as a class that carries the `Status`.
-Transport errors do not: the client retries until the deadline and raises `TimeoutError`.
-`retriable` says whether the same call may succeed later without intervention.
+Every rejection reaches the caller as a class with its `Status`. Transport errors are retried until
+the deadline, then raise `TimeoutError`.
 """
 
 from typing import ClassVar
@@ -18,7 +18,7 @@ class ControllerError(Exception):
 
 
 class RequestRefused(ControllerError):
-    """The controller refused the request and did none of it. offset: what its image had reached."""
+    """The controller rejected the request and did none of it. offset: the end of its image."""
 
     def __init__(self, status: Status, detail: str, offset: MetadataOffset) -> None:
         super().__init__(f"{status.name}: {detail}" if detail else status.name)
@@ -34,18 +34,16 @@ class NodeRefused(RequestRefused):
 
 
 class StreamRefused(RequestRefused):
-    """The stream is unknown, has another owner, is not closed, or an offset does not follow its
-    end.
-    """
+    """The stream is unknown, has another owner, is not closed, or an offset is not at its end."""
 
 
 class ObjectRefused(RequestRefused):
-    """An object is not prepared or is gone, or the caller may not recover the WAL."""
+    """An object is not prepared or no longer exists, or the caller may not recover the WAL."""
 
 
 class QuorumChangeRefused(RequestRefused):
-    """The quorum was not changed: the controller is unknown or a member already, another change is
-    pending, or no majority would be left.
+    """The quorum was not changed: the controller is unknown or already a member, another change is
+    pending, or no majority would remain.
     """
 
 
@@ -74,14 +72,14 @@ class ChangeRefused(ControllerError):
 
 
 class QuorumClosed(ControllerError):
-    """The quorum was stopped; proposals without an answer may or may not be committed."""
+    """The quorum was stopped; pending proposals may or may not be committed."""
 
     retriable = True
 
 
 class JournalFailed(ControllerError):
-    """A write or fsync of the journal failed. What reached the disk is unknown, so the process must
-    end and recover from the file.
+    """A write or fsync of the journal failed. What is on disk is unknown, so the process must end
+    and recover from the file.
     """
 
     def __init__(self, path: str, cause: BaseException) -> None:
@@ -105,7 +103,7 @@ _JOIN_AGAIN = (
 
 class JournalCorrupt(ControllerError):
     """Committed bytes of the journal do not match their checksum. The controller neither guesses
-    nor cuts anything.
+    nor truncates.
     """
 
     def __init__(self, path: str, position: int, what: str) -> None:
@@ -142,8 +140,8 @@ class SnapshotCorrupt(ControllerError):
 
 
 class SnapshotMissing(ControllerError):
-    """The journal begins after the end of every readable snapshot: the records between
-    are missing.
+    """The journal begins after the end of every readable snapshot: the records in between are
+    missing.
     """
 
     def __init__(self, journal_start: int, snapshot_offset: int | None) -> None:
@@ -167,7 +165,7 @@ class BackupCorrupt(ControllerError):
 
 
 class BackupGap(ControllerError):
-    """Objects of the metadata log's backup were deleted from outside: it ends before this quorum's
+    """Objects of the metadata log's backup were deleted externally: it ends before this quorum's
     log begins.
     """
 
@@ -195,9 +193,7 @@ class BackupFenced(ControllerError):
 
 
 class LogBehindBackup(ControllerError):
-    """The store holds committed records that the elected quorum does not have: its disks
-    were lost.
-    """
+    """The store has committed records that the elected quorum lacks: its disks were lost."""
 
     def __init__(self, committed: int, backup: int) -> None:
         super().__init__(
@@ -226,9 +222,7 @@ class DataDirInUse(ControllerError):
 
 
 class StoreNotEmpty(ControllerError):
-    """A new cluster would begin in a store that holds another one's objects, and reuse
-    their keys.
-    """
+    """A new cluster would start in a store with objects of another one, and reuse their keys."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
@@ -241,7 +235,7 @@ class StoreNotEmpty(ControllerError):
 
 
 class InvalidConfig(ControllerError):
-    """A setting of the controller has a value that is not allowed."""
+    """A controller setting has an invalid value."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"controller config {name}={value!r} is not valid: {allowed}")

@@ -1,3 +1,3 @@
-"""Balance leaders: collect the load that brokers measure, find slow brokers, and derive moves.
+"""Leader balancing: collect measured loads, find slow brokers, and derive moves. See
 docs/design/balancing.md.
 """

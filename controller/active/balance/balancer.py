@@ -1,14 +1,5 @@
-"""Balance in the active controller: collect the brokers' reports and propose moves. In auto mode,
-also make the moves and relieve slow brokers.
-
-Invariants: nothing happens before every living broker has reported to this process, so a new leader
-begins with fresh figures. There is no round while any partition moves, regardless of the cause. A
-partition that moved rests for the cool-down, and a broker that started again for a delay. Slow
-brokers are not elected as long as others live. A manager checks every decision again in the
-writer's turn (`move_leaders`, `relieve`). Planning yields often, so that fencing and electing can
-run.
-Must not write metadata of its own: its state ends with the epoch of this active controller.
-Source: AutoMQ `AnomalyDetector` and `ActionExecutor`, docs/design/balancing.md.
+"""Balancing in the active controller: collect the brokers' reports and propose moves. In auto mode,
+also make the moves and relieve slow brokers. See docs/design/balancing.md.
 """
 
 import asyncio
@@ -38,12 +29,20 @@ from penstock.stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger(__name__)
 FRESH_MS: Final = 10_000
-"""Time in ms for which a broker's report is valid: five intervals."""
+"""How long a broker's report is valid, in ms: five intervals."""
 RELIEVED_COUNT: Final = 100
-"""Number of partitions that leave a slow broker at the same time."""
+"""Number of partitions that leave a slow broker concurrently."""
 
 
 class Balancer:
+    """The balancer of one active controller epoch.
+
+    Nothing happens before every live broker has reported to this process. There is no round while
+    any partition moves. A partition that has moved stays for the cooldown, and a restarted broker
+    is left out for a delay. A manager checks every decision again in the writer (`move_leaders`,
+    `relieve`). Planning yields often, so that fencing and elections are not delayed.
+    """
+
     def __init__(
         self,
         config: ControllerConfig,
@@ -64,9 +63,9 @@ class Balancer:
         self._limits = Limits(bytes_min=config.balance_bytes_min)
 
     def live(self) -> frozenset[NodeId]:
-        """Return the brokers that may get work.
+        """Return the brokers that may get partitions.
 
-        The last broker that lives is never excluded: a slow broker is better than none.
+        The last live broker is never excluded: a slow broker is better than none.
         """
         alive = self._sessions.alive()
         return alive.difference(self._slow.excluded(alive)) if self._config.auto_balance else alive
@@ -79,9 +78,9 @@ class Balancer:
     async def report(
         self, request: lm.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """Take a broker's report. A report of an earlier start of the broker is ignored.
+        """Process a broker's report. Reports of an earlier start of the broker are ignored.
 
-        It changes no metadata, so it runs outside of the writer.
+        It changes no metadata, so it runs outside the writer.
         """
         del timeout_s, size_bytes, request_id
         node_id = request.node_id
@@ -98,8 +97,8 @@ class Balancer:
     async def propose(
         self, request: lm.ProposeMoves, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """Propose moves to an operator. There are no cool-down and no delay, because the operator
-        can see recent moves and starts.
+        """Propose moves to an operator, without cooldown and delay, because the operator can see
+        recent moves and starts.
         """
         del timeout_s, size_bytes, request_id
         seen = await self._view(cooldown_ms=0, return_delay_ms=0, topics=request.topics)
@@ -115,8 +114,8 @@ class Balancer:
         return m.Reply(controller_epoch=self._runtime.epoch, value=value)
 
     async def run(self) -> None:
-        """Run auto mode until cancelled or until the runtime is over. Without auto mode, return at
-        once.
+        """Run auto mode until cancelled or until the runtime ends. Return immediately without auto
+        mode.
         """
         interval_s = self._config.balance_interval_ms / 1_000
         while self._config.auto_balance:
@@ -125,7 +124,7 @@ class Balancer:
                 await self._relieve_slow()
                 await self._balance()
             except TimeoutError:
-                continue  # the writer is busy; the next round sees the same
+                continue  # the writer is busy; the next round sees the same state
 
     async def _balance(self) -> None:
         seen = await self._view(
@@ -212,7 +211,7 @@ class Balancer:
         )
 
     def _log_exclusions(self) -> None:
-        """Log the brokers that were excluded and those that were taken back."""
+        """Log newly excluded brokers and those that are included again."""
         excluded: Mapping[NodeId, str] = (
             self._slow.excluded(self._sessions.alive()) if self._config.auto_balance else {}
         )
@@ -243,7 +242,7 @@ class Balancer:
 
 
 async def _plan(seen: BalanceView, limits: Limits) -> Plan:
-    """Plan in small steps, so that sessions, elections and requests continue meanwhile."""
+    """Plan in small steps, so that sessions, elections and requests are not delayed."""
     planning = Planning(seen.brokers, seen.partitions, limits)
     for _ in planning.steps():
         await asyncio.sleep(0)
@@ -251,7 +250,7 @@ async def _plan(seen: BalanceView, limits: Limits) -> Plan:
 
 
 def _is_giving_up(image: MetadataImage, node_id: NodeId) -> bool:
-    """Return True if moves away from this broker have begun and not ended."""
+    """Return True if moves away from this broker are in progress."""
     waiting = (image.topics.partition(key) for key in image.topics.led_by(NO_LEADER))
     return any(
         p is not None

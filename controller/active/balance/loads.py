@@ -1,11 +1,5 @@
-"""Hold the rates by partition that brokers reported, only in memory of the active controller.
-
-Invariants: the book is bounded (`PARTITIONS_PER_REPORT_MAX` a broker, old figures are dropped). A
-report of an earlier leadership never replaces that of a later one. A leader that has watched a
-partition for less than `TRUSTED_MS` does not replace what its predecessor measured, because the
-first seconds after a move show the clients' backlog. Pure: callers pass the time, in monotonic
-milliseconds.
-Source: Cruise Control's windows, AutoMQ `ClusterModel` (trusted loads).
+"""Partition rates reported by brokers, in memory of the active controller only. Pure: times are
+monotonic milliseconds.
 """
 
 from collections.abc import Sequence
@@ -26,8 +20,8 @@ from penstock.controller.metadata.topics import PartitionKey
 NO_LOAD: Final = Load(0, 0, 0)
 TRUSTED_MS: Final = 3_000
 KEPT_MS: Final = 15_000
-"""How long a partition's last rates count when no broker reports it, because it is moving or its
-leader is silent.
+"""How long the last rates of a partition are valid if no broker reports them, because it is moving
+or its leader is silent.
 """
 
 
@@ -41,10 +35,11 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The last report of one broker. `began_ms` is when the first one of this start came.
+    """The last report of one broker. `began_ms` is when the first report of this broker start
+    arrived.
 
-    `answer_ms` is the median time from append to acknowledgement, including appends that still
-    wait. It is None if there were no appends.
+    `answer_ms` is the median time from append to acknowledgment, including pending appends. It is
+    None if there were no appends.
     """
 
     node_epoch: NodeEpoch
@@ -59,7 +54,12 @@ class BrokerReport:
 
 
 class LoadBook:
-    """The loads that brokers reported. A broker's report is valid for `fresh_ms`."""
+    """The loads reported by brokers. A report is valid for `fresh_ms`.
+
+    A report of an earlier leadership never replaces one of a later leadership. A leader that has
+    measured a partition for less than `TRUSTED_MS` does not replace its predecessor's rates,
+    because clients work off a backlog in the first seconds after a move.
+    """
 
     def __init__(self, fresh_ms: int) -> None:
         self._fresh_ms = fresh_ms
@@ -87,14 +87,14 @@ class LoadBook:
             self._sweep(now_ms)
 
     def report_of(self, node_id: NodeId, now_ms: int) -> BrokerReport | None:
-        """Return the broker's report, or None if there is none or it is too old."""
+        """Return the broker's report, or None if there is none or it is outdated."""
         report = self._reports.get(node_id)
         return (
             report if report is not None and now_ms - report.received_ms <= self._fresh_ms else None
         )
 
     def answers(self, now_ms: int) -> dict[NodeId, float]:
-        """Return how long appends take in ms, for the brokers that measured it."""
+        """Return the append latencies in ms of the brokers that measured them."""
         found = {node_id: self.report_of(node_id, now_ms) for node_id in sorted(self._reports)}
         return {
             node_id: report.answer_ms
@@ -103,7 +103,9 @@ class LoadBook:
         }
 
     def load_of(self, key: PartitionKey, leader: NodeId, now_ms: int) -> Load:
-        """Return the reported rates, or else the share of one of the leader's small partitions."""
+        """Return the reported rates, or otherwise the share of one of the leader's small
+        partitions.
+        """
         known = self._partitions.get(key)
         if known is not None and now_ms - known.received_ms <= KEPT_MS:
             return known.load
@@ -111,7 +113,7 @@ class LoadBook:
         return NO_LOAD if report is None else report.rest_each
 
     def is_settled(self, key: PartitionKey) -> bool:
-        """Return False if no leader has watched the partition for long enough to judge it."""
+        """Return False if no leader has measured the partition for long enough."""
         known = self._partitions.get(key)
         return known is None or known.is_settled
 

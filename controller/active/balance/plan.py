@@ -1,15 +1,7 @@
-"""Plan which partitions another broker should lead, and why: a pure function of brokers, partitions
-and measured rates.
-
-Goals in order: network in, network out, number of leaders. A goal acts when a broker is further
-from the mean than `trigger`, and then continues until all are within `aim`. The difference between
-the two keeps noise from moving partitions to and fro.
-Invariants: each move brings its goal strictly nearer and worsens no goal before it, so planning
-ends and never goes in circles. A partition moves once at most. Brokers that are not eligible
-neither give nor take. The same input gives the same moves, in the same order.
-Cost: O(moves x pairs looked at x partitions of the source); pairs are limited.
-Source: Cruise Control's goal optimizer, AutoMQ `AbstractNetworkUsageDistributionGoal` (thresholds
-of 10 %, nothing below a minimum rate).
+"""Plan which partitions should move to another broker, and why: a pure function of brokers,
+partitions and measured rates. Goals in order: network in, network out, number of leaders. A goal
+starts when a broker deviates from the mean by more than `trigger`, and ends when all are within
+`aim`. The gap keeps noise from moving partitions back and forth.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +14,11 @@ from penstock.base.ids import NodeId
 from penstock.controller.api.load_messages import BrokerLoad, Load, ProposedMove
 
 BROKERS_LOOKED_AT: Final = 8
-"""Number of the fullest brokers, and of the emptiest, to compare: at most 64 pairs for one move."""
+"""Number of most and least loaded brokers to compare: at most 64 pairs for one move."""
 GAIN_MIN: Final = 1e-4
-"""Minimum gain of a move, as a part of the mean.
+"""Minimum gain of a move, as a fraction of the mean.
 
-A smaller gain does not justify that clients have to find the new leader.
+A smaller gain is not worth the leader change for clients.
 """
 _ROUNDING: Final = 1e-9
 
@@ -41,9 +33,9 @@ class Goal(IntEnum):
 class Limits:
     """Limits of a plan.
 
-    `trigger` and `aim` are parts of the mean. A goal of bytes rests while all brokers together have
-    less than `bytes_min` in a second. The limit is not for single brokers, because the moves of
-    other goals would then switch a goal on and off, and planning would go in circles.
+    `trigger` and `aim` are fractions of the mean. A byte goal is inactive while all brokers
+    together have less than `bytes_min` per second. The limit is not per broker, because moves for
+    other goals would then switch a goal on and off, and planning would not terminate.
     """
 
     trigger: float = 0.25
@@ -53,7 +45,7 @@ class Limits:
 
 
 class BrokerSlot(NamedTuple):
-    """One broker. `note` says why it is not eligible; it is empty if it is."""
+    """One broker. `note` is the reason if it is not eligible, otherwise empty."""
 
     node_id: NodeId
     note: str = ""
@@ -89,7 +81,7 @@ def plan(
 
 
 def usage(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot]) -> list[BrokerLoad]:
-    """Return the sum of what each broker leads."""
+    """Return the total of the partitions led by each broker."""
     sums = {broker.node_id: [0, 0, 0, 0] for broker in brokers}
     for slot in partitions:
         total = sums.get(slot.leader)
@@ -110,7 +102,7 @@ class _Part(NamedTuple):
 
 
 class _Band:
-    """The range of values that one goal wants for every broker."""
+    """The target range of one goal, for every broker."""
 
     def __init__(self, goal: Goal, values: Sequence[int], limits: Limits) -> None:
         self.goal = goal
@@ -122,7 +114,7 @@ class _Band:
         self.is_active = mean > 0 and (goal is Goal.LEADERS or sum(values) >= limits.bytes_min)
 
     def is_left(self, values: Sequence[int]) -> bool:
-        """Return True if a broker is so far from the mean that the goal has to act."""
+        """Return True if a broker deviates so much from the mean that the goal starts."""
         if self.goal is Goal.LEADERS and max(values) - min(values) < 2:
             return False
         return any(
@@ -133,11 +125,11 @@ class _Band:
         return max(0.0, self.low - value, value - self.high)
 
     def gain(self, giving: Sequence[int], taking: Sequence[int], weights: Sequence[int]) -> float:
-        """Return by how much a move brings source and target nearer to the band; negative if it
-        takes them farther away.
+        """Return how much closer to the range a move brings source and target; negative if farther
+        away.
 
-        `giving` and `taking` are the values of source and target by goal. `weights` is what moves,
-        by goal.
+        `giving` and `taking` are the values of source and target by goal. `weights` are those of
+        the moved partition.
         """
         source, target, weight = giving[self.goal], taking[self.goal], weights[self.goal]
         return (
@@ -152,8 +144,11 @@ class _Band:
 
 
 class Planning:
-    """Make one plan. `steps` yields after each pair of brokers that it examined, so that others can
-    run meanwhile.
+    """A plan in progress. `steps` yields after each examined pair of brokers.
+
+    Each move strictly improves its goal and worsens no earlier goal, so planning terminates. A
+    partition moves at most once. Ineligible brokers are neither source nor target. The same input
+    results in the same moves, in the same order.
     """
 
     def __init__(
@@ -205,7 +200,7 @@ class Planning:
         return [values[goal] for values in self._values.values()]
 
     def _pairs(self, goal: Goal) -> Iterator[tuple[NodeId, NodeId]]:
-        """Yield pairs of source and target, the fullest and the emptiest first."""
+        """Yield pairs of source and target, the most and least loaded first."""
         order = sorted(self._values, key=lambda node_id: (-self._values[node_id][goal], node_id))
         for source in order[:BROKERS_LOOKED_AT]:
             for target in reversed(order[-BROKERS_LOOKED_AT:]):
@@ -224,9 +219,9 @@ class Planning:
         return True
 
     def _best_part(self, band: _Band, source: NodeId, target: NodeId) -> _Part | None:
-        """Return the partition whose move gains most for this goal and worsens no earlier goal.
+        """Return the partition whose move improves this goal most and worsens no earlier goal.
 
-        Among equal gains, the later goals decide, then the order of topic and partition.
+        Ties are broken by later goals, then by topic and partition.
         """
         giving, taking = self._values[source], self._values[target]
         earlier = [other for other in self._bands[: band.goal] if other.is_active]

@@ -1,12 +1,7 @@
-"""Find brokers that answer much slower than their peers.
+"""Detect brokers whose appends are much slower than those of other brokers. Pure.
 
-Invariants: a broker is excluded only after `SLOW_REPORTS` reports in a row, each `SLOW_RATIO` times
-the median of its peers and above `SLOW_MIN_MS`. It is taken back only after `WELL_REPORTS` reports
-in a row below lower limits, so that it does not swing. A report without a figure (because there
-were no appends) changes nothing. Never more than half of the living brokers are excluded: if most
-are slow, none counts as slow. Pure.
-Source: AutoMQ's slow-broker check has only absolute limits (10 s). A limit relative to the peers
-finds brokers that are 10 times slower on S3, where 100 ms are normal.
+The limit is relative, so that a broker that is 10 times slower is also found on S3, where 100 ms
+are normal.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,9 +36,13 @@ class SlowBrokers:
     def heard(
         self, node_id: NodeId, node_epoch: NodeEpoch, answers: Mapping[NodeId, float]
     ) -> None:
-        """Judge a broker by its newest report.
+        """Evaluate the newest report of a broker.
 
-        `answers` are the fresh figures of all brokers, including its own if it has one.
+        It is excluded after `SLOW_REPORTS` consecutive reports of `SLOW_RATIO` times the median of
+        the others and above `SLOW_MIN_MS`, and included again after `WELL_REPORTS` consecutive ones
+        below lower limits. Reports without appends change nothing.
+
+        `answers` are the valid latencies of all brokers, including its own if it has one.
         """
         watch = self._watched.get(node_id)
         if watch is None or watch.node_epoch != node_epoch:
@@ -73,9 +72,10 @@ class SlowBrokers:
             watch.well = 0
 
     def excluded(self, alive: Collection[NodeId]) -> dict[NodeId, str]:
-        """Return the brokers that get no work and are relieved of what they lead, with the reasons.
+        """Return the excluded brokers, which get no partitions and are relieved of theirs, with the
+        reasons.
 
-        They are at most half of `alive`, the first ones found.
+        At most half of `alive`, the first ones found.
         """
         found = ((node_id, reason) for node_id, reason in self._reasons.items() if node_id in alive)
         return dict(islice(found, len(alive) // 2))

@@ -1,7 +1,6 @@
-"""Make the planner's input from the metadata image and the brokers' reports.
+"""Create the planner's input from the metadata image and the brokers' reports. Pure; O(partitions).
 
-Invariant: a moving partition counts for the broker that it goes to and is not moved again. The view
-holds no reference to the image. Pure; O(partitions).
+A moving partition counts for its target and is not moved again.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,9 +19,7 @@ CAME_BACK = "came back a moment ago"
 
 
 class BalanceView(NamedTuple):
-    """The planner's input. `moving` is the number of partitions that are being moved for any
-    reason.
-    """
+    """The planner's input. `moving` is the number of partitions being moved for any reason."""
 
     brokers: list[BrokerSlot]
     partitions: list[PartitionSlot]
@@ -30,10 +27,10 @@ class BalanceView(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """What a view depends on besides image and reports.
+    """Inputs of a view besides image and reports.
 
-    `now_ms` is monotonic. `topics` are those whose partitions may move; if it is empty, all may.
-    `return_delay_ms`: for so long a broker that started again neither gives nor takes.
+    `now_ms` is monotonic. `topics` are those whose partitions may move; empty: all.
+    `return_delay_ms`: a restarted broker is neither source nor target for this long.
     """
 
     live: Collection[NodeId]
@@ -46,7 +43,7 @@ class Conditions(NamedTuple):
 
 
 def view(image: MetadataImage, book: LoadBook, conditions: Conditions) -> BalanceView:
-    # A broker that leaves in order is removed, but its WALs stay.
+    # A broker that leaves gracefully is removed, but its WALs stay.
     earlier = {wal.writer.node_id for wal in image.nodes.wals() if _is_over(image, wal.writer)}
     brokers = [
         BrokerSlot(node.node_id, _note(node, book, conditions, node.node_id in earlier))
@@ -96,7 +93,7 @@ def _note(node: NodeState, book: LoadBook, conditions: Conditions, is_back: bool
 
 
 def _is_cooling(record: PartitionMetadata, conditions: Conditions) -> bool:
-    """Return True if the partition moved a short time ago, for any reason.
+    """Return True if the partition moved recently, for any reason.
 
     The time is in its record, so a new controller has it as well.
     """

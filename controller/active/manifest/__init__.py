@@ -1,3 +1,3 @@
-"""Publish the public manifest from the active controller. `stream.format.manifest` defines its
-contents and bytes.
+"""Publication of the public manifest by the active controller. `stream.format.manifest` defines its
+contents and encoding.
 """

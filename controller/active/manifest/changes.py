@@ -1,10 +1,5 @@
-"""Collect what a run of records changes in the manifest, so that a publication examines only that.
-
-Invariant: the changes name everything that differs in the manifest before and after the records;
-they may name more. For a stream whose log was rewritten they also name the offsets, as one range:
-pages of entries outside of it are the same as before.
-Must not look at the image.
-Cost: about 1 us a record, in the writer's turn.
+"""Collect the manifest changes caused by records, so that a publication examines only these. Costs
+about 1 us per record, in the writer.
 """
 
 from collections.abc import Iterable
@@ -37,7 +32,9 @@ from penstock.controller.metadata.topics import PartitionKey
 
 @dataclass(slots=True)
 class ManifestChanges:
-    """The changes since the last publication.
+    """The changes since the last publication: everything that differs in the manifest, and possibly
+    more. For a stream whose log was rewritten, they contain the offsets as one range: pages outside
+    of it are unchanged.
 
     `everything` means that the contents of the last publication are unknown.
     """
@@ -47,7 +44,7 @@ class ManifestChanges:
     topic_ids: set[UUID] = field(default_factory=set[UUID])
     """Topics that were created or removed."""
     configured_topics: set[str] = field(default_factory=set[str])
-    """Names of topics whose configs changed."""
+    """Names of topics with changed configs."""
     partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
     rewritten: dict[StreamId, tuple[Offset, Offset]] = field(
@@ -55,7 +52,7 @@ class ManifestChanges:
     )
 
     def note(self, records: Iterable[Record]) -> bool:
-        """Note the records. Return True if any of them changes the manifest."""
+        """Add the changes of records. Return True if any of them changes the manifest."""
         noted = False
         for record in records:
             match record:
@@ -86,9 +83,9 @@ class ManifestChanges:
         return noted
 
     def _note_replaced(self, stream_id: StreamId, part: RangeEntry) -> None:
-        """Note one replacement.
+        """Add the changes of one replacement.
 
-        The replacements of one request hold exactly the offsets of what they replace, so only these
+        The replacements of one request cover exactly the offsets of their sources, so only these
         offsets change.
         """
         self.stream_ids.add(stream_id)

@@ -1,14 +1,7 @@
-"""Keep what the manifest says of each partition, and where that was written. The next version comes
-from the ledger and the image.
+"""Track the published state of each partition, and where it was written. The next version is
+computed from the ledger and the image.
 
-Invariants: pages and inline entries of a clean partition are those of the image at the last
-capture. A page that was written stays as it is until its offsets are rewritten, or its version is
-emptied. The work between two batches of the writer is bounded: `capture` takes at most about
-`entries_max` entries and is called again. What changed meanwhile is dirty again, so the last call
-alone decides the moment.
-Must not do I/O.
-Cost: 1 us an entry to capture, 1 us to encode; 10 us a partition.
-Source: Iceberg's manifest lists; log-structured merging of small pages.
+Costs 1 us per entry to capture, 1 us to encode, and 10 us per partition.
 """
 
 from array import array
@@ -45,7 +38,7 @@ from penstock.stream.format.manifest.model import (
 VERSIONS_MAX = 32
 """Maximum number of manifest objects that a root may refer to.
 
-With more of them, fewer bytes are rewritten for each change, but a new reader reads more objects.
+With more of them, each change rewrites fewer bytes, but a new reader reads more objects.
 """
 
 _ENTRIES_PER_PARTITION = 10
@@ -54,12 +47,12 @@ _ENTRIES_PER_PARTITION = 10
 _ENTRIES_NEVER = Entries.empty(0)
 _NOWHERE = SectionRef(0, 0, 0, 0, 0)
 _KINDS = frozenset({"data", "txn"})
-"""Kinds of streams that the manifest describes. Only brokers read meta streams."""
+"""Kinds of streams in the manifest. Only brokers read meta streams."""
 
 
 @dataclass(slots=True)
 class _Page:
-    """A run of entries with a section of its own. `entries` is set until they are written."""
+    """A run of entries in its own section. `entries` is set until they are written."""
 
     ref: PageRef
     entries: Entries | None
@@ -106,7 +99,9 @@ class _Stream:
         )
 
     def drop_pages_of(self, versions: AbstractSet[int]) -> bool:
-        """Drop the pages stored in these versions, to be captured again. Return whether any was."""
+        """Drop the pages stored in these versions, so that they are captured again. Return whether
+        any were dropped.
+        """
         kept = [page for page in self.pages if page.ref.section.version not in versions]
         if len(kept) == len(self.pages):
             return False
@@ -114,7 +109,7 @@ class _Stream:
         return True
 
     def drop_pages_between(self, low: int, high: int) -> None:
-        """Drop the pages that overlap [low, high), to be captured again."""
+        """Drop the pages that overlap [low, high), so that they are captured again."""
         self.pages = [
             page
             for page in self.pages
@@ -139,7 +134,7 @@ class _Partition:
         )
 
     def drop_pages_of(self, versions: AbstractSet[int]) -> bool:
-        """Drop the pages of both streams as `_Stream.drop_pages_of` does."""
+        """Drop the pages of both streams like `_Stream.drop_pages_of`."""
         dropped = [stream.drop_pages_of(versions) for stream in self.streams]
         return any(dropped)
 
@@ -156,13 +151,13 @@ class _Topic:
     configs: dict[str, str]
     shards: list[_Shard] = field(default_factory=list[_Shard])
     entry: TopicEntry | None = None
-    """The topic's entry in the root, or None if it has to be made again."""
+    """The topic's entry in the root, or None if it must be created again."""
 
     def of(self, number: int) -> _Partition:
         return self.shards[number // PARTITIONS_PER_SHARD].partitions[number % PARTITIONS_PER_SHARD]
 
     def make_room(self, count: int) -> None:
-        """Add partitions at the end until there are `count`. Partitions are never removed."""
+        """Append partitions until there are `count`. Partitions are never removed."""
         have = (
             PARTITIONS_PER_SHARD * (len(self.shards) - 1) + len(self.shards[-1].partitions)
             if self.shards
@@ -175,7 +170,13 @@ class _Topic:
 
 
 class Ledger:
-    """Hold the ledger of one active controller. The first capture takes everything."""
+    """The ledger of one active controller. The first capture takes everything.
+
+    Pages and inline entries of a clean partition equal those of the image at the last capture. A
+    written page is kept until its offsets are rewritten, or its version is emptied. Each `capture`
+    takes at most about `entries_max` entries, to limit the time between two batches of the writer;
+    what changes meanwhile is dirty again, so the last call alone determines the captured moment.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[UUID, _Topic] = {}
@@ -184,12 +185,12 @@ class Ledger:
         self._to_write: list[tuple[UUID, int]] = []
         self._pages_to_write: list[_Page] = []
         self.changed = False
-        """True if something differs from the last root."""
+        """True if anything differs from the last root."""
 
     def absorb(self, changes: ManifestChanges, image: MetadataImage, version: int) -> None:
-        """Mark what changed. Call it between two batches, like `capture`.
+        """Mark changes as dirty. Call it between two batches, like `capture`.
 
-        `image` contains these changes. `version` is the one that is being written.
+        `image` contains these changes. `version` is the one being written.
         """
         self.changed |= changes.wals
         if changes.everything:
@@ -215,9 +216,9 @@ class Ledger:
             self._empty_versions(version)
 
     def capture(self, image: MetadataImage, entries_max: int) -> bool:
-        """Take dirty partitions from the image, with about `entries_max` entries of it.
+        """Capture dirty partitions of the image, with about `entries_max` entries.
 
-        Return True if all are taken: the manifest then shows this moment.
+        Return True if all are captured: the manifest then shows this moment.
         """
         taken = 0
         while self._dirty:
@@ -239,7 +240,7 @@ class Ledger:
         return True
 
     def write(self, draft: Draft) -> Iterator[None]:
-        """Put what was captured into the draft. Yield after each section, which takes at most some
+        """Add the captured data to the draft. Yield after each section, which takes at most a few
         milliseconds.
         """
         pages, self._pages_to_write = self._pages_to_write, []
@@ -264,7 +265,7 @@ class Ledger:
         )
 
     def versions(self) -> "Counter[int]":
-        """Return the number of bytes that a root refers to, by the version whose object holds
+        """Return the number of bytes that a root refers to, by the version whose object contains
         them.
         """
         found: Counter[int] = Counter()
@@ -281,7 +282,7 @@ class Ledger:
         del found[_NOWHERE.version]
         return found
 
-    # --- marking ----------------------------------------------------------------------------------
+    # --- dirty marks ------------------------------------------------------------------------------
 
     def _add_topic(self, topic_id: UUID, image: MetadataImage) -> None:
         state = _described(image, topic_id)
@@ -334,7 +335,8 @@ class Ledger:
         )
 
     def _empty_versions(self, version: int) -> None:
-        """Mark as dirty what the smallest versions hold, so that the root refers to fewer of them.
+        """Mark the contents of the smallest versions as dirty, so that the root refers to fewer
+        versions.
 
         This rewrites 1 / VERSIONS_MAX of all bytes on average.
         """
@@ -374,7 +376,7 @@ class Ledger:
         image: MetadataImage,
         entries_max: int,
     ) -> tuple[int, bool]:
-        """Return the number of entries taken, and whether that is all."""
+        """Return the number of captured entries, and whether the capture is complete."""
         taken = 0
         for captured, stream_id in (
             (partition.data, state.data_stream_id),
@@ -396,7 +398,7 @@ class Ledger:
     ) -> tuple[int, bool]:
         """Capture one stream, with the same result as `_capture_partition`.
 
-        Pages that are still right are kept; the entries outside of them are taken.
+        Valid pages are kept; the entries outside of them are captured.
         """
         entries = stream.entries
         kept = [page for page in captured.pages if page.ref.end_offset > stream.start_offset]
@@ -462,7 +464,7 @@ class Ledger:
 
 
 def _described(image: MetadataImage, topic_id: UUID) -> TopicState | FrozenTopic | None:
-    """Return the topic or the topic of a snapshot. Deleted topics are not in the manifest."""
+    """Return the topic or snapshot topic. Deleted topics are not in the manifest."""
     topic = image.topics.by_id(topic_id)
     if topic is not None:
         return topic

@@ -1,17 +1,5 @@
-"""Publish the public manifest to the store: one object a version, at most one a second, only when
-something changed.
-
-Invariants: version = newest in the store + 1, written with put_if_absent, so versions are a chain.
-A publisher that meets a version of a higher controller epoch stops, so a deposed leader cannot go
-back in time. A version shows one moment, between two batches of the writer, when all that the image
-holds is committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until the
-outcome is known. A new leader writes everything again: it refers to nothing that another one wrote.
-Old versions are deleted when no root younger than the grace refers to them. A change that a version
-has shown for less than the readers' grace counts as not shown yet (`protected_from`), and brokers
-delete only what the manifest has shown (`shown_offset`). So a slot or an object that a root names
-exists for that long after the root was the newest.
-Must not hold the event loop: the image is captured, encoded and compressed in steps of some 10 ms.
-Source: docs/design/manifest.md.
+"""Publish the public manifest to the store: one object per version, at most one per second, only
+after changes. See docs/design/manifest.md.
 """
 
 import asyncio
@@ -42,16 +30,16 @@ from penstock.stream.format.manifest.model import LiveWal, ManifestRoot
 _log = structlog.get_logger(__name__)
 
 CAPTURE_ENTRIES_MAX = 3_000
-"""Entries taken between two batches of the writer, in 3 to 5 ms. A partition counts as ten."""
+"""Entries captured between two batches, in 3 to 5 ms. A partition counts as ten."""
 
 LOOKS_PER_DOUBLING = 16
-"""After so many looks at the image, twice as much is taken in each. Otherwise changes that come
-faster than they are captured would delay the version forever.
+"""After this many captures, the size of each is doubled. Otherwise changes that arrive faster than
+they are captured would delay the version forever.
 """
 
 
 class Superseded(Exception):
-    """A controller of a higher epoch publishes, so this controller no longer leads."""
+    """A controller with a higher epoch publishes, so this controller no longer leads."""
 
     def __init__(self, own_epoch: int, found_epoch: int) -> None:
         super().__init__(
@@ -72,16 +60,23 @@ class _Moment:
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """The first unpublished change, which is at or behind `offset`. `since` is a time of the
-    monotonic clock.
-    """
+    """The first unpublished change, which is at or after `offset`. `since` is a monotonic time."""
 
     offset: MetadataOffset
     since: float
 
 
 class ManifestPublisher:
-    """The publishing task of one active controller. Create it before its runtime starts."""
+    """The publishing task of one active controller. Create it before its runtime starts.
+
+    Versions are a chain: version = newest in the store + 1, written with put_if_absent. A publisher
+    that finds a version of a higher controller epoch stops. A version shows one moment, between two
+    batches of the writer. A PUT with unknown outcome is repeated with the same bytes and key. A new
+    leader writes everything again. A change that has been visible for less than the read grace
+    counts as not visible (`protected_from`), and brokers delete only what the manifest shows as
+    deleted (`shown_offset`), so a listed slot or object exists for that long after the root was the
+    newest. The image is captured, encoded and compressed in steps of some 10 ms.
+    """
 
     def __init__(
         self,
@@ -102,7 +97,7 @@ class ManifestPublisher:
         self._wake = asyncio.Event()
         self._wake.set()
         self._newest = -1
-        """Newest known version in the store, or -1 if it is not known."""
+        """Newest known version in the store, or -1 if unknown."""
         self._draft: Draft | None = None
         self._unsent: list[bytes] | None = None
         self._stored: set[int] = set()
@@ -116,8 +111,8 @@ class ManifestPublisher:
         runtime.observe(self._note)
 
     async def run(self) -> None:
-        """Run until cancelled, until the runtime is over, or until another controller has taken
-        over.
+        """Run until cancelled, until the runtime ends, or until another controller has
+        taken over.
         """
         interval_s = self._config.manifest_interval_ms / 1_000
         while True:
@@ -137,8 +132,8 @@ class ManifestPublisher:
     async def protected_from(self) -> MetadataOffset | None:
         """Return the offset from which the janitor must keep destroyed objects.
 
-        What was destroyed at this offset or later may still be named by the newest version of less
-        than a grace ago.
+        Objects destroyed at this offset or later may be listed in a version that was the newest
+        less than a grace ago.
         """
         due_at = self._now() - self._config.read_grace_ms / 1_000
         while self._shown and self._shown[0][0] <= due_at:
@@ -162,7 +157,7 @@ class ManifestPublisher:
     async def publish(self) -> bool:
         """Publish one version now if anything changed. Return whether one was written.
 
-        Raises Superseded, ObjectStoreError, and what `Runtime.with_committed_image` raises.
+        Raises Superseded, ObjectStoreError, and the exceptions of `Runtime.with_committed_image`.
         """
         self._wake.clear()
         if self._newest < 0:
@@ -182,7 +177,7 @@ class ManifestPublisher:
             self._wake.set()
 
     async def _until_due(self) -> None:
-        """Wait until something changed, or old versions may have to be deleted."""
+        """Wait until something changed, or old versions may be deleted."""
         try:
             async with asyncio.timeout(
                 self._config.manifest_grace_ms / 1_000 if self._retired else None
@@ -191,10 +186,10 @@ class ManifestPublisher:
         except TimeoutError:
             return
 
-    # --- drawing up -------------------------------------------------------------------------------
+    # --- capture and encoding ---------------------------------------------------------------------
 
     async def _draw_up(self) -> bool:
-        """Capture what changed and encode it, step by step. Return False if nothing changed."""
+        """Capture and encode changes in steps. Return False if nothing changed."""
         draft = self._draft = self._draft or Draft(self._newest + 1)
         looks_count = 0
         while True:
@@ -246,9 +241,9 @@ class ManifestPublisher:
     # --- the store --------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        """Write the version that was drawn up.
+        """Write the captured version.
 
-        If another controller wrote one in its place, everything is drawn up again behind that one.
+        If another controller wrote one in its place, everything is captured again after that one.
         """
         assert self._unsent is not None, "nothing is drawn up"
         assert self._draft is not None, "nothing is drawn up"
@@ -267,7 +262,7 @@ class ManifestPublisher:
             self._shown.append((self._now(), self._behind.offset))
         self._behind = self._drawn_behind
         if self._behind is not None:
-            # Changes made while this version could not be written were noted before.
+            # Changes made while this version could not be written were recorded before.
             self._wake.set()
         self._stored.add(version)
         for old in self._stored - self._ledger.versions().keys() - {version}:
@@ -275,7 +270,8 @@ class ManifestPublisher:
         _log.debug("manifest_published", version=version, bytes=size_bytes)
 
     async def _holds(self, key: str, footer: bytes) -> bool:
-        """Return True if the object holds our own bytes, because an earlier try had succeeded.
+        """Return True if the object contains our own bytes, because an earlier attempt had
+        succeeded.
 
         Equal footers mean equal objects.
         """
@@ -286,7 +282,7 @@ class ManifestPublisher:
         return tail.data == footer
 
     async def _adopt(self) -> None:
-        """Find out what is in the store and start again behind it. Raises Superseded."""
+        """Find the newest version in the store and start again after it. Raises Superseded."""
         self._draft = self._unsent = None
         self._changes = ManifestChanges(everything=True)
         self._wake.set()
