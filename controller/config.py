@@ -1,9 +1,4 @@
-"""Settings of one controller process: every limit has a unit, a default and a note of what it
-costs.
-
-Invariant: a config that was built is valid; wrong values are refused at start, by name, with what
-is allowed.
-"""
+"""Settings of one controller process, validated at construction."""
 
 import re
 from pathlib import Path
@@ -25,26 +20,28 @@ _ADDRESS = re.compile(r"\S+:\d{1,5}\Z")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 SESSION_GRACE_MS_MIN = 100
-"""Followers send a heartbeat every half grace; less would be mostly heartbeats."""
+"""Followers send a heartbeat every half grace period; a shorter one would cause mostly
+heartbeats.
+"""
 
 
 MANIFEST_GRACE_MS_MIN = 120_000
-"""Readers ask for the version behind the one they know for a minute: it must not have come and gone
-meanwhile.
+"""Readers request the version after the one they know for a minute: it must not have appeared and
+disappeared meanwhile.
 """
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A controller: alone, one of three or five that begin a cluster, or one that joins."""
+    """A controller: alone, one of three or five that form a new cluster, or one that joins."""
 
     data_dir: Annotated[Path, Setting("metadata.log.dir", Kind.PATH)]
-    """The journal lives here. Small, must survive restarts; when all controllers lose theirs,
-    `penstock controller recover` helps.
+    """Directory of the journal. Small, must survive restarts; if all controllers lose it, use
+    `penstock controller recover`.
     """
 
     cluster_id: Annotated[str, Setting("cluster.id", Kind.TEXT)] = ""
-    """Empty: generated at the first start and kept in `data_dir`. Set it to begin with an empty
-    `data_dir` in a cluster that exists.
+    """Empty: generated at the first start and stored in `data_dir`. Set it to start with an empty
+    `data_dir` in an existing cluster.
     """
 
     controller_id: Annotated[
@@ -53,34 +50,34 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Number of this controller in the quorum. {ordinal}: the last number of the host name."""
 
     peers: Annotated[tuple[str, ...], Setting("controller.quorum.voters", Kind.LIST)] = ()
-    """The controllers with which a new cluster begins, this one too, as id@host:port; empty: it is
-    alone. They need one `cluster_id`.
+    """The controllers that form a new cluster, including this one, as id@host:port; empty: it is
+    alone. They need the same `cluster_id`.
 
-    From then on the quorum itself knows who is in it, and where.
+    Afterwards, the members and their addresses are stored in the quorum itself.
     """
 
     join: Annotated[tuple[str, ...], Setting("controller.quorum.join.servers", Kind.LIST)] = ()
-    """host:port of controllers of a cluster that exists: with an empty `data_dir` this one becomes
-    a learner of their quorum. It votes when `penstock quorum add` says so.
+    """host:port of controllers of an existing cluster: with an empty `data_dir`, this one becomes a
+    learner of their quorum. `penstock quorum add` makes it a voter.
     """
 
     join_timeout_ms: Annotated[
         int, Setting("controller.quorum.join.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 60_000
-    """How long a new controller looks for a quorum to join. After that its start fails."""
+    """How long a new controller looks for a quorum to join before its start fails."""
 
     listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = (
         "CONTROLLER://127.0.0.1:0",
     )
-    """The address to bind, as host:port; 0.0.0.0 in containers. Port 0: any free one, which only
-    tests want. Another address than loopback needs TLS between nodes, or `allow.insecure`.
+    """The address to bind, as host:port; 0.0.0.0 in containers. Port 0: any free port, for tests.
+    An address other than loopback requires TLS between nodes, or `allow.insecure`.
     """
 
     advertised_listeners: Annotated[
         tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)
     ] = ()
-    """The host:port that brokers and other controllers are told; empty: as in the voters, else as
-    bound. {pod} and {ordinal} stand for the host name and its last number.
+    """The host:port for brokers and other controllers; empty: as in the voters, otherwise as bound.
+    {pod} and {ordinal} stand for the host name and its last number.
     """
 
     broker_names: Annotated[tuple[str, ...], Setting("controller.ssl.broker.names", Kind.LIST)] = (
@@ -88,98 +85,99 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         "penstock-broker-{id}",
     )
     """Names in the certificates of brokers: the common name, or a DNS name or URI among the subject
-    alternative names. {id} stands for a node.id; such a broker may use no other. Used with TLS
-    (`controller.ssl.certificate.location`).
+    alternative names. {id} stands for a node.id, which is then the only one that the broker may
+    use. Used with TLS (`controller.ssl.certificate.location`).
     """
 
     controller_names: Annotated[
         tuple[str, ...], Setting("controller.ssl.controller.names", Kind.LIST)
     ] = ("penstock-controller", "penstock-controller-{id}")
-    """Names in the certificates of controllers, likewise."""
+    """Names in the certificates of controllers, in the same form."""
 
     admin_names: Annotated[tuple[str, ...], Setting("controller.ssl.admin.names", Kind.LIST)] = (
         "penstock-admin",
     )
-    """Names in the certificates of operators' commands, such as `penstock topics`."""
+    """Names in the certificates of operator commands, such as `penstock topics`."""
 
     authorizer: Annotated[str, Setting("authorizer.class.name", Kind.TEXT)] = ""
-    """Who decides what brokers may request for their clients: StandardAuthorizer, by ACLs, as for
-    brokers. Empty: brokers alone decide. The same for all brokers and controllers of a cluster.
+    """The authorizer of requests that brokers forward for their clients: StandardAuthorizer, which
+    uses ACLs, as for brokers. Empty: brokers alone decide. The same for all brokers and controllers
+    of a cluster.
     """
 
     super_users: Annotated[str, Setting("super.users", Kind.TEXT)] = ""
     """Principals for which brokers may request everything, as User:name, separated by semicolons.
-    Those of the brokers, or fewer: the key of a broker is worth what these may do.
+    The same as for brokers, or fewer: a stolen broker key grants the rights of these principals.
     """
 
     allow_everyone_if_no_acl_found: Annotated[
         bool, Setting("allow.everyone.if.no.acl.found", Kind.BOOL)
     ] = False
-    """Whether everyone may do everything with a resource that has no ACL, as for brokers."""
+    """Whether everyone has all rights on a resource without ACLs, as for brokers."""
 
     default_partitions: Annotated[int, Setting("num.partitions", Kind.INT, 1, 10_000)] = 1
-    """Partitions of a topic whose creator names no number."""
+    """Partitions of topics that are created without a partition count."""
 
     default_replication_factor: Annotated[
         int, Setting("default.replication.factor", Kind.INT, -1, 100)
     ] = -1
-    """Leader candidates likewise; -1: three, or as many as there are brokers. More of them only say
-    who leads next.
+    """Leader candidates of topics that are created without a replication factor; -1: three, or as
+    many as there are brokers. Additional candidates only determine the next leader.
     """
 
     raft_heartbeat_ms: Annotated[
         int, Setting("controller.quorum.heartbeat.interval.ms", Kind.DURATION, 1, 60_000)
     ] = 100
-    """How often the leader tells the other controllers that it lives."""
+    """Interval of the leader's heartbeats to the other controllers."""
 
     election_timeout_ms: Annotated[
         int, Setting("controller.quorum.election.timeout.ms", Kind.DURATION, 1, 600_000)
     ] = 1_000
-    """Silence of the leader after which another is elected, in one to two times this. Lower takes
-    pauses of a busy machine for deaths.
+    """Silence of the leader after which another is elected, in one to two times this. A lower value
+    mistakes pauses of a busy machine for failures.
     """
 
     session_timeout_ms: Annotated[
         int, Setting("broker.session.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 6_000
-    """A silent broker is fenced after this. Lower finds hung brokers sooner and fences slow ones by
-    mistake.
+    """A silent broker is fenced after this time. A lower value detects hung brokers sooner, but may
+    fence slow ones.
     """
 
     session_grace_ms: Annotated[
         int, Setting("broker.session.grace.ms", Kind.DURATION, 1, 3_600_000)
     ] = 300
-    """A broker whose stream broke, and who did not open another, is fenced after this: so soon is a
-    killed process found. Brokers send a heartbeat in half of it.
+    """A broker whose stream broke, and that did not open another, is fenced after this time, which
+    determines how fast a killed process is detected. Brokers send a heartbeat every half of it.
     """
 
     heartbeat_interval_ms: Annotated[
         int, Setting("broker.heartbeat.interval.ms", Kind.DURATION, 1, 600_000)
     ] = 500
-    """How often brokers tell that they live; at most a third of the session timeout."""
+    """Interval of broker heartbeats; at most a third of the session timeout."""
 
     tick_interval_ms: int = 100
-    """How often sessions are looked at, besides when the next one ends."""
+    """How often sessions are checked, besides when the next one ends."""
 
     move_timeout_ms: Annotated[
         int, Setting("reassignment.move.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 10_000
-    """A broker that does not give up a partition within this is fenced, and its WAL recovered.
+    """A broker that does not release a partition within this time is fenced, and its WAL recovered.
     Longer than its slowest upload.
     """
 
     lag_limit_ms: int = 1_000
-    """A tick that comes this much late proves that we, not the brokers, were slow: every session
-    starts afresh.
+    """A tick that is late by this much proves that the controller, not the brokers, was slow: every
+    session starts again.
     """
 
     maintenance_interval_ms: int = 1_000
-    """How often due recoveries, elections and expiry are looked for; changes of nodes trigger them
-    at once.
+    """Interval of the checks for due recoveries, elections and expiry; node changes trigger them
+    immediately.
     """
 
     queue_count_max: int = 4_096
-    """Requests that wait for the writer; more are refused with CONTROLLER_BUSY."""
+    """Requests that wait for the writer; further ones are rejected with CONTROLLER_BUSY."""
 
     queue_bytes_max: int = 64 << 20
     batch_count_max: int = 512
@@ -188,28 +186,28 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     request_timeout_ms: Annotated[
         int, Setting("request.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 30_000
-    """Longest wait of a request whose caller named no deadline."""
+    """Longest wait of a request without a deadline."""
 
     request_bytes_max: int = 4 << 20
     reply_cache_count_max: int = 4_096
-    """Answers kept for repetition after a lost reply."""
+    """Replies kept for retries after a lost reply."""
 
     batch_bytes_max: int = 32 << 10
-    """Records in one message to a follower, which applies them in one turn of its event loop (up to
-    8 ms; 23 ms for 128 KiB). A proposal with so many takes no further request.
+    """Records in one message to a follower, which applies them without yielding to its event loop
+    (up to 8 ms; 23 ms for 128 KiB). A proposal of this size takes no further request.
     """
 
     transaction_bytes_max: int = 4 << 20
-    """Records of one request, which are committed together or not at all; what would make more is
-    refused. 10,000 partitions are 1.2 MB.
+    """Records of one request, which are committed together or not at all; larger requests are
+    rejected. 10,000 partitions are 1.2 MB.
     """
 
     followers_count_max: int = 1_000
     snapshot_records: Annotated[
         int, Setting("metadata.log.max.records.between.snapshots", Kind.INT, 1, 10_000_000)
     ] = 50_000
-    """Records between two snapshots; bounds the journal, the memory of its tail and the time of a
-    start (about 1 s per 200,000).
+    """Records between two snapshots; limits the journal, the memory of its tail and the start time
+    (about 1 s per 200,000).
     """
 
     snapshot_bytes: Annotated[
@@ -220,62 +218,60 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     snapshots_kept: Annotated[
         int, Setting("metadata.snapshots.retained.count", Kind.INT, 2, 1_000)
     ] = 3
-    """Snapshots that stay in the store; at least two, so that a damaged one can be passed over."""
+    """Snapshots kept in the store; at least two, so that a damaged one can be skipped."""
 
     backup_interval_ms: Annotated[
         int, Setting("metadata.backup.interval.ms", Kind.DURATION, 1, 3_600_000)
     ] = 1_000
-    """Committed metadata are copied to the store at most this often (one PUT), and at once for what
-    has to be there before an answer. What is not copied yet is lost with *all* controllers' disks,
-    except what acknowledged records need. Deletions wait for it.
+    """Committed metadata are copied to the store at most this often (one PUT), and immediately if a
+    response depends on it. Metadata that are not copied yet are lost with *all* controllers' disks,
+    except those that acknowledged records need. Deletions wait for the copy.
     """
 
     backup_bytes_max: int = 4 << 20
     """Records in one object of the backup."""
 
     backup_objects: int = 1_000
-    """Objects of the backup after which a snapshot is due: bounds the reads of a recovery and of a
+    """Objects of the backup after which a snapshot is due: limits the reads of a recovery and of a
     LIST.
     """
 
     read_grace_ms: Annotated[
         int, Setting("object.delete.grace.ms", Kind.DURATION, 1, 86_400_000)
     ] = 60_000
-    """Bytes of an object that nothing refers to are deleted after this, so that reads under way can
-    end.
-    """
+    """Unreferenced objects are deleted after this time, so that reads in progress can end."""
 
     late_put_grace_ms: Annotated[
         int, Setting("object.prepared.grace.ms", Kind.DURATION, 1, 7 * 86_400_000)
     ] = 60 * 60_000
-    """What was prepared and never committed is deleted so long after its deadline: the PUT of a
-    writer that was stopped may land late.
+    """Objects that were prepared and never committed are deleted this long after their deadline:
+    the PUT of a paused writer may arrive late.
     """
 
     fence_kept_ms: Annotated[
         int, Setting("wal.fence.retention.ms", Kind.DURATION, 86_400_000, 3_650 * 86_400_000)
     ] = 7 * 86_400_000
-    """How long the fence of a broker start that is over stays in the store, by the store's clock
-    and this controller's. Much longer than a session and than wall clocks are wrong by.
+    """How long the fence of an ended broker incarnation stays in the store, by the clocks of the
+    store and this controller. Much longer than a session and than wall clock errors.
     """
 
     delete_grace_ms: Annotated[
         int, Setting("delete.grace.ms", Kind.DURATION, 0, 366 * 86_400_000)
     ] = 3_600_000
-    """How long deleted topics, and records that DeleteRecords deleted, can come back (`penstock
-    topics undelete`), and keep their objects; 0: they are gone at once. A topic may have its own
-    `penstock.delete.grace.ms`.
+    """How long deleted topics, and records deleted by DeleteRecords, can be restored (`penstock
+    topics undelete`), and keep their objects; 0: they are removed immediately. A topic may have its
+    own `penstock.delete.grace.ms`.
     """
 
     deleted_partitions_max: Annotated[
         int, Setting("deleted.partitions.max", Kind.INT, 0, 1_000_000)
     ] = 10_000
-    """Partitions that deleted topics may have together; beyond, the oldest of these topics are gone
-    at once.
+    """Maximum partitions of all deleted topics; beyond, the oldest of these topics are removed
+    immediately.
     """
 
     partitions_max: Annotated[int, Setting("max.partitions", Kind.INT, 1, 10_000_000)] = 200_000
-    """Partitions that topics and snapshots may have together (KIP-578); beyond, CreateTopics,
+    """Maximum partitions of all topics and snapshots (KIP-578); beyond, CreateTopics,
     CreatePartitions and automatic creation get POLICY_VIOLATION. Internal topics count, but are
     always created.
     """
@@ -283,8 +279,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     quota_window_num: Annotated[int, Setting("controller.quota.window.num", Kind.INT, 1, 1_000)] = (
         11
     )
-    """Samples of the quota of partitions that are created or deleted: a client that did not use its
-    quota may use that of all samples at once.
+    """Samples of the partition mutation quota: a client that did not use its quota may use that of
+    all samples at once.
     """
 
     quota_window_size_seconds: Annotated[
@@ -293,59 +289,59 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Seconds of one sample of that quota."""
 
     auto_balance: Annotated[bool, Setting("auto.balance.enable", Kind.BOOL)] = False
-    """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer
-    much slower than their peers.
+    """Move partitions automatically so that brokers have equal loads, and relieve brokers that are
+    much slower than the others.
     """
 
     balance_interval_ms: Annotated[
         int, Setting("auto.balance.interval.ms", Kind.DURATION, 1, 3_600_000)
     ] = 5_000
-    """How often auto-balancing looks; a new broker has its first partitions after about two of
+    """Interval of automatic balancing; a new broker gets its first partitions after about two of
     these.
     """
 
     balance_cooldown_ms: Annotated[
         int, Setting("auto.balance.cooldown.ms", Kind.DURATION, 1, 86_400_000)
     ] = 60_000
-    """A partition that moved is not moved again by auto-balancing for so long."""
+    """A partition that has moved is not moved again by automatic balancing for this long."""
 
     balance_return_delay_ms: Annotated[
         int, Setting("auto.balance.return.delay.ms", Kind.DURATION, 0, 86_400_000)
     ] = 30_000
-    """Auto-balancing gives a broker that started again nothing for so long: clients may still have
+    """Automatic balancing moves nothing to a restarted broker for this long: clients may still have
     its old address. New brokers do not wait.
     """
 
     balance_bytes_min: Annotated[
         int, Setting("auto.balance.min.bytes.per.second", Kind.BYTES, 1)
     ] = 256 << 10
-    """Bytes in a second that all brokers together must have before bytes are balanced: idle
-    clusters are left alone.
+    """Total bytes per second of all brokers at which bytes are balanced: idle clusters are left
+    alone.
     """
 
     janitor_interval_ms: Annotated[
         int, Setting("object.delete.interval.ms", Kind.DURATION, 1, 3_600_000)
     ] = 5_000
-    """How often objects are looked for that nothing refers to any more."""
+    """Interval of the search for unreferenced objects."""
 
     manifest_interval_ms: Annotated[
         int, Setting("manifest.interval.ms", Kind.DURATION, 0, 3_600_000)
     ] = 1_000
-    """The public manifest is published at most this often, when something changed: one PUT each, 13
-    USD a month on S3. 0: never.
+    """Minimum interval between two versions of the public manifest, which is published after
+    changes: one PUT each, 13 USD a month on S3. 0: never.
     """
 
     manifest_grace_ms: Annotated[
         int, Setting("manifest.grace.ms", Kind.DURATION, MANIFEST_GRACE_MS_MIN, 86_400_000)
     ] = 10 * 60_000
-    """Old versions of the manifest stay this long for readers that have not seen a newer one. A few
-    hundred small objects.
+    """Old versions of the manifest are kept this long for readers that have not seen a newer one. A
+    few hundred small objects.
     """
 
     stop_timeout_ms: Annotated[int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)] = (
         5_000
     )
-    """Longest graceful stop."""
+    """Maximum duration of a graceful stop."""
 
     def __post_init__(self) -> None:
         try:
@@ -380,7 +376,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def voters(self) -> dict[int, str]:
-        """Address of each controller by its id; empty for one that is alone."""
+        """Address of each controller by its id; empty for a single controller."""
         found: dict[int, str] = {}
         for peer in self.peers:
             number, _, address = peer.partition("@")
@@ -396,12 +392,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def mutation_window_ms(self) -> int:
-        """The whole window of the quota of partitions that are created or deleted."""
+        """The whole window of the partition mutation quota."""
         return self.quota_window_num * self.quota_window_size_seconds * 1_000
 
     @property
     def name_rules(self) -> NameRules:
-        """The names that give callers their roles."""
+        """The certificate names of each caller role."""
         return NameRules(self.broker_names, self.controller_names, self.admin_names)
 
     @property
@@ -411,12 +407,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def host(self) -> str:
-        """Where to listen."""
+        """Host to bind."""
         return self._listener.host
 
     @property
     def port(self) -> int:
-        """Likewise; 0 is any free one, and `ControllerServer.port` tells which."""
+        """Port to bind; 0 is any free one, returned by `ControllerServer.port`."""
         return self._listener.port
 
     @property
@@ -510,4 +506,4 @@ _POSITIVE = (
     "backup_bytes_max",
     "backup_objects",
 )
-"""Limits that are no settings; those have theirs in their annotations."""
+"""Limits that are not settings; those of settings are in their annotations."""

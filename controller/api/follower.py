@@ -1,14 +1,5 @@
-"""Keep a local copy of the metadata: follow the controller's stream of committed records, which is
-also the broker's session.
-
-Invariants: The image holds committed records only, each once and in order. Subscribers are called
-after every batch with what it changed, and the image does not change while they run. `can_write`
-returns False before the controller can have given our partitions to others (`controller.api.lease`
-has the argument). The image never goes back: a snapshot that ends before the applied offset is
-refused. The history that `penstock controller recover` begins has far larger offsets. A subscriber
-that raises stops the follower; `failed` then holds the exception, and the process should stop.
-
-Must not decide what a change means. Source: KRaft `MetadataLoader`, `BrokerLifecycleManager`.
+"""Keep a local copy of the metadata by following the controller's stream of committed records,
+which is also the broker's session.
 """
 
 import asyncio
@@ -52,13 +43,14 @@ SILENCE_S = 2.0
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 250
-"""The backoff is short because the session's grace is 0.5 s."""
+"""Short, because the session grace is 0.5 s."""
 
 ALARM_INTERVAL_S = 60.0
-"""Shortest time between two reports of a controller whose metadata went back."""
+"""Minimum interval between two reports of a controller whose metadata went back."""
 
 STOPPING_DETAIL = "stopping"
-"""Detail of the error with which a stopping controller ends its streams, after it stopped fencing.
+"""Detail of the error with which a stopping controller ends its streams, after it has stopped
+fencing.
 """
 
 Subscriber = Callable[[MetadataDelta, MetadataImage], None]
@@ -68,20 +60,20 @@ REPLACED_TEXT = "was replaced by a newer start"
 """Part of the detail for an incarnation whose node has registered again."""
 
 REFUSED_TEXT = "refused"
-"""Part of gRPC's detail when the address refuses connections. gRPC has no status code for that."""
+"""Part of gRPC's detail when the address refuses connections, for which gRPC has no status code."""
 
 
 class _StreamEnd(Enum):
     """Why a stream of a controller ended."""
 
     BROKEN = 0
-    """The connection broke or fell silent: the controller may fence after the grace."""
+    """The connection broke or fell silent: the controller may fence after the grace period."""
     FENCED = 1
     """The controller fenced or replaced this incarnation."""
     NOT_LEADING = 2
     """The controller does not lead, so it does not fence. The detail is the leader's address."""
     STOPPING = 3
-    """The controller stops and has stopped fencing."""
+    """The controller is stopping and has stopped fencing."""
     REFUSED = 4
     """The address refuses connections: the process is most likely gone."""
 
@@ -95,11 +87,11 @@ class FollowerStopped(ControllerError):
 
 
 class FollowerFenced(FollowerStopped):
-    """The controller refused this incarnation: it is fenced, or a newer start replaced it."""
+    """The controller rejected this incarnation: it is fenced, or was replaced by a newer start."""
 
 
 class _OlderSnapshot(ControllerError):
-    """A controller sent a snapshot that ends before what this image has applied."""
+    """A controller sent a snapshot that ends before the applied offset."""
 
     def __init__(
         self, offset: MetadataOffset, applied: MetadataOffset, *, is_deposed: bool
@@ -110,7 +102,14 @@ class _OlderSnapshot(ControllerError):
 
 
 class MetadataFollower:
-    """Follow the metadata for one process.
+    """Follows the metadata for one process.
+
+    The image contains committed records only, each once and in order. Subscribers are called after
+    every batch with its changes, and the image does not change while they run. `can_write` returns
+    False before the controller can have given our partitions to others (`controller.api.lease`
+    explains why). A snapshot that ends before the applied offset is rejected; the history begun by
+    `penstock controller recover` has far larger offsets. A subscriber that raises stops the
+    follower; `failed` then contains the exception, and the process should stop.
 
     node: the incarnation that owns the session; None: an observer without a session.
     """
@@ -136,10 +135,10 @@ class MetadataFollower:
         """The part of a snapshot received so far."""
         self._lease = Lease()
         self.replaced = False
-        """Whether this node has registered again, in another process."""
+        """Whether another process has registered this node again."""
         self._session_at = ""
-        """Address of the controller that answered our last heartbeats. Only this one can fence us
-        for a broken stream.
+        """Address of the controller that acknowledged our last heartbeats. Only this one can fence
+        us for a broken stream.
         """
         self._subscribers: list[Subscriber] = []
         self._session_listeners: list[Callable[[bool], None]] = []
@@ -151,19 +150,19 @@ class MetadataFollower:
         """The newest epoch that sent an applied batch."""
         self._went_back_at = -ALARM_INTERVAL_S
         self.went_back = ""
-        """Why the controllers' metadata are refused; empty: they are accepted."""
+        """Why the controllers' metadata are rejected; empty: they are accepted."""
         self._backup_offset = MetadataOffset(0)
         self._backup_moved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._caught_up = asyncio.Event()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the follower ends: with a result after `stop`, with the exception after a
-        defect.
+        """Done when the follower ends: with a result after `stop`, with the exception
+        after a bug.
         """
 
     @property
     def image(self) -> MetadataImage:
-        """The current image. A snapshot replaces it by another one, so do not store it."""
+        """The current image. A snapshot replaces it, so do not store it."""
         return self._image
 
     @property
@@ -172,7 +171,7 @@ class MetadataFollower:
 
     @property
     def behind_count(self) -> int:
-        """Count the records that the controller has committed, by its last message, and that are
+        """Number of records committed by the controller, according to its last message, that are
         not applied here.
         """
         return max(0, self._committed - self._image.end_offset)
@@ -190,19 +189,19 @@ class MetadataFollower:
         return self._lease.ended
 
     def can_write(self) -> bool:
-        """Return whether the session is alive as far as this process knows. Cost: one
-        clock read.
+        """Return whether the session is alive as far as this process can tell. Costs one clock
+        read.
         """
         return self._lease.is_alive(self._now())
 
     def leads_alone(self) -> bool:
-        """Return whether no other broker can have become leader of what this one leads. Cost: one
+        """Return whether no other broker can have become leader of this one's partitions. Costs one
         clock read.
         """
         return self._now() < self._lease.alone_until
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber` after every batch, and at once with everything if the image is not
+        """Call `subscriber` after every batch, and immediately with everything if the image is not
         empty.
         """
         self._subscribers.append(subscriber)
@@ -216,7 +215,9 @@ class MetadataFollower:
         self._session_listeners.append(listener)
 
     async def start(self, timeout_s: float = 30.0) -> None:
-        """Connect, and catch up with what is committed now. Raises TimeoutError, FollowerFenced."""
+        """Connect, and catch up with what is currently committed. Raises TimeoutError,
+        FollowerFenced.
+        """
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(), name="metadata-follower")]
         if self._node is not None:
@@ -235,7 +236,7 @@ class MetadataFollower:
             )
         if not self._caught_up.is_set():
             raise TimeoutError(
-                f"no controller answered within {timeout_s:.1f} s (last tried:"
+                f"no controller responded within {timeout_s:.1f} s (last tried:"
                 f" {self._client.address})"
                 + (f"; {self._client.trouble}" if self._client.trouble else "")
             )
@@ -251,7 +252,7 @@ class MetadataFollower:
         self._release_waiters()
 
     async def reached(self, offset: MetadataOffset, deadline: float) -> None:
-        """Return when the image holds everything below `offset`. deadline: on the loop's clock.
+        """Return when the image contains everything below `offset`. deadline: event loop time.
 
         Raises TimeoutError, FollowerStopped.
         """
@@ -271,8 +272,8 @@ class MetadataFollower:
             ) from None
 
     async def backed_up(self, offset: MetadataOffset) -> None:
-        """Return when the backup in the store has all metadata below `offset`. There is no time
-        limit. Raises FollowerStopped.
+        """Return when the backup in the store contains all metadata below `offset`, without a
+        timeout. Raises FollowerStopped.
         """
         while self._backup_offset < offset:
             if self.failed.done():
@@ -335,7 +336,7 @@ class MetadataFollower:
         finally:
             call.cancel()
             heartbeats.cancel()
-            # `await heartbeats` would mix up our cancellation with the task's.
+            # `await heartbeats` would confuse our cancellation with the task's.
             await asyncio.wait((heartbeats,))
             if not heartbeats.cancelled():
                 heartbeats.exception()
@@ -489,7 +490,9 @@ class MetadataFollower:
             self.report_session()
 
     def report_session(self) -> None:
-        """Tell the listeners at once if the session is lost or gained. Cost: one clock read."""
+        """Notify the listeners immediately if the session is lost or gained. Costs one
+        clock read.
+        """
         has_session = self.can_write()
         if (has_session, self.fenced) == self._session_reported:
             return
@@ -504,7 +507,7 @@ class MetadataFollower:
 def _stream_end(why: BaseException | None) -> tuple[_StreamEnd, str]:
     """Classify the end of a stream by gRPC's status and detail. Return it with the detail.
 
-    why: what ended the stream; None: the controller closed it without an error.
+    why: the error that ended the stream; None: the controller closed it without an error.
     """
     if not isinstance(why, RpcFailed):
         return _StreamEnd.BROKEN, str(why or "end of stream")

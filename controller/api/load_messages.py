@@ -1,8 +1,6 @@
-"""Define the messages of balancing: reports of the brokers' loads, sessions, and moves that are
-proposed or begun.
+"""Messages of balancing: load reports, sessions, and proposed or started moves.
 
-Reports are not metadata: the active controller keeps them in memory. Envelope and limits are those
-of `controller.api.messages`.
+Reports are not metadata: the active controller keeps them in memory.
 """
 
 from typing import Literal, NamedTuple
@@ -19,7 +17,7 @@ ERROR_CHARS_MAX = 500
 
 
 class Load(NamedTuple):
-    """Hold rates per second, as whole numbers. requests: produce and fetch requests for the
+    """Rates per second, as whole numbers. requests: produce and fetch requests for the
     partition.
     """
 
@@ -29,11 +27,10 @@ class Load(NamedTuple):
 
 
 class StoreRequests(NamedTuple):
-    """Hold requests to the object store per second, by price class: writes and conditional writes,
-    lists, reads (with HEAD), deletes.
+    """Object store requests per second, by price class: writes and conditional writes, lists, reads
+    (with HEAD), deletes.
 
-    failed_s: those of all classes that ended with an error; a failed condition and an absent key
-    count as errors.
+    failed_s: failed requests of all classes; a failed condition and a missing key count as errors.
     """
 
     put_s: float
@@ -45,7 +42,7 @@ class StoreRequests(NamedTuple):
 
 
 class PartitionLoad(Message, frozen=True, kw_only=True):
-    """Report the load of one partition. observed_ms: how long this leader has measured it."""
+    """The load of one partition. observed_ms: how long this leader has measured it."""
 
     topic_id: UUID
     partition: int
@@ -55,8 +52,8 @@ class PartitionLoad(Message, frozen=True, kw_only=True):
 
 
 class FailingPartition(Message, frozen=True, kw_only=True):
-    """Name a partition that a broker should lead but could not open. for_ms: since the first
-    attempt failed. error: of the last attempt.
+    """A partition that a broker should lead but could not open. for_ms: since the first failed
+    attempt. error: of the last attempt.
     """
 
     topic_id: UUID
@@ -67,7 +64,7 @@ class FailingPartition(Message, frozen=True, kw_only=True):
 
 
 class DamagedObject(Message, frozen=True, kw_only=True):
-    """Name an object that a broker's reads found damaged within the last hour. kind: "gone" or
+    """An object that a broker's reads found damaged within the last hour. kind: "gone" or
     "corrupt". for_ms: since the first such read.
     """
 
@@ -79,8 +76,8 @@ class DamagedObject(Message, frozen=True, kw_only=True):
 
 
 class Troubles(Message, frozen=True, kw_only=True):
-    """List what a broker cannot open or read: at most `TROUBLES_PER_REPORT_MAX` of each kind; the
-    counts are of all.
+    """Partitions and objects that a broker cannot open or read: at most `TROUBLES_PER_REPORT_MAX`
+    of each kind; the counts include all.
     """
 
     failing: tuple[FailingPartition, ...] = ()
@@ -90,12 +87,12 @@ class Troubles(Message, frozen=True, kw_only=True):
 
 
 class ReportLoad(Message, frozen=True, kw_only=True):
-    """Report the load and the latency of a broker every few seconds. At most 1,000 items; `rest`
-    sums the `rest_count` others.
+    """Load and latency of a broker, reported every few seconds. At most 1,000 items; `rest` is the
+    sum of the `rest_count` others.
 
-    append_*_ms: from append to acknowledgement since the last report, with the age of appends that
-    still wait; None: there was none. loop_lag_ms: longest delay of the event loop. store: None: the
-    broker does not count requests. troubles: None: there are none.
+    append_*_ms: from append to acknowledgment since the last report, including the age of pending
+    appends; None: there were none. loop_lag_ms: maximum event loop lag. store: None: the broker
+    does not count requests. troubles: None: there are none.
     """
 
     node_id: NodeId
@@ -111,16 +108,16 @@ class ReportLoad(Message, frozen=True, kw_only=True):
 
 
 class LoadReported(Message, frozen=True, kw_only=True):
-    """Answer a report. excluded: the broker gets no partitions until it answers faster; without
-    appends, it must measure the store by itself.
+    """The reply to a report. excluded: the broker gets no partitions until it is faster; without
+    appends, it must measure the store itself.
     """
 
     excluded: bool
 
 
 class ProposeMoves(Message, frozen=True, kw_only=True):
-    """Ask which partitions other brokers should lead, by the measured loads. This changes nothing.
-    topics: empty for all. -> MovesProposed.
+    """Propose moves based on measured loads, without making them. topics: empty for all. ->
+    MovesProposed.
     """
 
     topics: tuple[str, ...] = ()
@@ -128,11 +125,11 @@ class ProposeMoves(Message, frozen=True, kw_only=True):
 
 
 class BrokerSession(Message, frozen=True, kw_only=True):
-    """Describe the session of one broker, as the active controller keeps it.
+    """The session of one broker, according to the active controller.
 
     state: "open"; "awaited", registered but without a metadata stream yet; "broken", the stream
-    broke; or "over", the broker is being fenced. heartbeat_age_ms: since its last heartbeat;
-    None: this controller has heard none. ends_in_ms: until it is fenced, if it stays silent.
+    broke; or "over", the broker is being fenced. heartbeat_age_ms: since its last heartbeat; None:
+    this controller has received none. ends_in_ms: until it is fenced, if it stays silent.
     """
 
     state: Literal["open", "awaited", "broken", "over"]
@@ -141,7 +138,7 @@ class BrokerSession(Message, frozen=True, kw_only=True):
 
 
 class BrokerLoad(Message, frozen=True, kw_only=True):
-    """Describe the load of one broker. note: why it takes no part in balancing; empty: it does.
+    """The load of one broker. note: why it takes no part in balancing, otherwise empty.
     append_*_ms, loop_lag_ms, store, troubles: as in its last report. session: None: it has none.
     """
 
@@ -167,7 +164,7 @@ class ProposedMove(Message, frozen=True, kw_only=True):
 
 
 class MovesProposed(Message, frozen=True, kw_only=True):
-    """Propose moves. auto: the controller makes such moves by itself. before, after: loads of all
+    """Proposed moves. auto: the controller makes such moves itself. before, after: loads of all
     brokers that are not fenced.
     """
 
@@ -178,8 +175,8 @@ class MovesProposed(Message, frozen=True, kw_only=True):
 
 
 class LeaderMove(Message, frozen=True, kw_only=True):
-    """Make the target the preferred leader: it takes the source's place among the candidates, or
-    swaps places with it.
+    """Make the target the preferred leader: it replaces the source among the candidates, or swaps
+    places with it.
     """
 
     topic: str
@@ -189,8 +186,8 @@ class LeaderMove(Message, frozen=True, kw_only=True):
 
 
 class MoveLeaders(Message, frozen=True, kw_only=True):
-    """Move at most 2,000 partitions. The answer has one ItemResult each, as soon as the moves have
-    begun. A partition that moves already, or that its source does not lead, is refused.
+    """Move at most 2,000 partitions. The reply has one ItemResult each, as soon as the moves have
+    begun. A partition that is already moving, or is not led by its source, is rejected.
     """
 
     moves: list[LeaderMove]

@@ -1,11 +1,7 @@
-"""Define the messages of the controller's gRPC services: typed values, encoded as msgpack by
-`msgspec` (docs/design/metadata.md).
+"""Messages of the controller's gRPC services, encoded as msgpack by `msgspec`
+(docs/design/metadata.md).
 
-A request that changes metadata is answered when its records are committed. The reply has their
-metadata offset, and the caller waits until its own image has reached it (read your writes). A
-request carries the caller's (node, epoch) where the caller acts as a broker.
-
-Limits: A request has at most 4 MiB; each list has the limit noted at its field. More is refused
+Requests have at most 4 MiB; each list has the limit noted at its field. Larger ones are rejected
 with INVALID_REQUEST.
 """
 
@@ -38,15 +34,16 @@ from penstock.stream.ports import NO_OBJECT
 
 
 class Status(IntEnum):
-    """Say why a request, or one item of it, was refused. The numbers are part of the protocol:
-    never reuse one.
+    """Why a request, or one of its items, was rejected. The numbers are part of the protocol: never
+    reuse one.
     """
 
     OK = 0
-    # this controller is not the active one; `detail` has the address of the active one, if known
+    # this controller is not the active one; `detail` contains the address of the active one, if
+    # known
     NOT_LEADER = 1
     INVALID_REQUEST = 2
-    # the attempt names an earlier epoch than `controller_epoch`, in which this controller leads
+    # the attempt contains an earlier epoch than `controller_epoch`, in which this controller leads
     STALE_CONTROLLER_EPOCH = 3
     NODE_EPOCH_NOT_EXIST = 10
     NODE_EPOCH_EXPIRED = 11
@@ -96,7 +93,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Requester(Message, frozen=True, kw_only=True):
-    """The client whose request a broker forwards, as this broker has authenticated it.
+    """The client of a forwarded request, as authenticated by the broker.
 
     principal: as `User:alice`.
     """
@@ -107,8 +104,8 @@ class Requester(Message, frozen=True, kw_only=True):
 
 
 class ForwardedMessage(Message, frozen=True, kw_only=True):
-    """Base of the requests that brokers forward for clients. The controller authorizes this client
-    itself (`controller.active.forwarding`).
+    """Base of requests that brokers forward for clients. The controller authorizes this client
+    again (`controller.active.forwarding`).
     """
 
     forwarded_for: Requester | None = None
@@ -122,8 +119,8 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 
 
 class Reply(Message, Generic[T], frozen=True, kw_only=True):
-    """Wrap every unary reply. offset: metadata offset (exclusive) that the caller's image must
-    reach; 0 for reads.
+    """Wraps every unary reply. offset: metadata offset (exclusive) that the caller's image must
+    reach (read your writes); 0 for reads.
     """
 
     status: Status = Status.OK
@@ -143,7 +140,7 @@ class ItemResult(Message, frozen=True, kw_only=True):
 
 class RegisterBroker(Message, frozen=True, kw_only=True):
     """Register the start of a broker. The same incarnation (after a lost reply) gets the same
-    answer.
+    reply.
 
     node_id -1: the controller assigns the lowest free id. Another incarnation of the same node
     fences the earlier one, whose WAL is then recovered.
@@ -161,7 +158,7 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     wal_delete_grace_ms: int = 60_000
     """How long the broker keeps WAL slots after their commit, for readers of the store."""
     features: tuple[FeatureRange, ...] = ()
-    """The features that the broker supports, at most 100. Older software names none."""
+    """The features that the broker supports, at most 100. Older versions send none."""
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):
@@ -181,13 +178,13 @@ class UnregisterBroker(Message, frozen=True, kw_only=True):
 
 
 class RemoveBroker(ForwardedMessage, frozen=True, kw_only=True):
-    """Remove the registration of a broker that is dead and does not come back. -> no value."""
+    """Remove the registration of a dead broker that will not start again. -> no value."""
 
     node_id: NodeId
 
 
 class Progress(Message, frozen=True, kw_only=True):
-    """Answer a request whose work is cut into transactions: repeat the request until nothing
+    """The reply to a request that is split into transactions: repeat the request until nothing
     remains.
     """
 
@@ -198,8 +195,8 @@ class Progress(Message, frozen=True, kw_only=True):
 
 
 class FollowRequest(Message, frozen=True, kw_only=True):
-    """Begin a stream, or send a heartbeat. The first message names the follower and the first
-    offset; later ones have the applied offset.
+    """Start a stream, or send a heartbeat. The first message contains the follower and the first
+    offset; later ones the applied offset.
 
     node_id -1: an observer (CLI, another controller) without a session.
     """
@@ -209,13 +206,13 @@ class FollowRequest(Message, frozen=True, kw_only=True):
     from_offset: MetadataOffset = MetadataOffset(0)
     applied_offset: MetadataOffset = MetadataOffset(0)
     heartbeat: int = 0
-    """Number of this message on its stream, from 1; the controller answers with the last one it
+    """Number of this message on its stream, from 1; the controller returns the last one it
     received.
     """
 
 
 class MetadataBatch(Message, frozen=True, kw_only=True):
-    """Carry committed records [base_offset, base_offset + len(records)). Empty: a heartbeat.
+    """Committed records [base_offset, base_offset + len(records)). Empty: a heartbeat.
 
     reset: empty the image first; the batches from this one to the first one without `snapshot` are
     a snapshot as of `base_offset`.
@@ -228,7 +225,8 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     snapshot: bool = False
     reset: bool = False
     controllers: list[str] = []
-    """Addresses of all controllers, at the begin of a stream and after a change; empty: unchanged.
+    """Addresses of all controllers, at the start of a stream and after a change; empty:
+    unchanged.
     """
 
     heard: int = 0
@@ -236,13 +234,13 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     time at which that heartbeat was *sent*.
     """
     session_timeout_ms: int = 0
-    """How long the session of a silent follower lasts; the follower gives it up earlier by itself.
-    0: not in this message.
+    """How long the session of a silent follower lasts; the follower's lease ends earlier. 0: not in
+    this message.
     """
     session_grace_ms: int = 0
     """How long the session lasts after the stream broke."""
     backup_offset: MetadataOffset = MetadataOffset(0)
-    """End of the metadata in the backup: what metadata below it made useless may be deleted. 0:
+    """End of the metadata in the backup: data that became useless below it may be deleted. 0:
     unknown.
     """
 
@@ -275,8 +273,8 @@ class StreamsOpened(Message, frozen=True, kw_only=True):
 
 
 class TrimStream(Message, frozen=True, kw_only=True):
-    """Move the start of a stream up. keep: what this cuts off of a data stream can come back until
-    the grace of the topic is over; it has to be committed. A txn stream follows its data stream.
+    """Advance the start of a stream. keep: the removed part of a data stream can be restored until
+    the grace period of the topic ends; it must be committed. A txn stream follows its data stream.
     """
 
     node_id: NodeId
@@ -344,8 +342,8 @@ class CommitRecovered(Message, frozen=True, kw_only=True):
     `StreamMetadata.commit_recovered`. -> Progress.
 
     A request has at most 1,000 objects. Requests follow in slot order, with `done` in or after the
-    last one. held: data streams whose partitions stay as they are, because slots that may concern
-    them are lost or damaged; the WAL ends only when there are none.
+    last one. held: data streams whose partitions stay as they are, because lost or damaged slots
+    may affect them; the WAL ends only when there are none.
     """
 
     node_id: NodeId
@@ -362,8 +360,9 @@ class CommitRecovered(Message, frozen=True, kw_only=True):
 
 
 class ForkedPartition(Message, frozen=True, kw_only=True):
-    """Where one partition of a fork leaves its source, as the leader of the source found it: see
-    `records.ForkPoint`. Everything below the ends is committed, and no batch lies across them.
+    """Where one partition of a fork branches off its source, as determined by the leader of the
+    source: see `records.ForkPoint`. Everything below the ends is committed, and no batch crosses
+    them.
     """
 
     end_offset: Offset
@@ -372,12 +371,12 @@ class ForkedPartition(Message, frozen=True, kw_only=True):
     """End of the txn stream of the fork, at most `end_offset`."""
     epochs: list[tuple[StreamEpoch, Offset]] = []
     object_id: ObjectId = NO_OBJECT
-    """The object inside of whose range `end_offset` lies: see `stream.ports.CommittedBorder`."""
+    """The object whose range contains `end_offset`: see `stream.ports.CommittedBorder`."""
 
 
 class TopicFork(Message, frozen=True, kw_only=True):
-    """The source of a fork, and where each of its partitions is left, in order. with_kept: the fork
-    begins with what DeleteRecords cut off the source and kept.
+    """The source of a fork, and the fork point of each of its partitions, in order. with_kept: the
+    fork begins with retained records that DeleteRecords removed from the source.
     """
 
     source_topic_id: UUID
@@ -386,12 +385,12 @@ class TopicFork(Message, frozen=True, kw_only=True):
 
 
 class NewTopic(Message, frozen=True, kw_only=True):
-    """Describe a new topic. partitions, replication_factor: -1 for the cluster's defaults.
-    assignment: explicit candidates of each partition, in order. fork: the topic begins with the log
-    of another one, and has its configs except for those in `configs`.
+    """A new topic. partitions, replication_factor: -1 for the cluster's defaults. assignment:
+    explicit candidates of each partition, in order. fork: the topic begins with the log of another
+    one, and has its configs except for those in `configs`.
 
-    A name with `@` is that of a topic of a snapshot, which is frozen: `fork` is needed, and
-    `group_offsets` is kept with it.
+    A name with `@` is a snapshot topic, which is frozen: `fork` is required, and `group_offsets` is
+    stored with it.
     """
 
     name: str
@@ -404,8 +403,8 @@ class NewTopic(Message, frozen=True, kw_only=True):
 
 
 class QuotaClient(Message, frozen=True, kw_only=True):
-    """Name the client whose quota of changes counts. is_strict: it knows of the quota, so items
-    beyond it are refused; otherwise they are done, and the client waits.
+    """The client whose mutation quota counts. is_strict: it supports the quota error, so items
+    beyond the quota are rejected; otherwise they are done, and the client is throttled.
     """
 
     user: str
@@ -414,8 +413,9 @@ class QuotaClient(Message, frozen=True, kw_only=True):
 
 
 class CreateTopics(ForwardedMessage, frozen=True, kw_only=True):
-    """Create topics, with at most `PARTITIONS_PER_REQUEST_MAX` partitions. All topics of snapshots
-    are created or none. validate_only: uses the quota of the client too, as in Kafka.
+    """Create topics, with at most `PARTITIONS_PER_REQUEST_MAX` partitions. Snapshot topics are
+    created together or not at all. validate_only: counts against the quota of the client too, as in
+    Kafka.
     """
 
     topics: list[NewTopic]
@@ -436,12 +436,12 @@ class CreatedTopic(Message, frozen=True, kw_only=True):
 class TopicsCreated(Message, frozen=True, kw_only=True):
     topics: list[CreatedTopic]
     throttle_ms: int = 0
-    """How long the client has to wait."""
+    """The throttle time of the client."""
 
 
 class DeleteTopics(ForwardedMessage, frozen=True, kw_only=True):
-    """Delete topics. purged_ids: those of `topic_ids` that are deleted already and are to be
-    removed for good. A request that is repeated does not do that by itself.
+    """Delete topics. purged_ids: those of `topic_ids` that are already deleted and are to be
+    removed permanently. A repeated request does not do that by itself.
     """
 
     topic_ids: list[UUID]
@@ -453,7 +453,7 @@ class DeleteTopics(ForwardedMessage, frozen=True, kw_only=True):
 class ItemResults(Message, frozen=True, kw_only=True):
     items: list[ItemResult]
     throttle_ms: int = 0
-    """How long the client has to wait, if the request names it."""
+    """The throttle time of the client, if the request contains it."""
 
 
 class NewPartitions(Message, frozen=True, kw_only=True):
@@ -472,8 +472,8 @@ class CreatePartitions(ForwardedMessage, frozen=True, kw_only=True):
 
 
 class PartitionTarget(Message, frozen=True, kw_only=True):
-    """Name the new candidates in order. replicas None: cancel the reassignment and restore the
-    earlier candidates.
+    """The new candidates in order. replicas None: cancel the reassignment and restore the earlier
+    candidates.
     """
 
     topic: str
@@ -482,7 +482,7 @@ class PartitionTarget(Message, frozen=True, kw_only=True):
 
 
 class AlterReassignments(ForwardedMessage, frozen=True, kw_only=True):
-    """Reassign at most 2,000 partitions. The answer has one ItemResult each, as soon as the moves
+    """Reassign at most 2,000 partitions. The reply has one ItemResult each, as soon as the moves
     have begun. may_resize: a partition may get more or fewer candidates (KIP-860).
     """
 
@@ -496,7 +496,7 @@ class PartitionName(Message, frozen=True, kw_only=True):
 
 
 class ElectPreferred(ForwardedMessage, frozen=True, kw_only=True):
-    """Move each of at most 2,000 partitions to its first candidate. The answer has one ItemResult
+    """Move each of at most 2,000 partitions to its first candidate. The reply has one ItemResult
     each.
     """
 
@@ -507,8 +507,8 @@ class DrainBroker(Message, frozen=True, kw_only=True):
     """Drain a broker that is about to leave: it is no longer elected, and some of its partitions
     move to others. -> Progress.
 
-    remaining: partitions that it leads and that have not begun to move; also 0 when no other broker
-    can take them. partitions_max: at most 2,000.
+    remaining: partitions that it leads and that are not moving yet; also 0 if no other broker can
+    take them. partitions_max: at most 2,000.
     """
 
     node_id: NodeId
@@ -517,8 +517,7 @@ class DrainBroker(Message, frozen=True, kw_only=True):
 
 
 class MoveTiming(Message, frozen=True, kw_only=True):
-    """Report one broker's part of one move, by its own clock from the moment it saw the change, in
-    milliseconds.
+    """One broker's part of one move, by its own clock from when it saw the change, in milliseconds.
 
     leader_epoch: of the partition before the move. gave_up: the broker is the source; otherwise it
     is the target. steps: name -> duration of the step.
@@ -566,7 +565,7 @@ class ConfigChange(Message, frozen=True, kw_only=True):
 
 
 class ConfiguredResource(Message, frozen=True, kw_only=True):
-    """Name what can have configs. The type is Kafka's."""
+    """A resource with configs. The type is Kafka's."""
 
     resource_type: int
     resource_name: str
@@ -575,8 +574,8 @@ class ConfiguredResource(Message, frozen=True, kw_only=True):
 class AlterConfigs(ForwardedMessage, frozen=True, kw_only=True):
     """Change configs. Of each resource, either all changes are made or none.
 
-    replaced_topics: topics whose other configs get their defaults. replaced: other resources to
-    which this happens. Their answers come behind those of the changes, in this order.
+    replaced_topics: topics whose other configs are reset. replaced: other resources whose configs
+    are reset. Their results follow those of the changes, in this order.
     """
 
     changes: list[ConfigChange]
@@ -615,7 +614,7 @@ class DeleteAcls(ForwardedMessage, frozen=True, kw_only=True):
 
 
 class DeletedAcls(Message, frozen=True, kw_only=True):
-    """What one filter removed."""
+    """The ACLs removed by one filter."""
 
     status: Status = Status.OK
     detail: str = ""
@@ -658,7 +657,7 @@ class KeyValue(Message, frozen=True, kw_only=True):
 
 
 class ConfirmMetadata(Message, frozen=True, kw_only=True):
-    """Changes nothing. Its answer has the end of all metadata committed before it was asked."""
+    """Changes nothing. Its reply contains the end of all metadata committed before the request."""
 
 
 class DescribeController(Message, frozen=True, kw_only=True):
@@ -672,9 +671,7 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     committed_offset: MetadataOffset
     active: bool
     leader: str = ""
-    """Address of the active controller, as far as known; empty: unknown, or there is no other
-    controller.
-    """
+    """Address of the active controller; empty: unknown, or there is no other controller."""
 
     role: str = ""
     """leader, voter, learner, or outside: not, or no longer, a member of the quorum."""
@@ -682,20 +679,20 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     directory_id: str = ""
     address: str = ""
     members: list[str] = []
-    """Addresses of all controllers that this one knows."""
+    """Addresses of all controllers known to this one."""
 
     version: str = ""
     """Version of its software."""
 
     now_ms: int = 0
-    """Its wall clock at the time of the answer."""
+    """Its wall clock at the time of the reply."""
 
 
 # --- the quorum itself ----------------------------------------------------------------------------
 
 
 class DescribeQuorum(Message, frozen=True, kw_only=True):
-    """Describe the quorum; the leader answers. -> QuorumStatus."""
+    """Describe the quorum; handled by the leader. -> QuorumStatus."""
 
 
 class AddLearner(Message, frozen=True, kw_only=True):
@@ -707,8 +704,7 @@ class AddLearner(Message, frozen=True, kw_only=True):
 
 
 class AddVoter(Message, frozen=True, kw_only=True):
-    """Make a learner a voter once it has caught up; CONTROLLER_BUSY: not yet, repeat the request.
-    -> ItemResult.
+    """Make a learner a voter once it has caught up; CONTROLLER_BUSY: not yet, retry. -> ItemResult.
 
     controller: its id, or its address.
     """
@@ -717,7 +713,9 @@ class AddVoter(Message, frozen=True, kw_only=True):
 
 
 class RemoveController(Message, frozen=True, kw_only=True):
-    """Remove a voter or learner from the quorum; a leader hands over first. -> ItemResult."""
+    """Remove a voter or learner from the quorum; a leader transfers leadership first. ->
+    ItemResult.
+    """
 
     node_id: int
 
@@ -729,8 +727,8 @@ class TransferLeadership(Message, frozen=True, kw_only=True):
 
 
 class QuorumMember(Message, frozen=True, kw_only=True):
-    """Describe a member as the leader sees it. log_end, lag: in entries. last_*_ms: how long ago,
-    in milliseconds; -1: never.
+    """A member, according to the leader. log_end, lag: in entries. last_*_ms: how long ago, in
+    milliseconds; -1: never.
     """
 
     node_id: int
@@ -746,8 +744,8 @@ class QuorumMember(Message, frozen=True, kw_only=True):
 
 
 class QuorumStatus(Message, frozen=True, kw_only=True):
-    """Describe the quorum. high_watermark, log_end: indexes of entries, each of which holds many
-    records. version: of the members.
+    """The quorum. high_watermark, log_end: indexes of entries, each of which contains many records.
+    version: of the members.
     """
 
     cluster_id: str

@@ -1,7 +1,7 @@
-"""Define the messages that change quotas of clients and addresses.
+"""Messages that change quotas of clients and addresses.
 
-Limits: a request names at most `ALTERATIONS_MAX` entities and `CHANGES_MAX` quotas. More is refused
-with INVALID_REQUEST.
+A request contains at most `ALTERATIONS_MAX` entities and `CHANGES_MAX` quotas; larger ones are
+rejected with INVALID_REQUEST.
 """
 
 from penstock.controller.api.messages import ForwardedMessage, Message, Status
@@ -22,7 +22,7 @@ class QuotaAlteration(Message, frozen=True, kw_only=True):
     """Changes of the quotas of one entity: all of them are made or none."""
 
     entity: tuple[QuotaTarget, ...]
-    """In the order of the types, each of them once."""
+    """In the order of the types, without duplicates."""
     changes: list[QuotaChange]
 
 

@@ -1,9 +1,8 @@
-"""Define the messages of a bulk rewrite: a job outside of the brokers prepares objects and
-exchanges ranges of a data stream for them.
+"""Messages of a bulk rewrite: a job outside the brokers prepares objects and replaces ranges of a
+data stream with them.
 
-The messages carry no node and no stream epoch, because such a job owns nothing: a commit succeeds
-only if the log index still has the sources. Envelope and other limits are those of
-`controller.api.messages`.
+They contain no node and no stream epoch, because such a job owns nothing: a commit succeeds only if
+the log index still contains the sources.
 """
 
 from penstock.base.ids import Offset, StreamId
@@ -24,7 +23,7 @@ class PrepareRewrite(Message, frozen=True, kw_only=True):
 
 
 class RewriteSource(Message, frozen=True, kw_only=True):
-    """Name one whole entry of the stream's log index, as the manifest does."""
+    """One whole entry of the stream's log index, as in the manifest."""
 
     key: str
     start_offset: Offset
@@ -32,7 +31,7 @@ class RewriteSource(Message, frozen=True, kw_only=True):
 
 
 class RewriteItem(Message, frozen=True, kw_only=True):
-    """Exchange sources for a new object. new: a prepared stream object with one range that has
+    """Replace sources with a new object. new: a prepared stream object with one range that has
     exactly the offsets of the sources.
     """
 
@@ -41,11 +40,11 @@ class RewriteItem(Message, frozen=True, kw_only=True):
 
 
 class CommitRewrite(Message, frozen=True, kw_only=True):
-    """Commit exchanges of one data stream in one transaction; each item succeeds or fails by
-    itself. At most 1,000 items and 10,000 sources. -> ItemResults.
+    """Replace ranges of one data stream in one transaction; each item succeeds or fails separately.
+    At most 1,000 items and 10,000 sources. -> ItemResults.
 
-    is_ordered: refuse all items behind a refused one. Log compaction needs this: a tombstone may go
-    only after the records before it that it deletes.
+    is_ordered: reject all items after a rejected one. Log compaction needs this: a tombstone may
+    only be removed after the earlier records that it deletes.
     """
 
     stream_id: StreamId

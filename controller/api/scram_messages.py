@@ -1,6 +1,7 @@
-"""Define the messages that change SCRAM credentials of users.
+"""Messages that change SCRAM credentials of users.
 
-Limits: a request names at most `ALTERATIONS_MAX` credentials. More is refused with INVALID_REQUEST.
+A request contains at most `ALTERATIONS_MAX` credentials; larger ones are rejected with
+INVALID_REQUEST.
 """
 
 from penstock.base.scram import ScramCredential
@@ -15,7 +16,7 @@ class ScramDeletion(Message, frozen=True, kw_only=True):
 
 
 class ScramUpsertion(Message, frozen=True, kw_only=True):
-    """The keys come from the salted password, which does not leave the broker."""
+    """The keys are derived from the salted password, which does not leave the broker."""
 
     user: str
     mechanism: int
@@ -34,7 +35,7 @@ class ScramUpsertion(Message, frozen=True, kw_only=True):
 
 
 class AlterScramCredentials(ForwardedMessage, frozen=True, kw_only=True):
-    """Set and delete credentials of users; each user can be named once. -> ScramAltered."""
+    """Set and delete credentials of users; each user may occur once. -> ScramAltered."""
 
     deletions: list[ScramDeletion] = []  # noqa: RUF012  # msgspec copies it
     upsertions: list[ScramUpsertion] = []  # noqa: RUF012  # msgspec copies it
@@ -47,6 +48,6 @@ class ScramResult(Message, frozen=True, kw_only=True):
 
 
 class ScramAltered(Message, frozen=True, kw_only=True):
-    """One result for each user, those without an error first."""
+    """One result per user, successful ones first."""
 
     results: list[ScramResult]

@@ -1,10 +1,8 @@
 """Implement `stream.ports.StreamMetadata` with the controller client and the local image.
+Rejections are not retried.
 
-Invariants: A mutation returns only when the local image has reached it. A refusal becomes an error
-of the stream layer that names its stream, found in an image at least as new as the refusal.
-Look-ups do no I/O.
-
-Must not retry refusals: callers decide.
+Mutations return only when the local image includes them. A rejection becomes an error of the stream
+layer with its stream, which is determined in an image at least as new as the rejection.
 """
 
 import asyncio
@@ -232,15 +230,17 @@ class ControllerStreamMetadata:
                 raise self._without_stream(error) from error
 
     def _without_stream(self, error: RequestRefused | FollowerStopped) -> Exception:
-        """Convert a refusal that concerns no stream: WalFenced if this incarnation ended, else the
-        error itself.
+        """Convert a rejection that concerns no stream: WalFenced if this incarnation ended,
+        otherwise the error itself.
         """
         if isinstance(error, NodeRefused) or self._follower.fenced:
             return WalFenced(_NO_SEQUENCE, f"the controller ({error})")
         return error
 
     async def _commit_refused(self, error: StreamRefused, commit: CommitObjects) -> Exception:
-        """Return the error of the stream that caused the refusal, by an image at least as new."""
+        """Return the error of the stream that caused the rejection, according to an image at least
+        as new.
+        """
         image = await self._image_at(error)
         parts = [part for item in commit.objects for part in item.ranges]
         involved = (part.stream_id for part in parts)
@@ -294,7 +294,7 @@ def _stream_error(stream_id: StreamId, status: m.Status, detail: str) -> StreamE
 
 
 def _gap(image: MetadataImage, parts: Iterable[StreamRange]) -> NotContiguous | None:
-    """Return the first range that follows neither the committed end nor the range before it in the
+    """Return the first range that follows neither the committed end nor the previous range in the
     commit.
     """
     ends: dict[StreamId, Offset] = {}

@@ -1,11 +1,6 @@
-"""Hold the certificate, the key and the CA of a node's gRPC connections, and read them again when
-their files change.
-
-Invariants: `current` always returns a certificate and a key that belong together. Broken new files
-change nothing and are logged; the last good ones stay in use. A certificate that has expired or
-soon will is logged. Safe for several threads: gRPC asks from threads of its own.
-
-Must not import grpc: settings and commands import this module.
+"""The certificate, key and CA of a node's gRPC connections, reloaded when their files change. Safe
+for several threads: gRPC calls it from its own threads. Does not import grpc, because settings and
+commands import this module.
 """
 
 import asyncio
@@ -25,11 +20,11 @@ from penstock.controller.api.errors import ControllerError
 _log = structlog.get_logger(__name__)
 
 LOOK_INTERVAL_S: Final = 5.0
-"""How often a node looks for changed files. New connections look as well."""
+"""How often a node checks for changed files. New connections check as well."""
 
 SETTLE_S: Final = 2.0
-"""Broken files are reported when they have been broken for so long: a rotation may write one file
-after the other.
+"""Invalid files are reported when they have been invalid for this long: a rotation may write one
+file after the other.
 """
 
 EXPIRY_LOG_INTERVAL_S: Final = 3_600.0
@@ -39,7 +34,7 @@ EXPIRY_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """Settings of the gRPC connections between nodes, the same for brokers and controllers."""
+    """Settings of gRPC connections between nodes, the same for brokers and controllers."""
 
     certificate: Annotated[str, Setting("controller.ssl.certificate.location", Kind.TEXT)] = ""
     """PEM file with the certificate of this node and its intermediate certificates, for gRPC
@@ -48,11 +43,11 @@ class TlsConfig:
     """
 
     key: Annotated[str, Setting("controller.ssl.key.location", Kind.TEXT)] = ""
-    """PEM file with the private key of this node for gRPC between nodes, without a password."""
+    """PEM file with the unencrypted private key of this node for gRPC between nodes."""
 
     ca: Annotated[str, Setting("controller.ssl.ca.location", Kind.TEXT)] = ""
     """PEM file with the certificates of the CAs that sign the nodes' certificates. Use a CA that
-    signs no certificates of Kafka clients.
+    does not sign certificates of Kafka clients.
     """
 
     def __post_init__(self) -> None:
@@ -67,12 +62,12 @@ class TlsConfig:
 
 
 class TlsFilesInvalid(ControllerError):
-    """The files cannot be used. The message names the file, what is wrong and what to do."""
+    """The files are unusable. The message contains the file, the problem and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class PemFiles:
-    """The content of the files. begins_s, ends_s: the certificate's validity, in Unix time."""
+    """The contents of the files. begins_s, ends_s: the certificate's validity, in Unix time."""
 
     certificate: bytes
     key: bytes
@@ -83,7 +78,11 @@ class PemFiles:
 
 
 class TlsFiles:
-    """Read the files of a TlsConfig. Raises TlsFilesInvalid if the first ones are broken."""
+    """Reads the files of a TlsConfig. Raises TlsFilesInvalid if the first ones are invalid.
+
+    `current` always returns a matching certificate and key. Invalid new files are logged, and the
+    last valid ones stay in use. Certificates that have expired or soon will are logged.
+    """
 
     def __init__(
         self,
@@ -110,17 +109,19 @@ class TlsFiles:
         return cls(config) if config.certificate else None
 
     def current(self) -> PemFiles:
-        """Return the newest good files. Cost: three `stat` calls, if nothing has changed."""
+        """Return the newest valid files. Costs three `stat` calls if nothing has changed."""
         with self._lock:
             self._look()
             return self._pem
 
     def expiry(self) -> str:
-        """Return what is wrong with the time of the certificate in use; empty: nothing."""
+        """Return the problem with the validity of the certificate in use; empty if there
+        is none.
+        """
         return validity_trouble(self._pem, self._wall_s())
 
     async def watch(self) -> None:
-        """Look for changed files and for the end of the certificate until cancelled."""
+        """Check for changed files and the expiry of the certificate until cancelled."""
         while True:
             self.current()
             self._log_expiry()
@@ -172,7 +173,7 @@ class TlsFiles:
 
 
 def validity_trouble(pem: PemFiles, wall_s: float) -> str:
-    """Return what is wrong with the time of the certificate; empty: nothing. Pure."""
+    """Return the problem with the validity of the certificate; empty if there is none. Pure."""
     if wall_s < pem.begins_s:
         return f"certificate ({pem.subject}) is valid only from {_day(pem.begins_s)}"
     if wall_s >= pem.ends_s:

@@ -1,12 +1,11 @@
-"""Explain failed TLS connections to controllers: what is wrong, and what to do. Pure.
-
-Source: the error texts of gRPC and BoringSSL; gRPC has no codes for them.
+"""Explain failed TLS connections to controllers. Pure. Based on the error texts of gRPC and
+BoringSSL, because gRPC has no codes for them.
 """
 
 from typing import Final
 
 _FAILED: Final = "failed to connect"
-"""gRPC's detail begins with this if a connection was never complete."""
+"""Prefix of gRPC's detail if a connection was never established."""
 
 _WITH_TLS: Final = (
     (
@@ -57,7 +56,7 @@ _WITHOUT_TLS: Final = (
 
 
 def explain(detail: str, *, has_tls: bool) -> str:
-    """Return what is wrong and what to do; empty: the failure has nothing to do with TLS.
+    """Return the problem and what to do; empty if the failure is unrelated to TLS.
 
     detail: of gRPC's error UNAVAILABLE. has_tls: whether this side uses TLS.
     """

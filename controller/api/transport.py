@@ -1,11 +1,8 @@
-"""Provide gRPC with types: bytes in, bytes out, for the few kinds of calls that the controller has.
+"""Typed gRPC: bytes in, bytes out, for the few kinds of calls that the controller has. Nothing else
+imports `grpc`, whose annotations do not pass strict checks.
 
-Invariant: Nothing else imports `grpc`, whose annotations do not pass strict checks. Message limits,
-keepalive and reconnect times of both sides are set here. Our own heartbeats find broken
-connections; the server sends no keepalive pings, so that it never breaks a stream that
-its follower still considers whole (`controller.api.follower` relies on that).
-
-Must not know what the messages mean.
+Heartbeats detect broken connections. The server sends no keepalive pings, so it never breaks a
+stream that its follower still considers intact (`controller.api.follower` relies on that).
 """
 
 import asyncio
@@ -24,14 +21,14 @@ METADATA_SERVICE = "penstock.Metadata"
 RAFT_SERVICE = "penstock.Raft"
 REQUEST_ID_KEY = "penstock-request-id"
 EPOCH_KEY = "penstock-controller-epoch"
-"""Metadata key of the newest controller epoch that the caller knows: the controller of that epoch
-answers the attempt, and no other does. So an attempt that arrives late has no effect after a change
-of leaders, and within the epoch its request id has none.
+"""Metadata key of the newest controller epoch known to the caller: only the controller of that
+epoch executes the attempt. So a late attempt has no effect after a leader change, and within the
+epoch its request id prevents repetition.
 """
 
 MESSAGE_BYTES_MAX = 64 << 20
 """Transport limit in both directions, for messages between voters. Requests have a lower limit,
-above which they are answered with INVALID_REQUEST.
+above which they are rejected with INVALID_REQUEST.
 """
 
 HANDSHAKE_TIMEOUT_S = 20
@@ -52,7 +49,7 @@ class UnaryCallable(Protocol):
 
 
 class StreamCall(Protocol):
-    """The client's end of a bidirectional stream. `read` returns END_OF_STREAM at an
+    """The client side of a bidirectional stream. `read` returns END_OF_STREAM after an
     orderly end.
     """
 
@@ -64,10 +61,10 @@ class StreamCall(Protocol):
 
 
 async def _cancellable(work: Awaitable[_T]) -> _T:
-    """Await a call of grpc.aio without losing a cancellation.
+    """Await a grpc.aio call without losing a cancellation.
 
-    If a call fails at the moment in which the waiting task is cancelled, grpc.aio raises the call's
-    failure; a retry loop would then continue forever.
+    If a call fails at the moment at which the waiting task is cancelled, grpc.aio raises the call's
+    failure, and a retry loop would continue forever.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -96,7 +93,7 @@ class _Stream:
 
 
 class CallContext(Protocol):
-    """The server's end of any call."""
+    """The server side of any call."""
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None: ...
     def peer(self) -> str: ...
@@ -109,7 +106,7 @@ class UnaryContext(CallContext, Protocol):
 
 
 class StreamContext(CallContext, Protocol):
-    """The server's end of a bidirectional stream."""
+    """The server side of a bidirectional stream."""
 
     async def read(self) -> object: ...
     async def write(self, message: bytes) -> None: ...
@@ -128,9 +125,9 @@ _CLIENT_OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # Despite its name, this limits one attempt to connect, handshake included. With 500 ms, three
-    # controllers on a machine with 20 times its load did not connect for minutes: attempts that
-    # time out add load for the next ones.
+    # Despite its name, this limits one connection attempt, including the handshake. With 500 ms,
+    # three controllers on a machine with 20 times its load did not connect for minutes, because
+    # attempts that time out add load for the next ones.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.use_local_subchannel_pool", 1),
@@ -170,10 +167,10 @@ def host_of(context: CallContext) -> str:
 
 
 class Channel:
-    """A connection to one controller. Calls on a broken connection fail at once; gRPC reconnects
-    after 50 to 200 ms.
+    """A connection to one controller. Calls on a broken connection fail immediately; gRPC
+    reconnects after 50 to 200 ms.
 
-    tls: None for plaintext. The channel uses the files as they are now, for reconnects too.
+    tls: None for plaintext. The channel uses the files as of its creation, for reconnects too.
     """
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
@@ -203,14 +200,14 @@ class Channel:
         return _Stream(self._channel.stream_stream(f"/{RAFT_SERVICE}/{EXCHANGE}")())
 
     async def close(self, grace_s: float | None = None) -> None:
-        """Close the channel. Calls under way have `grace_s` to end, None cancels them."""
+        """Close the channel. Calls in progress have `grace_s` to end, None cancels them."""
         await self._channel.close(grace_s)
 
 
 class Listener:
     """A gRPC server of the controller's services on one port. raft: None if there are no other
     voters. tls: None for plaintext; otherwise every caller needs a certificate of the CA.
-    on_handshake: called when a handshake begins, in a thread of gRPC.
+    on_handshake: called when a handshake begins, in a gRPC thread.
     """
 
     def __init__(
@@ -252,7 +249,7 @@ class Listener:
         return bound
 
     async def stop(self, grace_s: float | None) -> None:
-        """Refuse new calls; calls under way have `grace_s` to end, None cancels them."""
+        """Reject new calls; calls in progress have `grace_s` to end, None cancels them."""
         await self._server.stop(grace_s)
 
     def _bind(self, address: str) -> int:
@@ -263,8 +260,8 @@ class Listener:
 
 
 def _server_credentials(tls: TlsFiles, on_handshake: Callable[[], None]) -> object:
-    """Return credentials that follow the files. gRPC asks for them with each handshake. TLS 1.2 and
-    1.3 are gRPC's only versions.
+    """Return credentials that follow the files. gRPC requests them for each handshake. gRPC only
+    supports TLS 1.2 and 1.3.
     """
     api = cast("Any", grpc)
     served = tls.current()

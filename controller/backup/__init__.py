@@ -1,3 +1,3 @@
-"""Back up the committed metadata log to the object store: the objects, how they are written, and
+"""Backup of the committed metadata log in the object store: the objects, how they are written, and
 what has to wait for them.
 """

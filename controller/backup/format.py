@@ -1,9 +1,5 @@
-"""Define the header that metadata snapshots and objects of the metadata log share. Bytes only.
-
-Invariants: the CRC covers magic, version and contents, so nothing but a whole object of a version
-that this software knows is opened. A sound object of a newer version raises FormatUnknown: it is
-not damaged, and nothing may take its place.
-Must not do I/O. **Stored: header and CRC stay as they are in every version.**
+"""The common header of metadata snapshots and metadata log objects. **Stored: it is the same in
+every version.**
 
 Header, 16 bytes, big endian: magic (8 bytes), version u32, CRC32C u32 of magic, version and what
 follows the header.
@@ -21,7 +17,7 @@ _CRC_AT = 12
 
 
 class Unusable(Exception):
-    """Bytes that are not such an object; the text says why."""
+    """Raised for bytes that are not such an object, with the reason."""
 
 
 class MetadataFormat(NamedTuple):
@@ -34,7 +30,9 @@ class MetadataFormat(NamedTuple):
         return [_HEADER.pack(*self, crc), payload]
 
     def unpack(self, key: str, data: bytes) -> memoryview:
-        """Return the payload. Raises Unusable, FormatUnknown."""
+        """Return the payload. Raises Unusable, FormatUnknown for an intact object of a newer
+        version.
+        """
         if len(data) < _HEADER.size:
             raise Unusable(f"{len(data)} bytes are less than its header")
         magic, version, crc = _HEADER.unpack_from(data)

@@ -1,17 +1,8 @@
-"""Define the objects of the metadata log's backup: runs of committed records, and the fence that
-ends a history. Bytes and arithmetic only.
+"""Objects of the metadata log's backup: runs of committed records, and the fence that ends a
+history. See docs/design/disaster-recovery.md.
 
-Invariants: `unpack(pack(x)) == x`, and damaged bytes raise BackupCorrupt. The keys of one history
-form a chain: each object begins where the one before ends, so there is one next key at any time.
-The object put there decides what follows: more records, or a fence. Histories lie `HISTORY_GAP`
-apart. A fence is never dropped, because without it a controller of the old history that wakes up
-late could continue.
-Must not do I/O.
-Source: docs/design/disaster-recovery.md; SlateDB's numbered manifests; the WAL's slots and fences
-(`stream.wal`).
-
-Object: a header with magic "PNSTMLOG", then msgpack [first offset, [index, term, offset,
-members], created ms, cluster id, is fence, [record, ...]].
+Object: a header with magic "PNSTMLOG", then msgpack [first offset, [index, term, offset, members],
+created ms, cluster id, is fence, [record, ...]].
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,9 +25,11 @@ No history is as long.
 
 
 class LogObject(msgspec.Struct, frozen=True, array_like=True):
-    """One object of the backup.
+    """One object of the backup. The keys of one history form a chain: each object begins where the
+    previous one ends. The object at the next key decides what follows: more records, or a fence. A
+    fence is never deleted: otherwise a paused controller of the old history could continue.
 
-    `base` is the place in the Raft log that the records reach; in a fence, it is where the next
+    `base` is the position in the Raft log that the records reach; in a fence, it is where the next
     history begins.
     """
 
@@ -57,10 +50,10 @@ class LogObject(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """The records that follow a snapshot.
+    """The records after a snapshot.
 
-    `base` is that of the last object, None if there is none. `fence` is the object that ends the
-    history, if there is one.
+    `base` is that of the last object, or None. `fence` is the object that ends the history, if
+    there is one.
     """
 
     records: list[msgspec.Raw]
@@ -74,8 +67,8 @@ def pack(item: LogObject) -> list[bytes]:
 
 
 def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObject:
-    """Decode an object. Raises BackupCorrupt unless it is the whole object that belongs under
-    `key`, and FormatUnknown if it is newer than this software.
+    """Decode an object. Raises BackupCorrupt unless it is the complete object that belongs to
+    `key`, and FormatUnknown if its format is newer.
     """
     try:
         payload = _FORMAT.unpack(key, data)
@@ -93,7 +86,7 @@ def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObje
 
 
 def needed_objects(first_offsets: Sequence[int], start: int) -> list[int]:
-    """Return those of the sorted objects that may hold records at or behind `start`.
+    """Return those of the sorted objects that may contain records at or after `start`.
 
     They begin with the last object that starts at or before it.
     """
@@ -105,9 +98,9 @@ def needed_objects(first_offsets: Sequence[int], start: int) -> list[int]:
 
 
 def droppable(first_offsets: Sequence[int], needed_from: int) -> list[int]:
-    """Return those of the sorted objects that hold nothing at or behind `needed_from`.
+    """Return those of the sorted objects that contain nothing at or after `needed_from`.
 
-    The last object and fences are never among them.
+    The last object and fences are never included.
     """
     return [
         first
@@ -119,8 +112,8 @@ def droppable(first_offsets: Sequence[int], needed_from: int) -> list[int]:
 def splice(objects: Iterable[LogObject], start: int) -> LogTail:
     """Join the records from `start` up to the end or the fence.
 
-    The objects come in key order; a late copy of an old one may overlap others. Raises
-    RecoveryRefused where records are missing.
+    The objects are passed in key order; a late copy of an old one may overlap others. Raises
+    RecoveryRefused if records are missing.
     """
     cursor = start
     records: list[msgspec.Raw] = []

@@ -1,10 +1,4 @@
-"""Store the chain of backup objects.
-
-Invariant: an object is put with put_if_absent only, under the key that follows from the end of the
-one before, and never changed. Dropping leaves the last object and every fence.
-Must not decide what is backed up, or when.
-Cost: `end` takes one LIST (1,000 objects a page) and one GET.
-"""
+"""Store the chain of backup objects."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,9 +18,7 @@ from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from penstock.stream.format.keys import backup_key, backup_prefix, parse_backup_key
 
 _READS_MAX = 16
-"""Number of objects fetched at once. A recovery with a thousand of them takes seconds, not
-minutes.
-"""
+"""Concurrent GETs. A recovery with a thousand objects takes seconds, not minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,9 @@ class Listed:
 
 
 class BackupLog:
-    """The backup of one cluster."""
+    """The backup of one cluster. Objects are only written with put_if_absent, under the key that
+    follows from the end of the previous one, and never changed.
+    """
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self._store = store
@@ -59,9 +53,9 @@ class BackupLog:
         return Listed(first_offsets, newest_ms)
 
     async def end(self) -> MetadataOffset:
-        """Return where the next object belongs; behind a fence, where the next history begins.
+        """Return where the next object belongs; after a fence, where the next history begins.
 
-        Return 0 if there is no backup.
+        Return 0 if there is no backup. Costs one LIST (1,000 objects a page) and one GET.
         """
         listed = await self.listed()
         return (
@@ -78,8 +72,8 @@ class BackupLog:
     async def put(self, item: LogObject) -> None:
         """Write one object.
 
-        Raises PreconditionFailed if the place is taken. An earlier put of our own whose answer was
-        lost may have taken it: read what is there.
+        Raises PreconditionFailed if the key exists. An earlier PUT of our own whose response was
+        lost may have created it: read the object.
         """
         await self._store.put_if_absent(backup_key(self.cluster_id, item.first_offset), pack(item))
 
@@ -94,8 +88,8 @@ class BackupLog:
         return splice(objects, start)
 
     async def drop_below(self, offset: MetadataOffset) -> None:
-        """Delete objects that hold nothing from `offset` on, because two snapshots hold their
-        records.
+        """Delete objects that contain nothing from `offset` on, because two snapshots include their
+        records. The last object and every fence are kept.
         """
         stale = droppable((await self.listed()).first_offsets, offset)
         for at in range(0, len(stale), DELETE_BATCH_COUNT):

@@ -1,10 +1,5 @@
-"""Decide which streams may not be opened yet, because they are not in the backup: data written to
-them could not be found again. Pure.
-
-Invariant: for a stream that may be missing in the backup, `needed` returns an offset that covers
-its creation. Stream ids rise with the metadata offset of their creation.
-Must not wait: the caller does.
-Source: docs/design/disaster-recovery.md.
+"""Determine which streams may not be opened yet, because they are not in the backup: data written
+to them could not be found again. Pure. See docs/design/disaster-recovery.md.
 """
 
 from collections import deque
@@ -17,19 +12,19 @@ _COVERED = MetadataOffset(0)
 
 class NewStreams:
     def __init__(self, next_stream_id: StreamId, offset: MetadataOffset) -> None:
-        """Start with the state of a new active controller: all streams so far were created below
-        `offset`.
+        """Start with the state of a new active controller: all existing streams were created below
+        `offset`. Stream ids increase with the metadata offset of their creation.
         """
         self._created: deque[tuple[StreamId, MetadataOffset]] = deque([(next_stream_id, offset)])
 
     def created(self, next_stream_id: StreamId, offset: MetadataOffset) -> None:
-        """Note that streams below `next_stream_id` were created below `offset`."""
+        """Record that streams below `next_stream_id` were created below `offset`."""
         self._created.append((next_stream_id, offset))
 
     def needed(self, stream_id: StreamId, covered: MetadataOffset) -> MetadataOffset:
-        """Return how far the backup has to reach before the stream is opened.
+        """Return the offset that the backup must reach before the stream is opened.
 
-        `covered` is how far it reaches now.
+        `covered` is its current end.
         """
         while self._created and self._created[0][1] <= covered:
             self._created.popleft()

@@ -1,16 +1,8 @@
-"""Store snapshots of the image in the object store. A start loads everything but the journal's tail
-from them.
+"""Snapshots of the image in the object store, from which a start loads everything but the journal's
+tail.
 
-Invariants: a snapshot object holds exactly the image as of its offset, is written whole with
-put_if_absent and never changed. If one does not match its checksum, the one before is used instead
-(journal and backup are kept from the one before the newest on). A snapshot covers only records that
-the backup has already, because a later leader may have the log only from the snapshot on. Old ones
-are deleted only after a newer one is there.
-Must not decide when to take a snapshot.
-Source: Raft reference 5 (2), KRaft `SnapshotWriter`.
-
-Object: a header with magic "PNSTSNAP", then msgpack [[index, term, offset, members], cluster
-id, [record, ...]].
+Object: a header with magic "PNSTSNAP", then msgpack [[index, term, offset, members], cluster id,
+[record, ...]].
 """
 
 import asyncio
@@ -34,7 +26,7 @@ from penstock.stream.format.keys import parse_snapshot_key, snapshot_key, snapsh
 _log = structlog.get_logger(__name__)
 _FORMAT = MetadataFormat(b"PNSTSNAP", version=2)
 _CHUNK_RECORDS = 2_000
-"""Number of records encoded, or decoded and applied, before the event loop gets a turn: 2 to 10
+"""Number of records encoded, or decoded and applied, between two yields to the event loop: 2 to 10
 ms.
 """
 
@@ -47,10 +39,10 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """A snapshot that was read.
+    """A loaded snapshot.
 
-    `base` is the place in the log where it was taken. `passed_over` is the error of the newest
-    snapshot, if this is an older one.
+    `base` is the position in the log at which it was taken. `passed_over` is the error of the
+    newest snapshot, if this is an older one.
     """
 
     base: Base
@@ -63,7 +55,7 @@ class LoadedSnapshot:
 
 
 def copy_image(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
-    """Return a copy of the image and the offset that it reaches up to.
+    """Return a copy of the image and its end offset.
 
     The copy may be encoded while the image changes. Pass this function to
     `Runtime.with_committed_image`.
@@ -72,7 +64,7 @@ def copy_image(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
 
 
 async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
-    """Return the records of the copy, encoded without holding the event loop for long."""
+    """Return the encoded records of the copy, yielding to the event loop."""
     encoded: list[msgspec.Raw] = []
     for chunk in copied.chunks(_CHUNK_RECORDS):
         encoded += encode_raw(chunk)
@@ -81,9 +73,9 @@ async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
 
 
 async def load_image(records: Sequence[msgspec.Raw], end_offset: MetadataOffset) -> MetadataImage:
-    """Return the image that these records rebuild, without holding the event loop for long.
+    """Return the image rebuilt from these records, yielding to the event loop.
 
-    The process has to answer other voters and brokers meanwhile.
+    The process has to respond to other voters and brokers meanwhile.
     """
     image = MetadataImage()
     for at in range(0, len(records), _CHUNK_RECORDS):
@@ -110,7 +102,10 @@ def _unpack(key: str, data: bytes) -> _Body:
 
 
 class SnapshotStore:
-    """The snapshots of one cluster."""
+    """The snapshots of one cluster. Each is written whole with put_if_absent and never changed. A
+    snapshot only contains records that are already in the backup, because a later leader may only
+    have the log from the snapshot on. Old ones are deleted only after a newer one exists.
+    """
 
     def __init__(self, store: ObjectStore, cluster_id: str, *, kept: int) -> None:
         assert kept >= 2, f"{kept} snapshots are kept"
@@ -119,12 +114,12 @@ class SnapshotStore:
         self._kept = kept
 
     async def load_newest(self) -> LoadedSnapshot | None:
-        """Return the newest whole snapshot, at a cost of about 0.5 s per 200,000 records. Damaged
-        ones are passed over and logged.
+        """Return the newest intact snapshot, which takes about 0.5 s per 200,000 records. Damaged
+        ones are skipped and logged.
 
-        Raises SnapshotCorrupt if there are snapshots but none is whole: an empty cluster must not
-        begin in their place. Raises FormatUnknown if the newest whole one is newer than this
-        software: an older one must not take its place.
+        Raises SnapshotCorrupt if there are snapshots but none is intact: an empty cluster must not
+        take their place. Raises FormatUnknown if the newest intact one has a newer format: an older
+        one must not take its place.
         """
         damaged: SnapshotCorrupt | None = None
         for key in reversed(await self._keys()):
@@ -144,8 +139,8 @@ class SnapshotStore:
     async def _read(self, key: str) -> _Body:
         """Read one snapshot, and read it again if it does not match its checksum.
 
-        The damage may be in the answer only, and an older snapshot is no substitute for an empty
-        journal.
+        The bytes may have been damaged in transit, and an older snapshot is no substitute for an
+        empty journal.
         """
         try:
             return _unpack(key, await self._store.get(key))
@@ -156,7 +151,7 @@ class SnapshotStore:
     async def save(self, copied: ImageCopy, base: Base) -> int:
         """Write the snapshot as of `base` and return its number of records.
 
-        Writing the same offset and term again is success, because the content is the same.
+        Writing the same offset and term again succeeds, because the contents are the same.
         """
         encoded = await encode_copy(copied)
         # This joins the encoded parts: 1 ms per 3 MB.
@@ -171,7 +166,7 @@ class SnapshotStore:
 
     async def drop_old(self) -> MetadataOffset:
         """Delete all but the newest few. Return the offset of the second newest, from which the
-        journal has to be kept.
+        journal must be kept.
         """
         keys = await self._keys()
         stale = keys[: -self._kept]
@@ -180,13 +175,13 @@ class SnapshotStore:
         return self._second_newest(keys)
 
     async def newest_offset(self) -> MetadataOffset | None:
-        """Return the offset of the newest snapshot, whole or not, or None if there is none."""
+        """Return the offset of the newest snapshot, intact or not, or None."""
         keys = await self._keys()
         newest = parse_snapshot_key(self._cluster_id, keys[-1]) if keys else None
         return None if newest is None else MetadataOffset(newest[0])
 
     async def needed_from(self) -> MetadataOffset:
-        """Return the offset of the second newest snapshot, from which every log has to be kept."""
+        """Return the offset of the second newest snapshot, from which every log must be kept."""
         return self._second_newest(await self._keys())
 
     def _second_newest(self, keys: Sequence[str]) -> MetadataOffset:

@@ -1,15 +1,5 @@
-"""Copy committed metadata records to the store while this controller leads, and report how far the
-copy reaches.
-
-Invariants: only the leader of the epoch writes, and only committed, contiguous records. `offset`
-moves only when the object is there *and* a majority has confirmed afterwards that we still lead, so
-any later recovery will find everything below it. If a place is taken, its object is read. Our own
-write whose answer was lost, or an earlier leader's copy of the same records, is success; a fence or
-other records mean that this history is over (BackupFenced). A store that fails delays only the
-callers of `covered`.
-Limits: one object at a time, `backup_bytes_max` each.
-Must not delete anything, and must not depend on what a record means.
-Source: docs/design/disaster-recovery.md.
+"""Copy committed metadata records to the store while this controller leads, and report the end of
+the copy. See docs/design/disaster-recovery.md.
 """
 
 import asyncio
@@ -36,14 +26,22 @@ from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, Precon
 _log = structlog.get_logger(__name__)
 _ATTEMPT_S = 30.0
 _ABANDONED_COUNT = 256
-"""Number of waiters after which abandoned ones are removed."""
+"""Number of waiters at which abandoned ones are removed."""
 
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 2.0
 
 
 class Backup:
-    """Back up the log while this controller is active. Call `open` once, then `run`."""
+    """The backup task of the active controller. Call `open` once, then `run`.
+
+    Only the leader of the epoch writes, and only committed, contiguous records. `offset` advances
+    only when the object exists and a majority has confirmed afterwards that this controller still
+    leads, so any later recovery finds everything below it. If a key already exists, its object is
+    read: our own write whose response was lost, or an earlier leader's copy of the same records, is
+    success; a fence or other records mean that this history is over (BackupFenced). A failing store
+    only delays callers of `covered`.
+    """
 
     def __init__(
         self,
@@ -72,14 +70,12 @@ class Backup:
 
     @property
     def offset(self) -> MetadataOffset:
-        """Return the offset below which everything is in the store forever. It is 0 until that is
-        known.
-        """
+        """Return the offset below which everything is in the store permanently; 0 until known."""
         return self._offset
 
     @property
     def behind_s(self) -> float:
-        """Return the maximum age of the oldest committed record that only the quorum has, or 0 if
+        """Return the maximum age of the oldest committed record that is only in the quorum, or 0 if
         there is none.
         """
         return (
@@ -89,11 +85,11 @@ class Backup:
         )
 
     async def open(self) -> None:
-        """Find out where the backup ends.
+        """Determine where the backup ends.
 
-        Raises LogBehindBackup (we must not lead), BackupGap, ObjectStoreError, BackupCorrupt,
-        NotLeader. A later leader's backup may be ahead of us, which is no loss. So after the look,
-        a majority has to confirm that there is no later leader.
+        Raises LogBehindBackup (this controller must not lead), BackupGap, ObjectStoreError,
+        BackupCorrupt, NotLeader. A later leader's backup may be ahead, which is no loss, so a
+        majority then has to confirm that there is no later leader.
         """
         end = await self._log.end()
         await self._quorum.confirm(self._epoch)
@@ -137,8 +133,8 @@ class Backup:
             raise
 
     async def covered(self, offset: MetadataOffset) -> None:
-        """Return when the store holds everything below `offset`. It is written at once, not at the
-        next interval.
+        """Return when the store contains everything below `offset`, which is written immediately,
+        not at the next interval.
 
         Raises QuorumClosed or NotLeader when the epoch is over: the outcome is unknown. The caller
         sets the deadline.
@@ -156,7 +152,7 @@ class Backup:
         await waiter
 
     async def _due(self) -> None:
-        """Wait until the store lacks a committed record and the write is due.
+        """Wait until the store lacks a committed record and a write is due.
 
         It is due when an interval has passed or a caller waits.
         """
@@ -170,7 +166,9 @@ class Backup:
                     await self._wake.wait()
 
     async def _append(self) -> None:
-        """Write objects until the store has everything that was committed when this began."""
+        """Write objects until the store contains everything that was committed at the start of the
+        call.
+        """
         began, target = self._now(), self._quorum.committed_offset
         while self._offset < target:
             committed = self._quorum.read(self._offset, self._config.backup_bytes_max)
@@ -194,7 +192,7 @@ class Backup:
         self._covered_at = began
 
     async def _take_over(self) -> MetadataOffset:
-        """Return the end of the object in our next place, if it holds the records that we hold.
+        """Return the end of the object at our next key, if it contains our records.
 
         Raises BackupFenced if it does not.
         """
