@@ -1,10 +1,5 @@
-"""Run one controller process: start its parts in order, and stop them in order.
-
-Invariants: The controller serves requests only while it leads and its image holds everything
-committed. At the end, fencing stops first, then followers are informed, then the writer stops, then
-the journal closes. A writer or journal that fails ends the process with status 1. One process uses
-a data directory (a lock file). Imports stay light: a start takes well under 1 s. Source: KRaft
-`ControllerServer`.
+"""Run one controller process: start and stop its parts in order. Imports stay light, so that it
+starts in well under 1 s.
 """
 
 import asyncio
@@ -56,8 +51,12 @@ _log = structlog.get_logger(__name__)
 
 
 class ControllerServer:
-    """Run a controller inside this process. Call `start`, then clients may connect to `address`;
+    """Runs a controller inside this process. Call `start`, then clients may connect to `address`;
     call `stop` once. The caller closes the store.
+
+    The controller serves requests only while it leads and its image contains everything committed.
+    At the end, fencing stops first, then followers are informed, then the writer stops, then the
+    journal closes. A failed writer or journal ends the process with status 1.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class ControllerServer:
 
     @property
     def partitions_max(self) -> int:
-        """Partitions that topics and snapshots may have together, if this controller leads."""
+        """Maximum partitions of topics and snapshots together, if this controller leads."""
         return self._config.partitions_max
 
     @property
@@ -118,8 +117,8 @@ class ControllerServer:
         return self._service is not None and bool(self.port)
 
     def why_not_following(self) -> list[str]:
-        """Return why the metadata served here may be old; empty: a leader is known, and what it
-        committed is applied.
+        """Return why the metadata served here may be outdated; empty: a leader is known, and its
+        committed records are applied.
         """
         quorum, standby = self.quorum, self._standby
         if quorum is None or standby is None:
@@ -145,7 +144,7 @@ class ControllerServer:
     @property
     def image(self) -> MetadataImage:
         """The current image, for metrics: do not store or change any of it. A leader's image may
-        hold uncommitted records.
+        contain uncommitted records.
         """
         if self._active is not None:
             return self._active.runtime.image
@@ -226,8 +225,8 @@ class ControllerServer:
             self.failed.set_result(None)
 
     async def _claim(self, identity: Identity) -> None:
-        """Assign the directory to a cluster: the one stored in it, else the configured one, else
-        that of the quorum to join, else a new one.
+        """Assign the directory to a cluster: the one stored in it, otherwise the configured one,
+        otherwise that of the quorum to join, otherwise a new one.
         """
         config = self._config
         cluster_id = config.cluster_id or identity.cluster_id
@@ -400,8 +399,8 @@ def _role_of(quorum: RaftQuorum, controller_id: int) -> str:
 
 
 def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Identity) -> Base | None:
-    """Return where the snapshot ends. A single controller may lose its disk: it owes its vote to no
-    other, so the new disk takes the place of the old one.
+    """Return where the snapshot ends. A single controller may lose its disk: it has no votes of
+    others to respect, so the new disk replaces the old one.
     """
     if loaded is None:
         return None
@@ -417,7 +416,7 @@ def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Ident
 
 
 async def _log_removal(quorum: RaftQuorum) -> None:
-    """Log the removal of this controller, which is silent otherwise."""
+    """Log that this controller was removed from the quorum."""
     was_member = False
     while True:
         if quorum.core.is_member:
@@ -445,8 +444,8 @@ async def run_controller(
     moved: MoveListener | None = None,
     tls: TlsFiles | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: meter of the
-    requests to the store. tls: None for plaintext.
+    """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: meter of store
+    requests. tls: None for plaintext.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -471,14 +470,12 @@ async def run_controller(
 
 
 class ControllerHealth:
-    """Report a controller as ready when it serves the metadata that a known quorum has
-    committed.
-    """
+    """Reports a controller as ready when it serves the committed metadata of a known quorum."""
 
     def __init__(self, server: ControllerServer, requests: StoreMeter | None = None) -> None:
         self.server = server
         self.requests = requests or StoreMeter()
-        """Meter of the process's requests to the store."""
+        """Meter of the store requests of this process."""
         self.stopping = False
 
     def not_started(self) -> list[str]:

@@ -1,14 +1,9 @@
-"""Find in the WALs what the backup lacks, and make the records of a new history from it. Pure.
+"""Compute the records of a new history from the WAL contents that the backup lacks. Pure. See
+docs/design/disaster-recovery.md.
 
-Invariants: ranges are taken from all WALs by offset alone, each stream contiguous from its
-committed end on. The fences and the closes that handed a stream from one writer to the next make
-the durable runs of its writers disjoint, so the range that follows is the true one, regardless of
-its writer. Ids and epochs that may have been assigned since the backup are skipped by a wide
-margin. Afterwards no partition has a leader, every stream is closed and every WAL has ended, so the
-state of an old process cannot take effect. A log whose objects are missing begins above the last
-missing range.
-Must not do I/O and must not bridge a gap: it is reported.
-Source: docs/design/disaster-recovery.md; `controller.managers.recovery` for one WAL.
+Ranges are taken from all WALs by offset alone, each stream contiguous from its committed end.
+Fences and closes make the durable runs of a stream's writers disjoint, so the next range is
+correct, whoever wrote it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,8 +87,8 @@ class WalkedWal:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [start_offset, end_offset) of a stream that exist nowhere (or twice), although data
-    follow them.
+    """Offsets [start_offset, end_offset) of a stream that exist nowhere (or twice), although later
+    data exist.
     """
 
     topic: str
@@ -106,9 +101,10 @@ class Gap:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """The result of a rebuild.
+    """The result of a rebuild: no partition has a leader, every stream is closed and every WAL has
+    ended.
 
-    `records` are to be applied to the image of the backup. The counts cover what the WALs added:
+    `records` are applied to the image of the backup. The counts include what the WALs added:
     ranges, their records and bytes.
     """
 
@@ -127,10 +123,8 @@ class _Piece:
 
 
 def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
-    """Return where the new history begins.
-
-    It is out of reach of every log of the old history. Nothing is known yet about the disks of its
-    voters.
+    """Return where the new history begins: beyond every log of the old history. The disks of its
+    voters are not known yet.
     """
     known = base.members
     ids = tuple(sorted(voters))
@@ -165,8 +159,8 @@ def rebuild(
 ) -> Rebuilt:
     """Return the records that continue the image of the backup with the contents of the WALs.
 
-    `orphans` are data objects that the image does not refer to; they are to be deleted after the
-    read grace. The image is not changed.
+    `orphans` are unreferenced data objects, to be deleted after the read grace. The image is not
+    changed.
     """
     rebuilt = Rebuilt()
     taken = _take_pieces(image, wals, rebuilt)
@@ -216,7 +210,7 @@ def _take_pieces(
 
 
 def _create_wals(image: MetadataImage, wals: Sequence[WalkedWal]) -> list[WalRecord]:
-    """Return records of the WALs that are not in the image."""
+    """Return records for the WALs that are not in the image."""
     return [
         WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.start)
         for wal in wals
@@ -231,9 +225,9 @@ def _commit_slots(
     first_object_id: ObjectId,
     now_ms: Millis,
 ) -> list[ObjectCommitted]:
-    """Return the commits in place of all slots with taken pieces, in the order of the WALs.
+    """Return the commits in place of all slots with used pieces, in the order of the WALs.
 
-    Each commit uses up one object id, even if the slot has a name already.
+    Each commit uses one object id, even if the slot is already registered.
     """
     by_slot: dict[str, list[_Piece]] = {}
     for pieces in taken.values():
@@ -262,7 +256,7 @@ def _close_streams(
 
 def _depose_brokers(image: MetadataImage) -> list[Record]:
     """Return records that fence every broker and leave every partition without a leader. Deleted
-    topics may have come back and been led since the backup, so they skip epochs as well.
+    topics may have been restored and led since the backup, so their epochs are skipped as well.
     """
     records: list[Record] = [
         msgspec.structs.replace(node, fenced=True) for node in image.nodes if not node.fenced
@@ -277,8 +271,8 @@ def _pieces(
 ) -> dict[StreamId, list[_Piece]]:
     """Return the ranges of the WALs by stream.
 
-    A stream that never existed in the image was written to before the backup contained it. That
-    must not happen, so it is a gap.
+    A stream that never existed in the image was written to before it was in the backup, which must
+    not happen, so it is a gap.
     """
     pieces: dict[StreamId, list[_Piece]] = {}
     for wal in wals:
@@ -307,7 +301,7 @@ def _chain(
 ) -> Iterator[_Piece]:
     """Yield the consecutive pieces from the stream's committed end on.
 
-    A piece may begin above the end before it only if everything between is trimmed.
+    A piece may begin after the previous end only if everything in between is trimmed.
     """
     end = stream.end_offset
     for piece in sorted(pieces, key=lambda item: (item.part.start_offset, item.part.end_offset)):
@@ -361,7 +355,7 @@ def _within(
 ) -> Sequence[_Piece]:
     """Return the pieces that a stream keeps if its partition ends at a gap.
 
-    No data and no transactions behind the gap are kept, and no checkpoint of them.
+    No data and transactions after the gap are kept, and no checkpoint of them.
     """
     limit = limits.get((stream.topic_id, stream.partition))
     if limit is None:
@@ -374,10 +368,9 @@ def _within(
 
 
 class _Checkpoints:
-    """Decide which checkpoints behind lost or damaged slots may be used.
-
-    They are those of partitions whose data continue behind these slots. The data of any other
-    partition may have ended in such a slot, and a checkpoint behind it would describe lost data.
+    """Determines which checkpoints after lost or damaged slots are usable: those of partitions
+    whose data continue after these slots. The data of any other partition may have ended in such a
+    slot, and a later checkpoint would describe lost data.
     """
 
     def __init__(
@@ -397,7 +390,7 @@ class _Checkpoints:
                 }
 
     def trusted(self, stream: StreamState, chain: Sequence[_Piece]) -> Iterator[_Piece]:
-        """Yield the pieces that may be used.
+        """Yield the usable pieces.
 
         For a meta stream these are the pieces before the first unusable one; for other streams, all
         pieces.
@@ -429,7 +422,9 @@ def _gap(image: MetadataImage, stream: StreamState, start: Offset, end: Offset, 
 def _in_place(
     image: MetadataImage, object_id: ObjectId, pieces: Sequence[_Piece], now_ms: Millis
 ) -> ObjectCommitted:
-    """Return the commit that names the slot as an object. A slot that has a name keeps it."""
+    """Return the commit that registers the slot as an object. A registered slot keeps its
+    object.
+    """
     slot, writer = pieces[0].slot, pieces[0].writer
     known = image.objects.in_place(slot.key)
     return ObjectCommitted(
@@ -446,9 +441,9 @@ def _in_place(
 
 
 def _leaderless(partition: PartitionRecord) -> PartitionRecord:
-    """Return the partition without a leader; it has none until the first broker registers.
+    """Return the partition without a leader, until the first broker registers.
 
-    A move that was under way continues with that election.
+    A move in progress continues with that election.
     """
     return msgspec.structs.replace(
         partition,
@@ -473,9 +468,7 @@ def _ids(image: MetadataImage, wals: Sequence[WalkedWal], next_object_id: Object
 def missing_objects(
     image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
 ) -> list[Gap]:
-    """Return the ranges that are lost because the image refers to objects that the store does not
-    have.
-    """
+    """Return the ranges that are lost because their objects do not exist in the store."""
     gone = _gone(image, data_ids, wal_keys)
     return [
         _gap(
@@ -494,8 +487,8 @@ def missing_objects(
 def without_missing_kept(
     image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
 ) -> list[KeptLogDropped]:
-    """Return records that drop what DeleteRecords cut off and kept, of each partition of which the
-    store does not have all of it. It was deleted anyway, so it is no gap. They come before those of
+    """Return records that drop retained deleted records of each partition for which the store lacks
+    any of them. They were deleted anyway, so this is not a gap. They precede those of
     `without_missing`.
     """
     gone = _gone(image, data_ids, wal_keys)
@@ -514,13 +507,13 @@ def without_missing_kept(
 def without_missing(
     image: MetadataImage, missing: Sequence[Gap]
 ) -> tuple[list[StreamTrimmed], list[Gap]]:
-    """Return records that remove missing ranges from the index, and the intact ranges that they
-    remove too.
+    """Return records that remove missing ranges from the index, and the intact ranges that must be
+    removed as well.
 
-    `missing` is the result of `missing_objects`. A log has no holes, so it begins above its last
-    missing range: offsets keep their records, and readers of removed offsets get an out-of-range
-    error. The data and the txn stream of a partition begin at the same offset: data whose aborted
-    transactions are unknown would be read as if they were committed.
+    `missing` is the result of `missing_objects`. A log has no gaps, so it begins after its last
+    missing range; readers of removed offsets get an out-of-range error. The data and the txn stream
+    of a partition begin at the same offset: data whose aborted transactions are unknown would be
+    read as if they were committed.
     """
     starts: dict[StreamId, Offset] = {}
     for gap in missing:
@@ -572,7 +565,7 @@ def _joined(gaps: Iterable[Gap]) -> list[Gap]:
 def _gone(
     image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
 ) -> dict[ObjectId, str]:
-    """Return the objects that ranges refer to and that are not in the store, with their keys."""
+    """Return the objects of ranges that do not exist in the store, with their keys."""
     return {
         state.object_id: state.key
         for state in image.objects

@@ -1,13 +1,5 @@
-"""Rebuild a cluster's metadata from the store alone: newest snapshot, backup of the log, WALs.
-
-Invariants: the steps run in this order. First, a fence in the next place of the backup ends it. No
-controller of the old history can back up after that, so none can cause a deletion or an answer that
-is missing from the image read afterwards. Then every WAL is walked from its committed slot and
-fenced, so that no old broker can acknowledge anything that was not read. Then the snapshot of the
-new history is written, whole or not at all. Nothing else is written. Every step may be repeated: a
-second run finds the fences and continues, and a run after a finished recovery finds it finished.
-Must not delete anything.
-Source: docs/design/disaster-recovery.md.
+"""Rebuild a cluster's metadata from the store alone: newest snapshot, backup of the log, WALs. See
+docs/design/disaster-recovery.md.
 """
 
 import asyncio
@@ -63,18 +55,18 @@ from penstock.stream.recovery.salvage import BadSlot
 QUIET_MS_MIN = 30_000
 """A cluster whose store was written to less than this ago may be alive.
 
-Sessions of brokers and elections last a few seconds.
+Broker sessions and elections take a few seconds.
 """
 
 _RECOVERER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
-"""The writer named in the fences, because no broker put them."""
+"""The writer of the fences, because they come from no broker."""
 
 _WALKS_MAX = 8
 _NAMED_MAX = 5
-"""Number of missing ranges that an error names."""
+"""Number of missing ranges listed in an error."""
 
 _READING = StreamConfig()
-"""Read-ahead and sizes of tails, the same as in brokers."""
+"""Read-ahead and tail sizes, the same as in brokers."""
 
 _REPLAY_COUNT = 5_000
 _NOTHING = Base(0, 0, 0, Members(()))
@@ -85,8 +77,8 @@ Progress = Callable[[str, int], None]
 
 @dataclass(slots=True)
 class _Found:
-    """The image of snapshot and backup, and its sources. `base` is the last known place in the Raft
-    log.
+    """The image of snapshot and backup, and its sources. `base` is the last known position in the
+    Raft log.
     """
 
     image: MetadataImage
@@ -100,7 +92,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Listed:
-    """Objects in the store, by name only."""
+    """Keys of objects in the store."""
 
     wals: set[BrokerIncarnation]
     wal_keys: set[str]
@@ -109,7 +101,7 @@ class _Listed:
 
 
 async def cluster_ids(store: ObjectStore) -> list[str]:
-    """Return the clusters that have metadata in this store, at a cost of one LIST for each."""
+    """Return the clusters that have metadata in this store, with one LIST for each."""
     found: list[str] = []
     start_after = ""
     while True:
@@ -124,7 +116,14 @@ async def cluster_ids(store: ObjectStore) -> list[str]:
 
 
 class Recovery:
-    """Recover one cluster. `look` only reads; `run` recovers."""
+    """Recovers one cluster. `look` only reads; `run` recovers.
+
+    First, a fence ends the backup, so that no controller of the old history can acknowledge or
+    delete anything that is missing from the image read afterwards. Then every WAL is read from its
+    committed slot and fenced. Then the snapshot of the new history is written, completely or not at
+    all. Nothing is deleted. Every step may be repeated: another run finds the fences and continues,
+    or finds the recovery complete.
+    """
 
     def __init__(
         self,
@@ -137,8 +136,7 @@ class Recovery:
     ) -> None:
         """Prepare a recovery.
 
-        `voters` are the ids of the controllers that will run. If it is empty, they are those in the
-        backup.
+        `voters` are the ids of the controllers that will run; empty: those in the backup.
         """
         self._store = store
         self._cluster_id = cluster_id
@@ -158,10 +156,9 @@ class Recovery:
     async def run(self, *, force: bool = False, accept_loss: bool = False) -> Report:
         """Recover the cluster.
 
-        `force` recovers even if the store was written to a moment ago. It also recovers if the
-        store has not changed since the last recovery; the cluster then starts another history.
-
-        `accept_loss` recovers even if data are missing.
+        `force` recovers even if the store was written to recently, or has not changed since the
+        last recovery, which starts another history. `accept_loss` recovers even if data are
+        missing.
         """
         report = await self.look()
         if report.already_recovered and not force:
@@ -178,8 +175,8 @@ class Recovery:
                 f" is {QUIET_MS_MIN // 1_000} s; or use --force: whatever still runs is fenced"
                 " then, and loses what it did not acknowledge"
             )
-        # A cluster that still lives deletes objects that its image no longer refers to. In an older
-        # image these objects are missing.
+        # A live cluster deletes objects that its image no longer refers to. In an older image,
+        # these objects are missing.
         self._check_gaps(report, accept_loss=accept_loss or force)
         base = await self._end_history(report.voters)
         found = await self._load()
@@ -242,7 +239,7 @@ class Recovery:
         )
 
     async def _begins_here(self, first_offsets: Sequence[int], start: int) -> bool:
-        """Return True if a recovery made the history that begins at `start`."""
+        """Return True if a recovery started the history that begins at `start`."""
         if not first_offsets:
             return False
         last = await self._log.read(first_offsets[-1])
@@ -261,9 +258,9 @@ class Recovery:
         )
 
     async def _end_history(self, voters: Sequence[int]) -> Base:
-        """Put the fence into the next place of the backup and return where the new history begins.
+        """Put the fence at the next key of the backup and return where the new history begins.
 
-        If there is a fence already, its contents decide where.
+        An existing fence determines where.
         """
         while True:
             found = await self._load()
@@ -318,7 +315,7 @@ class Recovery:
         return report, rebuilt, [*kept, *trims]
 
     async def _list(self) -> _Listed:
-        """List every WAL slot and data object. The cost is one LIST per 1,000 of them."""
+        """List every WAL slot and data object, with one LIST per 1,000 of them."""
         listed = _Listed(set(), set(), set(), 0)
         count = 0
         async for info in self._store.list(WAL_ROOT):

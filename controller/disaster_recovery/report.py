@@ -1,4 +1,4 @@
-"""Define the report of what a recovery found and did, for people and for programs."""
+"""The report of a recovery: what was found and done."""
 
 import msgspec
 
@@ -20,13 +20,13 @@ class WalFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recovery found and did.
+    """The findings and actions of a recovery.
 
     `snapshot_offset` is None if there was no snapshot. `backup_offset` is the end of the metadata
     in the store.
 
-    `range_count`, `record_count` and `size_bytes` count acknowledged data that only the WALs
-    contain. `quiet_ms` is the time since the last write to the store, or None if there was none.
+    `range_count`, `record_count` and `size_bytes` count acknowledged data that are only in the
+    WALs. `quiet_ms` is the time since the last write to the store, or None if there was none.
     `new_offset` is the start of the new history, set once the snapshot is written.
     """
 
@@ -44,8 +44,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     gaps: list[Gap] = []
     given_up: list[Gap] = []
-    """Intact ranges that --accept-loss removes from the log, because a missing object follows
-    them.
+    """Intact ranges that --accept-loss removes from the log, because a missing object
+    follows them.
     """
     orphan_count: int = 0
     history_ended: bool = False

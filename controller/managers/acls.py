@@ -1,10 +1,4 @@
-"""Add and remove ACLs.
-
-Invariant: every ACL of a request gets its own result, as in Kafka; those that are refused do not
-stop the others. An ACL that is there already, or is in the request twice, is added once.
-Limits: ACLS_PER_REQUEST_MAX and FILTERS_MAX per request, ACLS_MAX in the cluster.
-Source: KRaft `AclControlManager`.
-"""
+"""Add and remove ACLs."""
 
 from enum import IntEnum
 from typing import Never
@@ -33,10 +27,10 @@ from penstock.controller.metadata.records import AclEntry, AclRecord, AclRemoved
 ACLS_PER_REQUEST_MAX = 10_000
 FILTERS_MAX = 1_000
 ACLS_MAX = 100_000
-"""In the cluster. One takes about 300 bytes in each node."""
+"""Limit of the cluster. One ACL takes about 300 bytes in each node."""
 
 _ANY = 1
-"""Of every kind of codes."""
+"""ANY, for every kind of codes."""
 _PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
 _PERMISSIONS = (Permission.DENY, Permission.ALLOW)
 
@@ -61,7 +55,9 @@ def create_acls(image: MetadataImage, request: CreateAcls) -> Result[ItemResults
 
 
 def delete_acls(image: MetadataImage, request: DeleteAcls) -> Result[AclsDeleted]:
-    """Remove what the filters match. An ACL that several filters match is in the result of each."""
+    """Remove the ACLs that match the filters. An ACL that matches several filters is in the result
+    of each.
+    """
     if len(request.filters) > FILTERS_MAX:
         return _too_many(f"{len(request.filters)} filters", FILTERS_MAX)
     removed: dict[AclEntry, None] = {}
@@ -80,7 +76,7 @@ def delete_acls(image: MetadataImage, request: DeleteAcls) -> Result[AclsDeleted
 
 
 def acl_problem(acl: AclEntry) -> str:
-    """Return why this cannot be an ACL; empty if it can."""
+    """Return why this is not a valid ACL; empty if it is."""
     if not is_known(ResourceType, acl.resource_type) or acl.resource_type == _ANY:
         return f"Invalid resourceType {_shown(ResourceType, acl.resource_type)}"
     if acl.pattern_type not in _PATTERNS:

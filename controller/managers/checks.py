@@ -1,6 +1,4 @@
-"""Check what several requests require. Each check returns None or raises `Refused`. Source: AutoMQ
-`nodeEpochCheck`, `streamOwnershipCheck`.
-"""
+"""Checks shared by several requests. Each returns None or raises `Refused`."""
 
 from penstock.base.ids import StreamEpoch, StreamId
 from penstock.controller.api.messages import Status

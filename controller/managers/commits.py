@@ -1,13 +1,4 @@
-"""Commit objects to logs, compaction, closes of streams and progress of the WAL, all in one
-transaction.
-
-Invariant: Of one request, either everything holds afterwards or nothing does. A repeat after a lost
-reply succeeds without records. The transaction that closes the last stream of a moving partition
-elects its next leader. Data of deleted streams and data that is committed already are skipped; they
-never fail the rest. Everything else must follow exactly, or it is refused. Commits do not destroy
-objects, however useless they became: `objects.destroy_unreferenced` does that. Source: AutoMQ
-`StreamControlManager#commitStreamSetObject`, adapted to WAL objects committed in place.
-"""
+"""Commit objects to logs, compactions, stream closes and WAL progress in one transaction."""
 
 from collections.abc import Collection
 
@@ -44,9 +35,14 @@ def commit(
     """Commit `stream.ports.CommitObjects`. live: brokers that may be elected for partitions whose
     streams this closes.
 
+    Everything in a request is applied, or nothing. A retry after a lost reply succeeds without
+    records. Data of deleted streams and data that are already committed are skipped. The
+    transaction that closes the last stream of a moving partition elects its next leader. Objects
+    that become useless are destroyed later, by `objects.destroy_unreferenced`.
+
     Refuses with NODE_* (this incarnation has ended), STREAM_FENCED / STREAM_NOT_OPENED (the stream
-    has another owner, or is closed), OFFSET_NOT_MATCHED (a range or a close that does not follow),
-    OBJECT_NOT_EXIST (not prepared, expired, or a slot that may be deleted),
+    has another owner, or is closed), OFFSET_NOT_MATCHED (a range or a close that is not at the
+    end), OBJECT_NOT_EXIST (not prepared, expired, or a slot that may be deleted),
     COMPACTED_OBJECTS_NOT_FOUND (sources changed: plan again), INVALID_REQUEST.
     """
     try:
@@ -110,7 +106,7 @@ class _Commit:
         return self._changes.records
 
     def _is_repeat(self) -> bool:
-        """Return whether all prepared objects of the request are committed already, because its
+        """Return whether all prepared objects of the request are already committed, because its
         reply was lost. No broker commits only some of them.
         """
         states = [
@@ -127,8 +123,8 @@ class _Commit:
         return bool(committed)
 
     def _appended(self, item: CommitObject, object_id: ObjectId | None) -> list[RangeEntry]:
-        """Return the ranges of one object that extend their streams; put those of compacted streams
-        aside.
+        """Return the ranges of one object that extend their streams, setting aside those of
+        compacted streams.
         """
         ranges: list[RangeEntry] = []
         for part in item.ranges:
@@ -174,7 +170,7 @@ class _Commit:
             )
 
     def _elect(self) -> None:
-        """Elect leaders for partitions that waited for this close. If no broker is eligible, they
+        """Elect leaders for partitions that waited for this close. Without an eligible broker, they
         wait for `elect_leaderless`.
         """
         keys: set[PartitionKey] = set()

@@ -1,9 +1,7 @@
-"""What each kind of resource allows its configs to be: topics, brokers, groups and
-subscriptions to metrics of clients.
+"""Validation of configs by resource type: topics, brokers, groups and client metrics subscriptions.
 
-Which settings of a broker can change is known to brokers, which check them before they ask: here
-their names and values only have limits.
-Source: KRaft `ConfigurationControlManager`, `ControllerConfigurationValidator`.
+Brokers check their own settings before they send the request; here their names and values are only
+limited in length.
 """
 
 import re
@@ -25,7 +23,7 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS, config_problem
 
 GROUPS_MAX: Final = 20_000
-"""Groups that have configs. Groups need not exist for this, so nothing else limits them."""
+"""Groups with configs. Groups need not exist, so nothing else limits their number."""
 
 BROKER_CONFIGS_MAX: Final = 500
 """Configs of one broker."""
@@ -36,25 +34,25 @@ NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Rules(Protocol):
-    """The rules of one kind of resource."""
+    """The rules of one resource type."""
 
     kept: frozenset[str]
-    """Configs that stay when all others of a resource are replaced."""
+    """Configs that are kept when all others of a resource are replaced."""
 
     def check(self, image: MetadataImage, name: str) -> None:
         """Check that the resource can have configs. Raises Refused."""
         ...
 
     def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:
-        """Return the value to store, None for the default. As in Kafka, a config that does not
-        exist can be removed. Raises Refused.
+        """Return the value to store, None for the default. As in Kafka, a nonexistent config can be
+        removed. Raises Refused.
 
-        present: what is stored now.
+        present: the stored configs.
         """
         ...
 
     def conflict(self, configs: Mapping[str, str]) -> str:
-        """Return why these configs cannot go together; empty if they can."""
+        """Return why these configs are incompatible; empty if they are compatible."""
         ...
 
 

@@ -1,9 +1,7 @@
-"""Create, renew and expire delegation tokens.
+"""Create, renew and expire delegation tokens (KIP-48).
 
-Invariants: a token ends at `expiry_ms`, which is never after `max_ms`. Only its owner and its
-renewers change it. One that has ended stays ended: it stays in the image for EXPIRED_KEPT_MS, so
-that who renews it learns why that fails.
-Source: KRaft `DelegationTokenControlManager`, whose order of checks this is; KIP-48.
+An expired token stays in the image for EXPIRED_KEPT_MS, so that an attempt to renew it gets the
+right error.
 """
 
 from typing import Final
@@ -38,7 +36,7 @@ def create_delegation_token(
 ) -> Result[DelegationTokenReply]:
     known = image.delegation_tokens.get(request.token_id)
     if known is not None:
-        return Result(value=DelegationTokenReply(token=known))  # the request is repeated
+        return Result(value=DelegationTokenReply(token=known))  # the request is a retry
     names = (request.token_id, request.owner, request.requester, *request.renewers)
     problem = ""
     if len(request.renewers) > RENEWERS_MAX:
@@ -92,7 +90,7 @@ def expire_delegation_token(
 
 
 def remove_expired_tokens(image: MetadataImage, now_ms: Millis) -> list[Record]:
-    """Return the records that remove tokens which ended long ago."""
+    """Return the records that remove tokens which expired long ago."""
     found: list[Record] = [
         DelegationTokenRemoved(token.token_id)
         for token in image.delegation_tokens
@@ -104,7 +102,7 @@ def remove_expired_tokens(image: MetadataImage, now_ms: Millis) -> list[Record]:
 def _own(
     image: MetadataImage, request: RenewDelegationToken | ExpireDelegationToken
 ) -> DelegationTokenRecord | Result[DelegationTokenReply]:
-    """Return the token, or the refusal if the principal may not change it."""
+    """Return the token, or the rejection if the principal may not change it."""
     token, principal = image.delegation_tokens.get(request.token_id), request.principal
     if token is None:
         return Result(status=Status.TOKEN_NOT_FOUND, detail="there is no such delegation token")

@@ -1,11 +1,8 @@
-"""Keep what DeleteRecords cuts off a log until the grace of the topic is over, then drop it.
+"""Retain records deleted by DeleteRecords for the grace period of the topic, then drop them.
 
-Invariants: a log start never goes back: what is kept comes back as a fork
-(`controller.managers.forks`). A trim that is not by request (retention) ends the grace of what was
-cut off before, because that is older. A topic whose own grace gets shorter drops it earlier. A txn
-stream is kept as far as its data stream, so that a fork knows which transactions were aborted. Ages
-are counted by the timeline of the active controller.
-Source: none in Kafka.
+A log start never decreases: retained records can only be restored as a fork
+(`controller.managers.forks`). A txn stream is retained like its data stream, so that a fork knows
+which transactions were aborted.
 """
 
 from typing import Final
@@ -23,7 +20,7 @@ DROPS_PER_TRANSACTION_MAX: Final = 10_000
 
 
 def grace_ms_of(image: MetadataImage, topic_id: UUID, default_ms: int) -> int:
-    """Return for how long a topic, or what DeleteRecords cuts off it, can come back."""
+    """Return how long a topic, or its deleted records, can be restored."""
     topic = image.topics.by_id(topic_id)
     if topic is None:
         return default_ms
@@ -34,9 +31,10 @@ def grace_ms_of(image: MetadataImage, topic_id: UUID, default_ms: int) -> int:
 def trim_grace(
     image: MetadataImage, stream: StreamState, now_ms: Millis, *, wanted: bool, default_ms: int
 ) -> TrimGrace | None:
-    """Return for how long what a trim cuts off the stream is kept; None: it is not.
+    """Return how long the records removed by a trim are retained; None: they are not.
 
-    wanted: by the request. default_ms: the grace of topics without one of their own.
+    Retention ends the grace period of records deleted earlier, because they are older. wanted: by
+    the request. default_ms: the grace period of topics without their own.
     """
     if stream.kind == "txn":
         data = _data_of(image, stream)
@@ -48,7 +46,9 @@ def trim_grace(
 
 
 def drop_kept(image: MetadataImage, age_s: Age) -> list[Record]:
-    """Drop what was kept for its grace. Bounded: call again while it returns records."""
+    """Drop retained records whose grace period has ended. Bounded: call again while it returns
+    records.
+    """
     records: list[Record] = []
     for stream in image.streams.keeping():
         end = _due(image, stream, age_s)
@@ -60,7 +60,7 @@ def drop_kept(image: MetadataImage, age_s: Age) -> list[Record]:
 
 
 def _due(image: MetadataImage, stream: StreamState, age_s: Age) -> Offset | None:
-    """Return the offset up to which nothing is kept any more, if anything is kept there."""
+    """Return the offset below which retained records are due, if there are any."""
     assert stream.kept is not None, "the stream keeps something"
     if stream.kind == "txn":
         data = _data_of(image, stream)
@@ -76,7 +76,7 @@ def _due(image: MetadataImage, stream: StreamState, age_s: Age) -> Offset | None
 
 
 def _data_of(image: MetadataImage, stream: StreamState) -> StreamState | None:
-    """Return the data stream of the partition that has this stream."""
+    """Return the data stream of the partition that contains this stream."""
     key = PartitionKey(stream.topic_id, stream.partition)
     partition = image.topics.partition(key) or image.frozen_topics.partition(key)
     return None if partition is None else image.streams.get(partition.data_stream_id)

@@ -1,11 +1,4 @@
-"""Delete topics, keep them for a grace, bring them back, and remove them for good.
-
-Invariants: a deleted topic keeps its id, streams and objects until its grace is over, counted by
-the timeline of the active controller, or until a request removes it for good. No broker serves it;
-its last owners close the streams, or their WALs are recovered. It comes back under one leader epoch
-more, led only once its streams are closed. A removal takes all streams of a topic in one
-transaction. Source: none in Kafka.
-"""
+"""Delete topics, retain them for a grace period, restore them, and remove them permanently."""
 
 from typing import Final
 from uuid import UUID
@@ -55,12 +48,12 @@ def delete_topics(
     grace_ms: int,
     count: CountPartitions = count_nothing,
 ) -> Result[ItemResults]:
-    """Delete topics. They can come back until their grace is over; without one, they are removed
-    with all their streams, as are deleted ones on request. Owners notice that their streams are
-    gone; objects are destroyed when nothing refers to them.
+    """Delete topics. They can be restored until their grace period ends; without one, they are
+    removed with all their streams, as are deleted ones on request. Owners notice that their streams
+    are gone; objects are destroyed when nothing refers to them.
 
-    grace_ms: of topics without a grace of their own. count: counts the partitions of each topic for
-    the quota of the client.
+    grace_ms: of topics without their own grace period. count: counts the partitions of each topic
+    for the quota of the client.
 
     At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get
     CONTROLLER_BUSY and are deleted by the next request.
@@ -127,8 +120,9 @@ class _Deletion:
 
 
 def remove_deleted(image: MetadataImage, age_s: Age, partitions_max: int) -> list[Record]:
-    """Remove the deleted topics whose grace is over, and the oldest ones while all together have
-    more than `partitions_max` partitions. Bounded: call again while it returns records.
+    """Remove the deleted topics whose grace period has ended, and the oldest ones while all of them
+    together have more than `partitions_max` partitions. Bounded: call again while it returns
+    records.
     """
     topics = sorted(image.frozen_topics.deleted(), key=lambda topic: topic.offset)
     excess = sum(len(topic.partitions) for topic in topics) - partitions_max
@@ -147,7 +141,7 @@ def remove_deleted(image: MetadataImage, age_s: Age, partitions_max: int) -> lis
 
 
 def find_deleted(image: MetadataImage, wanted: str) -> FrozenTopic | None:
-    """Return the deleted topic with this id, else the last one deleted under this name."""
+    """Return the deleted topic with this id, otherwise the last one deleted with this name."""
     try:
         found = image.frozen_topics.deleted_by_id(UUID(wanted))
     except ValueError:
@@ -157,12 +151,14 @@ def find_deleted(image: MetadataImage, wanted: str) -> FrozenTopic | None:
 
 
 class Undeletions:
-    """Bring deleted topics back in one transaction."""
+    """Restores deleted topics in one transaction. A topic keeps its id and streams, and is led with
+    the next leader epoch, once its streams are closed.
+    """
 
     def __init__(
         self, image: MetadataImage, elector: Elector, now_ms: Millis, move_timeout_ms: int
     ) -> None:
-        """move_timeout_ms: of partitions that their last owner still has open."""
+        """move_timeout_ms: of partitions whose last owner still has them open."""
         self._image = image
         self._elector = elector
         self._now_ms = now_ms
@@ -170,7 +166,7 @@ class Undeletions:
         self._seen: set[UUID] = set()
 
     def check(self, topic: NewTopic, wanted: str) -> FrozenTopic:
-        """Return the deleted topic that comes back under the name of `topic`."""
+        """Return the deleted topic to be restored with the name of `topic`."""
         if self._image.topics.by_name(topic.name) is not None:
             detail = f"topic {topic.name!r} exists: undelete {wanted!r} under another name"
             raise Refused(Status.TOPIC_EXISTS, detail)
@@ -188,7 +184,7 @@ class Undeletions:
         return found
 
     def records(self, topic: FrozenTopic, name: str) -> list[Record]:
-        """Return the records that bring the topic back under `name`."""
+        """Return the records that restore the topic as `name`."""
         self._seen.add(topic.topic_id)
         return [TopicUndeleted(topic.topic_id, name), *map(self._first_record, topic.partitions)]
 
@@ -214,7 +210,7 @@ class Undeletions:
 
 
 def _check_request(topic: NewTopic, count: int) -> None:
-    """Refuse what a topic that comes back cannot have. count: of its partitions."""
+    """Reject options that a restored topic cannot have. count: of its partitions."""
     if topic.name in INTERNAL_TOPICS:
         raise Refused(
             Status.INVALID_TOPIC_NAME,
@@ -242,7 +238,7 @@ def _check_request(topic: NewTopic, count: int) -> None:
 
 
 def _removal(topic: TopicState | FrozenTopic) -> list[Record]:
-    """Return the records that remove a topic, deleted or not, for good."""
+    """Return the records that remove a topic, deleted or not, permanently."""
     records: list[Record] = [
         StreamRemoved(stream_id)
         for partition in topic.partitions

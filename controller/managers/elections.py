@@ -1,9 +1,6 @@
-"""Elect leaders of partitions: the first live candidate, else the live broker that leads least.
-
-Invariant: An election raises the leader epoch by one. It is held only for a partition without a
-leader whose streams are closed (in the same transaction at the latest). Any live broker can lead,
-because durability comes from the store; it is then appended to the candidates. A draining broker is
-not elected. Source: KRaft `PartitionChangeBuilder`, without ISR.
+"""Elect partition leaders: the first live candidate, otherwise the live broker that leads the
+fewest partitions. Any live broker can lead, because durability comes from the store; it is then
+appended to the candidates.
 """
 
 from collections.abc import Collection
@@ -25,11 +22,11 @@ ELECTIONS_PER_TRANSACTION_MAX = 2_000
 
 
 class Elector:
-    """Hold the elections of one transaction, counting leaders, so that a failed broker's partitions
-    spread over the others.
+    """The elections of one transaction, with leader counts, so that a failed broker's partitions
+    are spread over the others.
 
     live: brokers with a session. Only those that are registered and neither fenced nor draining are
-    eligible. Cost: O(brokers + moves under way); targets of moves count as leaders.
+    eligible. Cost: O(brokers + moves in progress); targets of moves count as leaders.
     """
 
     def __init__(
@@ -71,7 +68,7 @@ class Elector:
         return BrokerIncarnation(winner, self._eligible[winner])
 
     def by_load(self, candidates: Collection[NodeId]) -> tuple[NodeId, ...]:
-        """Return the eligible candidates, those that lead least first."""
+        """Return the eligible candidates, those with the fewest partitions first."""
         return tuple(
             sorted(
                 (node_id for node_id in candidates if node_id in self._load),
@@ -80,8 +77,8 @@ class Elector:
         )
 
     def elect(self, partition: PartitionRecord, now_ms: Millis) -> PartitionRecord:
-        """Return the partition's next record: one leader epoch higher, led by the winner or by
-        none. This ends a move under way.
+        """Return the partition's next record: with the next leader epoch, led by the winner or by
+        none. This ends a move in progress.
         """
         replicas, move = partition.replicas, partition.move
         candidates = replicas
@@ -112,7 +109,7 @@ class Elector:
 
 
 def has_open_stream(image: MetadataImage, partition: PartitionRecord) -> bool:
-    """Return whether a broker, dead or alive, may still write under the old leader epoch."""
+    """Return whether a broker, dead or alive, may still write with the old leader epoch."""
     streams = map(image.streams.get, partition.stream_ids)
     return any(stream is not None and stream.opened for stream in streams)
 
@@ -126,8 +123,8 @@ def elect_leaderless(
     """Elect leaders for partitions without one, for example when the first broker registers.
     Bounded: call again while it returns records.
 
-    A moving partition is due when its streams are closed. The transaction that closes them elects,
-    so this handles only elections that found no eligible broker then.
+    Requires that the streams are closed. The transaction that closes the streams of a moving
+    partition elects, so this only handles elections that found no eligible broker then.
     """
     elector = Elector(image, live)
     if not elector.eligible:

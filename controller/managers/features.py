@@ -1,10 +1,7 @@
-"""Change the finalized levels of features, and check that brokers support them.
+"""Change finalized feature levels, and check that brokers support them (KIP-584, KIP-1022).
 
-Invariant: all updates of a request are made, or none. A level is finalized only if this controller
-and every registered broker support it, and a broker registers only if it supports the finalized
-levels. Other controllers are not asked: the software of a quorum is to be updated before its
-features.
-Source: KRaft `FeatureControlManager`, `ClusterControlManager`; KIP-584, KIP-1022.
+A level is finalized only if this controller and every registered broker support it. Other
+controllers are not checked: update the software of a quorum before its features.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,13 +22,15 @@ FEATURES_PER_BROKER_MAX = 100
 UPGRADE = 1
 SAFE_DOWNGRADE = 2
 UNSAFE_DOWNGRADE = 3
-"""Types of updates have the numbers of Kafka's protocol."""
+"""Update types have the numbers of Kafka's protocol."""
 
 
 def update_features(
     image: MetadataImage, request: UpdateFeatures, *, controller_id: int
 ) -> Result[None]:
-    """Set levels. Of several updates of one feature the last one counts, as in Kafka."""
+    """Set levels; all updates are made, or none. Of several updates of one feature the last one
+    counts, as in Kafka.
+    """
     if len(request.updates) > UPDATES_MAX:
         return Result(
             status=Status.INVALID_REQUEST,
@@ -102,7 +101,7 @@ def _unsupported(feature: FeatureRange | None, level: int, who: str) -> str | No
 
 def check_supported(image: MetadataImage, features: Sequence[FeatureRange]) -> None:
     """Check a broker that registers. Raises Refused if it does not support a finalized level. A
-    broker that names no feature is older software.
+    broker without features runs an older version.
     """
     if len(features) > FEATURES_PER_BROKER_MAX:
         raise Refused(

@@ -1,11 +1,8 @@
 """Plan forks: topics that begin with the log of another one, in the same objects.
 
-Invariants: a fork and its source share objects, never streams, so each moves, trims, compacts and
-is deleted without the other. An object lives until no range of any stream refers to it: the
-references of a fork count like all others. A fork begins above all leader epochs of its source,
-because the batches in its log carry those.
-Must not: read or write objects. Cost: one record for each stream, whatever the log holds; applying
-it costs about 2 us for each range of the source.
+A fork and its source share objects, never streams, so each is moved, trimmed, compacted and deleted
+separately. Planning costs one record per stream; applying it takes about 2 us per range of the
+source.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +27,7 @@ class Fork:
     point: ForkPoint
     txn_end_offset: Offset
     with_kept: bool = False
-    """It begins with what DeleteRecords cut off the source."""
+    """It begins with retained records that DeleteRecords removed from the source."""
 
     @property
     def leader_epoch(self) -> StreamEpoch:
@@ -46,7 +43,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The topic that a fork begins with: one that brokers serve, or one of a snapshot."""
+    """The source topic of a fork: a regular topic, or a snapshot topic."""
 
     topic_id: UUID
     name: str
@@ -66,8 +63,8 @@ class Source:
 
 
 def configs_of(image: MetadataImage, topic: NewTopic) -> dict[str, str]:
-    """Return the configs of a new topic: those of the request, over those of the source. A fork of
-    a mirror is none.
+    """Return the configs of a new topic: those of the request override those of the source. A fork
+    of a mirror is not a mirror.
     """
     source = None if topic.fork is None else Source.find(image, topic.fork.source_topic_id)
     configs = {} if source is None else dict(source.configs)
@@ -82,9 +79,10 @@ def configs_of(image: MetadataImage, topic: NewTopic) -> dict[str, str]:
 
 
 def plan_forks(image: MetadataImage, topic: NewTopic) -> list[Fork] | None:
-    """Return the partitions of a fork, or None if the topic is none. Refuse with UNKNOWN_TOPIC (the
-    source was deleted), INVALID_PARTITIONS (it has other partitions now) and OFFSET_NOT_MATCHED (a
-    log ends before its fork, or begins behind it, or was compacted past it).
+    """Return the partitions of a fork, or None if the topic is not a fork. A fork begins above all
+    leader epochs of its source, which are in its batches. Refuse with UNKNOWN_TOPIC (the source was
+    deleted), INVALID_PARTITIONS (its partition count has changed) and OFFSET_NOT_MATCHED (a log
+    ends before its fork point, begins after it, or was compacted past it).
     """
     wanted = topic.fork
     named = topic.configs.get(FORK_SOURCE)
@@ -144,7 +142,7 @@ def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork
                 f" offset {item.end_offset}, and may have removed records that the fork needs"
             )
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
-        # Nothing below the log start is read, so a fork there may lie inside of a batch.
+        # Nothing below the log start is read, so a fork point there may be inside a batch.
         last = data.find(max(data.start_offset, Offset(item.end_offset - 1)), item.end_offset, 1)
         if last and last[0].end_offset > item.end_offset and last[0].object_id != item.object_id:
             detail = f"{name}: the records at offset {item.end_offset} were compacted meanwhile"
@@ -154,7 +152,7 @@ def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork
             raise Refused(Status.INVALID_REQUEST, detail)
         scan_offset = item.scan_offset
         if wanted.with_kept and scan_offset <= data.start_offset:
-            # The log start stands for "not known": look at all records.
+            # The log start stands for "unknown": scan all records.
             scan_offset = data.kept_offset
         point = ForkPoint(source.topic_id, item.end_offset, scan_offset, tuple(item.epochs))
         forks.append(Fork(partition, point, item.txn_end_offset, wanted.with_kept))

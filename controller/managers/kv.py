@@ -1,5 +1,5 @@
-"""Change the cluster's small key/value store, which is for a few facts of the cluster, not for
-data. Source: AutoMQ `KVControlManager`.
+"""Change the cluster's small key/value store, which is for a few cluster-wide facts, not
+for data.
 """
 
 from penstock.controller.api.messages import (
@@ -19,7 +19,7 @@ KEYS_MAX = 10_000
 
 
 def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue]:
-    """Set a value. With if_absent and another value present: KEY_EXISTS, with that value. Setting
+    """Set a value. With if_absent and another existing value: KEY_EXISTS, with that value. Setting
     the same value again succeeds (lost reply).
     """
     if not 1 <= len(request.key) <= KEY_CHARS_MAX or len(request.value) > VALUE_BYTES_MAX:
@@ -46,7 +46,7 @@ def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue
 
 
 def get_key_value(image: MetadataImage, request: GetKeyValue) -> Result[KeyValue]:
-    """Return a value; None: the key does not exist."""
+    """Return a value, or None."""
     return Result(value=KeyValue(key=request.key, value=image.kv.get(request.key)))
 
 

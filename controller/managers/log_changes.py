@@ -1,10 +1,4 @@
-"""Collect changes to the log index within one transaction: the new end of each stream, and the
-records.
-
-Invariant: A range is accepted only if it begins exactly where its stream will end by then. A gap or
-a partial overlap is refused, never bridged. Source: AutoMQ
-`StreamControlManager#streamContinuityCheck`.
-"""
+"""Collect log index changes within one transaction: the new end of each stream, and the records."""
 
 from collections.abc import Sequence
 
@@ -33,7 +27,9 @@ RANGES_MAX = 20_000
 
 
 class LogChanges:
-    """Collect `records` on top of `image`, which does not change."""
+    """Collects `records` on top of `image`, which does not change. A range is accepted only if it
+    begins exactly at the resulting end of its stream.
+    """
 
     def __init__(self, image: MetadataImage, now_ms: Millis) -> None:
         self.image = image
@@ -46,14 +42,14 @@ class LogChanges:
         return self._ends.get(stream.stream_id, stream.end_offset)
 
     def holds(self, part: RangeEntry) -> bool:
-        """Return whether nothing is left to do: the stream was deleted, or all of the range is
-        committed already.
+        """Return whether nothing is left to do: the stream was deleted, or the whole range is
+        already committed.
         """
         stream = self.image.streams.get(part.stream_id)
         return stream is None or part.end_offset <= self.end_of(stream)
 
     def append(self, stream: StreamState, part: RangeEntry) -> None:
-        """Append a range at the stream's end; skip offsets beyond the end only if all of them are
+        """Append a range at the stream's end; skip offsets after the end only if all of them are
         trimmed.
         """
         end = self.end_of(stream)
@@ -77,8 +73,8 @@ class LogChanges:
     def commit_in_place(
         self, item: CommitObject, writer: BrokerIncarnation, ranges: Sequence[RangeEntry]
     ) -> None:
-        """Register a WAL slot as an object, or add ranges to a registered one. Without ranges there
-        is nothing to register.
+        """Register a WAL slot as an object, or add ranges to a registered one. Without ranges
+        nothing is registered.
 
         A slot that recovery no longer needs may be deleted at any moment, so it cannot be
         registered or extended.
@@ -114,7 +110,7 @@ class LogChanges:
         )
 
     def _check_new_to(self, object_id: ObjectId, ranges: Sequence[RangeEntry]) -> None:
-        """Refuse a second range of a stream in one slot: a slot holds one per stream. Cost:
+        """Reject a second range of a stream in one slot: a slot contains one per stream. Cost:
         O(entries), for registered slots only.
         """
         for part in ranges:
@@ -131,8 +127,8 @@ class LogChanges:
 
 def clipped(part: RangeEntry, start: int) -> RangeEntry:
     """Return the range without the part below `start`. Counts are estimated in proportion, because
-    the exact ones are only in the object. That of the records is rounded down, so that it never
-    says by chance that each offset has a record.
+    the exact ones are only in the object. The record count is rounded down, so that it never
+    accidentally equals the number of offsets.
     """
     left, whole = part.end_offset - start, part.end_offset - part.start_offset
     return msgspec.structs.replace(
@@ -155,7 +151,7 @@ def slot_of(item: CommitObject, writer: BrokerIncarnation) -> WalSequence:
 
 
 def prepared(image: MetadataImage, item: CommitObject, object_id: ObjectId) -> ObjectState:
-    """Return the object to commit. `was_committed`: it is committed already, because the reply was
+    """Return the object to commit. `was_committed`: it is already committed, because the reply was
     lost.
     """
     if item.role not in {ObjectRole.STREAM_SET, ObjectRole.STREAM}:

@@ -1,9 +1,5 @@
-"""Exchange some entries of a stream's log for others that hold exactly the same offsets
+"""Replace entries of a stream's log with others that cover exactly the same offsets
 (compaction).
-
-Invariant: A replacement never moves a stream's end, never opens a gap, and removes only entries
-that are still in the index. Only offsets above the stream's start count, because trimming may have
-passed the sources meanwhile. Source: AutoMQ `StreamControlManager#commitStreamObject`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,10 +23,12 @@ def replace_ranges(
     new: Sequence[NewRange],
     cleaned_end: Offset,
 ) -> list[RangesReplaced]:
-    """Return records that exchange `sources` for `new`, all of this stream; none if all are
-    trimmed. The caller checks permissions before.
+    """Return records that replace `sources` with `new`, all of this stream; none if all are
+    trimmed. The caller checks permissions first.
 
-    cleaned_end: `new` lacks records that were replaced by others below this offset; 0: it lacks
+    The end of the stream does not change, and the sources must still be in the index. Only offsets
+    above the stream's start count, because the sources may have been trimmed meanwhile.
+    cleaned_end: `new` lacks records that were superseded by others below this offset; 0: it lacks
     none.
     """
     living = [source for source in sources if source.end_offset > stream.start_offset]
@@ -79,8 +77,8 @@ def _check_source(stream: StreamState, source: ReplacedItem) -> None:
 def _cover(
     stream: StreamState, ranges: Iterable[tuple[Offset, Offset]]
 ) -> tuple[Offset, Offset] | None:
-    """Return the one stretch above the stream's start that the ranges hold; refuse holes and
-    overlaps. None: there are no ranges.
+    """Return the contiguous part of the ranges above the stream's start; reject gaps and overlaps.
+    None: there are no ranges.
     """
     start: Offset | None = None
     end: Offset | None = None

@@ -1,8 +1,8 @@
 """Register, fence, unregister and remove brokers.
 
-Invariant: One incarnation of a node is registered at a time. A newer one replaces the older one,
-whose WAL then waits for recovery. A fenced incarnation never comes back: the broker registers again
-as a new one. Source: KRaft `ClusterControlManager`, AutoMQ `NodeControlManager`.
+One incarnation of a node is registered at a time. A newer one replaces the older one, whose WAL
+then waits for recovery. A fenced incarnation never returns: the broker registers again as a new
+one.
 """
 
 from collections.abc import Collection, Iterable
@@ -44,7 +44,7 @@ FIRST_NODE_ID = NodeId(1)
 
 def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[BrokerRegistered]:
     """Register a broker. A new incarnation gets the next node epoch and an empty WAL. The same
-    incarnation gets the same answer again, without records.
+    incarnation gets the same reply again, without records.
     """
     try:
         _check_registration(request)
@@ -95,11 +95,11 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
 def unregister_broker(
     image: MetadataImage, request: UnregisterBroker, now_ms: Millis, *, live: Collection[NodeId]
 ) -> Result[Progress]:
-    """Elect others for its partitions (some in each call), then remove the broker and end its WAL.
-    All its streams must be closed before.
+    """Elect other leaders for its partitions (some in each call), then remove the broker and end
+    its WAL. All its streams must be closed.
 
     Without an open stream, everything in its WAL is committed, because a close commits. No recovery
-    is needed, whatever `committed` says.
+    is needed, whatever `committed` is.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     wal = image.nodes.wal(me)
@@ -137,28 +137,30 @@ def unregister_broker(
 def removable_wals(
     image: MetadataImage, writers: Iterable[BrokerIncarnation]
 ) -> list[BrokerIncarnation]:
-    """Return those of the WALs that ended and of which no slot is an object any more, in order."""
+    """Return ended WALs without any slot that is still an object, in order."""
     used = image.objects.wals()
     wals = (image.nodes.wal(writer) for writer in set(writers) - used)
     return sorted(wal.writer for wal in wals if wal is not None and wal.ended)
 
 
 def remove_wals(image: MetadataImage, writers: Iterable[BrokerIncarnation]) -> list[Record]:
-    """Forget WALs whose slots and fences are deleted. Skip those that may not go or are gone."""
+    """Remove WALs whose slots and fences are deleted. Skip those that are still needed or already
+    removed.
+    """
     return [
         WalRemoved(writer.node_id, writer.node_epoch) for writer in removable_wals(image, writers)
     ]
 
 
 def remove_broker(image: MetadataImage, request: RemoveBroker) -> Result[None]:
-    """Remove a dead broker that does not come back.
+    """Remove a dead broker that will not return.
 
     Refuses with NODE_EPOCH_NOT_EXIST (no such broker) and NODE_IN_USE: it is not fenced, one of its
-    WALs has not ended, a move under way names it, or a partition without a leader has no other
-    candidate. So no leader, no open stream and no slot that recovery needs is lost with it.
-    Partitions keep it as a candidate, as after an orderly leave: any broker can lead, and one that
-    registers under this id again is the candidate it was. Slots that ranges refer to are objects by
-    now and outlive the registration.
+    WALs has not ended, a move in progress refers to it, or a partition without a leader has no
+    other candidate. So no leader, no open stream and no slot that recovery needs is lost.
+    Partitions keep it as a candidate, as after a graceful leave: any broker can lead, and a broker
+    that registers with this id again takes its place. Slots that ranges refer to are objects by now
+    and outlive the registration.
     """
     try:
         node = image.nodes.get(request.node_id)
@@ -199,7 +201,7 @@ def _check_gone(image: MetadataImage, node: NodeState) -> None:
 def _check_leaderless(
     image: MetadataImage, name: str, partition: PartitionMetadata, node_id: NodeId
 ) -> None:
-    """Check a partition that has no leader: the broker has no part in its move, and is not its only
+    """Check a partition without a leader: the broker has no part in its move, and is not its only
     registered candidate.
     """
     move, targets = partition.move, partition.target_replicas

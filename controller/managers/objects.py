@@ -1,10 +1,7 @@
 """Prepare, expire, destroy and remove objects.
 
-Invariant: An object is destroyed only when no range refers to it, and a WAL object committed in
-place also only when no recovery can need its slot (it is below the WAL's committed slot, or the WAL
-ended). The caller measures ages (`controller.active.record_ages`), never by wall clocks. Only this
-module destroys objects: requests only drop references, and a bounded periodic task destroys.
-Source: AutoMQ `S3ObjectControlManager`.
+Only this module destroys objects: requests only drop references, and a bounded periodic task
+destroys. Ages are measured by `controller.active.record_ages`, not by wall clocks.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,16 +30,20 @@ from penstock.stream.ports import BrokerIncarnation
 
 PREPARES_MAX = 1_000
 PREPARED_TTL_MS = 60 * 60_000
-"""Longer than any upload may take. A later commit is refused, and the uploader must begin again."""
+"""Longer than any upload may take. A later commit is rejected, and the uploader must
+start again.
+"""
 
 Age = Callable[[MetadataOffset], float]
-"""Returns for how many seconds at least the record at an offset of the log has been committed."""
+"""Returns a lower bound of the seconds since the record at a log offset was committed."""
 
 
 def prepare_objects(
     image: MetadataImage, request: PrepareObjects, _now_ms: Millis, *, ttl_ms: int = PREPARED_TTL_MS
 ) -> Result[ObjectsPrepared]:
-    """Prepare objects with contiguous, rising ids. Not idempotent: ids of a lost reply expire."""
+    """Prepare objects with contiguous, increasing ids. Not idempotent: ids of a lost
+    reply expire.
+    """
     try:
         check_node(image, BrokerIncarnation(request.node_id, request.node_epoch))
         return prepared_items(image, request.count, ttl_ms)
@@ -68,8 +69,8 @@ def prepared_items(image: MetadataImage, count: int, ttl_ms: int) -> Result[Obje
 
 
 def expire_prepared(image: MetadataImage, now_ms: Millis, age_s: Age, limit: int) -> list[Record]:
-    """Destroy objects that were prepared and not committed in time; what was PUT under their keys
-    is garbage.
+    """Destroy objects that were prepared and not committed in time; data stored at their keys are
+    garbage.
     """
     expired = (
         state.object_id
@@ -80,7 +81,9 @@ def expire_prepared(image: MetadataImage, now_ms: Millis, age_s: Age, limit: int
 
 
 def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> list[Record]:
-    """Destroy committed objects that no log refers to any more."""
+    """Destroy committed objects without references, and without a slot that a recovery may need
+    (below the WAL's committed slot, or the WAL ended).
+    """
     useless = (state.object_id for state in image.objects.unreferenced() if _may_go(image, state))
     return _destroyed(image, useless, now_ms, limit)
 
@@ -88,11 +91,11 @@ def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> li
 def deletable(
     image: MetadataImage, age_s: Age, grace_ms: int, late_put_grace_ms: int, limit: int
 ) -> list[ObjectState]:
-    """Return destroyed objects whose grace has ended, oldest first. The caller deletes their bytes
-    and then calls `objects_removed`.
+    """Return destroyed objects whose grace period has ended, oldest first. The caller deletes their
+    bytes and then calls `objects_removed`.
 
-    late_put_grace_ms: grace of objects that were never committed, because the PUT of a paused
-    writer may arrive after the object has expired.
+    late_put_grace_ms: grace period of objects that were never committed, because the PUT of a
+    paused writer may arrive after the object has expired.
     """
     late_ms = max(grace_ms, late_put_grace_ms)
     due = sorted(

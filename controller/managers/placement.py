@@ -1,10 +1,9 @@
-"""Place the candidates of a topic's partitions on brokers.
+"""Place the candidates of a topic's partitions on brokers, like Kafka's `StripedReplicaPlacer`,
+without racks.
 
-Invariant: Candidates of a partition are distinct; those of partition i begin at broker (start + i)
-mod n and continue in a circle. The start follows from the number of partitions ever created, so
-that small topics spread over all brokers too. Any factor from 1 to 15 is accepted whatever the
-number of brokers, because durability comes from the store; there are at most as many candidates as
-brokers. Source: Kafka `StripedReplicaPlacer`, without racks.
+Candidates of partition i begin at broker (start + i) mod n, where `start` follows from the number
+of partitions ever created, so that small topics are spread as well. A factor of 1 to 15 is accepted
+whatever the number of brokers, because durability comes from the store.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,8 +18,8 @@ REPLICATION_FACTOR_DEFAULT = 3
 
 
 class Placement:
-    """Choose candidates for the new partitions of one transaction: brokers with a session; without
-    any, all registered ones.
+    """Selects candidates for the new partitions of one transaction: brokers with a session, or all
+    registered ones if there are none.
     """
 
     def __init__(self, image: MetadataImage, live: Collection[NodeId]) -> None:

@@ -1,8 +1,4 @@
-"""Allocate blocks of producer ids to brokers.
-
-Invariant: No id is allocated twice; the rest of a block is lost with its broker. Source: KRaft
-`ProducerIdControlManager`.
-"""
+"""Allocate blocks of producer ids to brokers. The rest of a block is lost with its broker."""
 
 from penstock.controller.api.messages import AllocateProducerIds, ProducerIdBlock
 from penstock.controller.managers.checks import check_node

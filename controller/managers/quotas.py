@@ -1,8 +1,7 @@
-"""Change quotas of users, clients and addresses.
+"""Change quotas of users, clients and addresses (KIP-546, KIP-612).
 
-Checks and answers are Kafka's, with two exceptions: NaN, which Kafka stores, is refused, and there
-are limits. That an address can be resolved is checked by the broker, which has a resolver.
-Source: KRaft `ClientQuotaControlManager`; KIP-546, KIP-612.
+Validation and messages are Kafka's, except that NaN is rejected and there are limits. Brokers check
+that host names can be resolved.
 """
 
 import math
@@ -39,13 +38,13 @@ _WHOLE: Final[Mapping[str, tuple[str, int]]] = {
     CONSUMER_BYTE_RATE: ("a LONG", (1 << 63) - 1),
     CONNECTION_CREATION_RATE: ("an INT", (1 << 31) - 1),
 }
-"""Quotas that are whole numbers, with Kafka's type and its largest number."""
+"""Integer quotas, with Kafka's type and maximum."""
 _EPSILON: Final = 1e-6
-"""How far from a whole number a value may be, as in Kafka."""
+"""How far a value may deviate from an integer, as in Kafka."""
 
 
 def alter_quotas(image: MetadataImage, request: AlterQuotas) -> Result[QuotasAltered]:
-    """Return one answer per alteration. Setting the current value makes no record."""
+    """Return one result per alteration. Setting the current value creates no record."""
     change_count = sum(len(item.changes) for item in request.alterations)
     if len(request.alterations) > ALTERATIONS_MAX or change_count > CHANGES_MAX:
         return Result(
@@ -85,8 +84,8 @@ def _refused(detail: str) -> Refused:
 
 
 def _check_once(item: QuotaAlteration, *, is_repeated: bool) -> None:
-    """Refuse an entity or a quota that is named twice. What was said about the entity before
-    stays in force, as in Kafka.
+    """Reject a duplicate entity or quota. Earlier changes of the entity are applied, as
+    in Kafka.
     """
     keys = [change.key for change in item.changes]
     if is_repeated or len(set(keys)) < len(keys):
@@ -140,7 +139,7 @@ def _check_value(allowed: tuple[str, ...], change: QuotaChange) -> None:
     assert value is not None
     if key not in allowed:
         raise _refused(f"Invalid configuration key {key[:100]}")
-    if not value > 0:  # so that NaN is refused as well
+    if not value > 0:  # so that NaN is rejected as well
         raise _refused(f"Quota {key} must be greater than 0")
     if key in _WHOLE:
         kind, largest = _WHOLE[key]

@@ -1,13 +1,5 @@
-"""Begin planned changes of leadership: reassignments, preferred elections and draining. Each ends
-in an election.
-
-Invariants: A moving partition has no leader until its streams are closed. The transaction that
-closes the last of them elects (`commits`, or `recovery` for a source that died), so two brokers can
-never write at once, and no request can get lost in between. Every move has a timeout; `sources_of`
-returns the brokers to fence when it expires, which the active controller measures from when it
-first saw the move (`controller.active.periodic`). A further move of a moving partition changes only
-its target: source and begin stay. Source: AutoMQ
-`ReplicationControlManager#changePartitionReassignmentV2`; docs/design/moves-and-failover.md.
+"""Start planned leadership changes: reassignments, preferred elections and draining. Each ends in
+an election. See docs/design/moves-and-failover.md.
 """
 
 from collections import Counter
@@ -48,7 +40,13 @@ MOVES_MAX = ELECTIONS_PER_TRANSACTION_MAX
 
 
 class Mover:
-    """Begin the moves of one transaction."""
+    """Starts the moves of one transaction.
+
+    A moving partition has no leader until its streams are closed; the transaction that closes the
+    last of them elects (`commits`, or `recovery` for a dead source), so two brokers never write at
+    once. Moves have a timeout, after which the active controller fences the brokers in `sources_of`
+    (`controller.active.periodic`). Moving a moving partition only changes its target.
+    """
 
     def __init__(
         self, image: MetadataImage, live: Collection[NodeId], now_ms: Millis, timeout_ms: int
@@ -63,10 +61,10 @@ class Mover:
         self, partition: PartitionRecord, replicas: tuple[NodeId, ...], wanted: tuple[NodeId, ...]
     ) -> None:
         """Change the leader. Afterwards the candidates are `replicas`; the first eligible one of
-        `wanted` leads, else any broker.
+        `wanted` leads, otherwise any broker.
 
-        If nothing is open (the source was elected, but has not begun), the election is held at
-        once.
+        If nothing is open (the source was elected, but has not begun), the election is held
+        immediately.
         """
         changed = msgspec.structs.replace(
             partition, target_replicas=replicas, move=self._move(partition, wanted)
@@ -100,8 +98,8 @@ _Item = TypeVar("_Item", bound=_Named)
 def _one_by_one(
     mover: Mover, name: str, wanted: Sequence[_Item], act: Callable[[Mover, _Item], None]
 ) -> Result[ItemResults]:
-    """Return a result per partition. One that is refused, or named twice, does not affect the
-    others. Refuse all if they are more than `MOVES_MAX`. name: of the list in the request.
+    """Return a result per partition. A rejected or duplicate one does not affect the others. Refuse
+    all if they are more than `MOVES_MAX`. name: of the list in the request.
     """
     try:
         check_count(name, len(wanted), MOVES_MAX)
@@ -127,7 +125,7 @@ def alter_reassignments(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[ItemResults]:
-    """Change candidates. The leader moves only if it is not one of them. A repeat succeeds without
+    """Change candidates. The leader moves only if it is not one of them. A retry succeeds without
     records.
     """
     alter = partial(_alter, may_resize=request.may_resize)
@@ -143,8 +141,8 @@ def elect_preferred(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[ItemResults]:
-    """Move partitions to their first candidates. ELECTION_NOT_NEEDED if that one leads, or is
-    already the target.
+    """Move partitions to their first candidates. ELECTION_NOT_NEEDED if it already leads, or is the
+    target.
     """
     mover = Mover(image, live, now_ms, timeout_ms)
     return _one_by_one(mover, "partitions", request.partitions, _prefer)
@@ -158,8 +156,8 @@ def drain_broker(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[Progress]:
-    """Move some partitions of the broker to others, preferably to candidates that lead least. Call
-    again while any remain.
+    """Move some partitions of the broker to others, preferably to candidates with the fewest
+    partitions. Call again while any remain.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -185,8 +183,8 @@ def relieve(
     timeout_ms: int,
     partitions_max: int,
 ) -> list[Record]:
-    """Move some partitions of a broker to others, preferably to candidates that lead least. Return
-    no records if there is no other broker.
+    """Move some partitions of a broker to others, preferably to candidates with the fewest
+    partitions. Return no records if there is no other broker.
     """
     mover = Mover(image, live, now_ms, timeout_ms)
     if not mover.elector.eligible:
@@ -206,7 +204,7 @@ def move_leaders(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[ItemResults]:
-    """Make the moves of a balancing plan, if the partition is still as in the plan; moves under way
+    """Make the moves of a balancing plan, if the partition has not changed since; moves in progress
     are not changed.
     """
     mover = Mover(image, live, now_ms, timeout_ms)
@@ -214,7 +212,7 @@ def move_leaders(
 
 
 class MoveUnderWay(NamedTuple):
-    """Identify one move for its whole duration."""
+    """Identifies one move for its whole duration."""
 
     key: PartitionKey
     source: NodeId
@@ -245,7 +243,7 @@ def moves_under_way(image: MetadataImage) -> list[MoveUnderWay]:
 def sources_of(
     image: MetadataImage, moves: Iterable[MoveUnderWay]
 ) -> dict[BrokerIncarnation, PartitionKey]:
-    """Return the living owners of streams of moving partitions, each with one such partition."""
+    """Return the live owners of streams of moving partitions, each with one such partition."""
     found: dict[BrokerIncarnation, PartitionKey] = {}
     for move in moves:
         partition = image.topics.partition(move.key)
@@ -292,7 +290,7 @@ def _alter(mover: Mover, item: PartitionTarget, *, may_resize: bool) -> None:
 
 
 def _cancel(mover: Mover, partition: PartitionRecord, name: str) -> None:
-    """Move back to the source, under a new leader epoch. The source may be closing already, so
+    """Move back to the source, with a new leader epoch. The source may already be closing, so
     closing and opening again is the only safe way.
     """
     if not is_reassigning(partition) or partition.move is None:

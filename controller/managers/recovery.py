@@ -1,12 +1,5 @@
-"""Handle failover: appoint the recoverer of a dead broker's WAL, check its commits, and elect new
+"""Failover: assign the recoverer of a dead broker's WAL, check its commits, and elect new
 leaders.
-
-Invariant: Only the appointed recoverer commits for a dead writer, only to streams that the dead
-writer has open, exactly from their committed ends on. The WAL ends in the transaction that closes
-the last of its streams and elects the last leader, so that nothing is lost if the recoverer dies
-too: the next one begins again with less to do. Partitions that lost or damaged slots may concern
-are held: they have no leader, and the WAL does not end, until the slots are restored or an operator
-accepts their loss. Source: AutoMQ `FailoverControlManager`.
 """
 
 from collections import Counter
@@ -45,12 +38,12 @@ from penstock.stream.ports import BrokerIncarnation
 
 
 def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:
-    """Appoint a live broker for each WAL whose writer is dead and whose recoverer is not alive.
+    """Assign a live broker to each WAL whose writer is dead and whose recoverer is not alive.
     Deterministic.
 
-    The broker with the fewest recoveries is chosen; among equals, the one that will lead most of
-    the dead broker's partitions, because it keeps what it reads during recovery. Draining brokers
-    are chosen only if there is no other. Cost: O(partitions of the dead broker).
+    The broker with the fewest recoveries is selected; among equals, the one that will lead most of
+    the dead broker's partitions, because it keeps data read during recovery. Draining brokers are
+    selected only if there is no other. Cost: O(partitions of the dead broker).
     """
     able = [node for node in image.nodes if node.node_id in live and not node.fenced]
     alive = {node.node_id: BrokerIncarnation(node.node_id, node.node_epoch) for node in able}
@@ -99,11 +92,17 @@ def commit_recovered(
     image: MetadataImage, request: CommitRecovered, now_ms: Millis, *, live: Collection[NodeId]
 ) -> Result[Progress]:
     """Register slots of the dead WAL as objects; with `done`, close streams and elect, some
-    thousand per call until none remains.
+    thousand per call until none remain.
 
-    Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL ended otherwise),
-    OFFSET_NOT_MATCHED (a slot is missing before these), NODE_* and INVALID_REQUEST. Ranges that are
-    committed, trimmed, or of streams that the writer had closed are skipped.
+    Only the assigned recoverer commits for a dead writer, and only to streams that the writer has
+    open, from their committed ends. The WAL ends in the transaction that closes the last of its
+    streams and elects the last leader, so the next recoverer can continue if this one dies.
+    Partitions that lost or damaged slots may affect are held: they have no leader, and the WAL does
+    not end.
+
+    Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL has ended
+    otherwise), OFFSET_NOT_MATCHED (a slot is missing before these), NODE_* and INVALID_REQUEST.
+    Ranges that are committed, trimmed, or of streams that the writer had closed are skipped.
     """
     failed = BrokerIncarnation(request.failed_node_id, request.failed_node_epoch)
     try:
@@ -155,7 +154,7 @@ def _check_recoverer(image: MetadataImage, wal: WalState | None, request: Commit
 def _clipped(
     changes: LogChanges, item: CommitObject, failed: BrokerIncarnation
 ) -> list[RangeEntry]:
-    """Return the ranges of one slot that belong to the dead writer and are not committed yet."""
+    """Return the uncommitted ranges of one slot that belong to the dead writer."""
     ranges: list[RangeEntry] = []
     for part in item.ranges:
         stream = changes.image.streams.get(part.stream_id)

@@ -1,8 +1,7 @@
-"""Define the result of a manager: the records that make the change, or the reason of a refusal.
+"""The result of a manager: the records of one transaction, or the reason of a rejection.
 
-Invariant: A refused request has no records. OK without records means that nothing had to change (a
-repeat after a lost reply), or that the request only reads. The records of one result are one
-transaction: all are applied or none.
+OK without records means that nothing had to change (a retry after a lost reply), or that the
+request only reads.
 """
 
 from collections.abc import Callable
@@ -17,8 +16,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T_co]):
-    """Hold the result of a manager. value: the body of the reply; None for requests without one and
-    for refusals (except KEY_EXISTS, which returns the current value).
+    """The result of a manager. value: the body of the reply; None for requests without one and for
+    rejections (except KEY_EXISTS, which returns the current value).
     """
 
     records: list[Record] = field(default_factory=list[Record])
@@ -28,8 +27,8 @@ class Result(Generic[T_co]):
 
 
 CountPartitions: TypeAlias = Callable[[int], None]
-"""Called with the number of partitions that an item of a request creates or deletes, once nothing
-else speaks against it. Raises Refused if that is over the quota of the client.
+"""Called with the number of partitions that an item of a request creates or deletes, after all
+other checks. Raises Refused if it is over the quota of the client.
 """
 
 
@@ -39,7 +38,7 @@ def count_nothing(partition_count: int) -> None:
 
 
 class Refused(Exception):
-    """Raised in a manager to refuse the whole request."""
+    """Raised in a manager to reject the whole request."""
 
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(f"{status.name}: {detail}")

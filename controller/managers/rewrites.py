@@ -1,13 +1,5 @@
-"""Commit bulk rewrites: a job outside of the brokers exchanges ranges of a data stream for objects
-that it has written.
-
-Invariant: Such a commit changes neither a stream's end nor its owner or epoch, and adds no offset.
-It removes entries from the index only if each is still exactly as the job read it, and adds one
-that covers exactly the same offsets. It therefore needs no fence: whichever broker leads the
-partition meanwhile, the index holds the same. Each item succeeds or fails by itself; a repeat after
-a lost reply succeeds without records. If the sources changed meanwhile (compacted, trimmed,
-deleted), the refusal says so. Objects are not destroyed here. Source: docs/design/compaction.md;
-Iceberg's `RewriteFiles`.
+"""Commit bulk rewrites: a job outside the brokers replaces ranges of a data stream with objects
+that it has written. See docs/design/compaction.md.
 """
 
 from collections.abc import Sequence
@@ -45,9 +37,7 @@ TTL_MS_MIN = 1_000
 def prepare_rewrite(
     image: MetadataImage, request: PrepareRewrite, _now_ms: Millis
 ) -> Result[ObjectsPrepared]:
-    """Prepare objects as `objects.prepare_objects` does, for any requester and with its
-    time limit.
-    """
+    """Prepare objects like `objects.prepare_objects`, for any requester and with its time limit."""
     try:
         if not TTL_MS_MIN <= request.ttl_ms <= PREPARED_TTL_MS:
             raise Refused(
@@ -62,9 +52,16 @@ def prepare_rewrite(
 def commit_rewrite(
     image: MetadataImage, request: CommitRewrite, now_ms: Millis
 ) -> Result[ItemResults]:
-    """Commit exchanges. Refuse the request with STREAM_NOT_EXIST (the topic was deleted) and
-    INVALID_REQUEST, and an item with COMPACTED_OBJECTS_NOT_FOUND (its sources changed) and
-    OBJECT_NOT_EXIST (not prepared, or too late).
+    """Commit replacements; each item succeeds or fails separately.
+
+    A source is removed from the index only if it is unchanged since the job read it, and the
+    replacement covers exactly the same offsets. The end, owner and epoch of the stream stay the
+    same, so no fence is needed, whichever broker leads the partition. A retry after a lost reply
+    succeeds without records.
+
+    Refuse the request with STREAM_NOT_EXIST (the topic was deleted) and INVALID_REQUEST, and an
+    item with COMPACTED_OBJECTS_NOT_FOUND (its sources changed) and OBJECT_NOT_EXIST (not prepared,
+    or too late).
     """
     try:
         _check_limits(request)
@@ -76,7 +73,7 @@ def commit_rewrite(
             )
     except Refused as refused:
         return refused.result()
-    # Only log compaction orders its exchanges. The job does not say where its pass ended.
+    # Only log compaction orders its replacements. The job does not specify where its pass ended.
     cleaned_end = stream.end_offset if request.is_ordered else Offset(0)
     records: list[Record] = []
     results: list[ItemResult] = []
@@ -148,8 +145,8 @@ def _exchange(
 
 
 def _object_of(image: MetadataImage, stream: StreamState, source: RewriteSource) -> ObjectId:
-    """Return the id of a source by its key, because the manifest has no ids. An object that is gone
-    held nothing needed, unless its offsets were trimmed.
+    """Return the id of a source by its key, because the manifest contains no ids. A removed object
+    contained nothing needed, unless its offsets were trimmed.
     """
     in_place = image.objects.in_place(source.key)
     object_id = parse_data_key(source.key) if in_place is None else in_place.object_id

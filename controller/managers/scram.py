@@ -1,8 +1,5 @@
-"""Set and delete SCRAM credentials of users.
-
-Invariant: each user of a request is changed or gets an error, whatever happens to the others. Only
-credentials within the limits of `base.scram` get into the image.
-Source: KRaft `ScramControlManager`, whose texts and order of checks these are; KIP-554, KIP-900.
+"""Set and delete SCRAM credentials of users (KIP-554, KIP-900). Each user of a request is changed
+or gets an error, independently of the others.
 """
 
 from penstock.base.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
@@ -26,7 +23,7 @@ from penstock.controller.metadata.records import (
 USERS_MAX = 100_000
 USER_BYTES_MAX = 1_000
 KEY_BYTES_MAX = 1_000
-"""Bytes of a salt or a key."""
+"""Size of a salt or a key."""
 _MECHANISMS = frozenset(ScramMechanism)
 
 
@@ -112,7 +109,9 @@ def _refusal(item: ScramDeletion | ScramUpsertion) -> ScramResult | None:
 
 
 def _is_present(image: MetadataImage, record: Record) -> bool:
-    """Return whether the image says the same already, as after a repeated request."""
+    """Return whether the image already contains this credential, for example after a retried
+    request.
+    """
     if not isinstance(record, ScramCredentialRecord):
         return False
     known = image.scram.of(record.user).get(record.mechanism)

@@ -1,9 +1,7 @@
-"""Plan the topics of snapshots: frozen forks of topics, with the offsets of consumer groups.
+"""Plan snapshot topics: frozen forks of topics, with the offsets of consumer groups.
 
-Invariants: a snapshot is created by one transaction and gets no topics afterwards, so it is one
-moment (partition by partition, as for forks). It holds its objects by references like those of any
-topic, so retention, compaction and deletion of its source do not concern it. No broker serves it.
-Must not: read or write objects.
+A snapshot is created by one transaction and gets no topics afterwards, so it represents one moment
+(per partition, as for forks).
 """
 
 import re
@@ -25,10 +23,12 @@ from penstock.controller.metadata.topic_configs import FORK_SOURCE
 from penstock.stream.format.manifest.model import in_snapshot, split_name
 
 SNAPSHOT_PARTITIONS_MAX: Final = 100_000
-"""Partitions in all snapshots of a cluster. More are refused with PARTITION_LIMIT_REACHED."""
+"""Partitions of all snapshots in a cluster. Further ones are rejected with
+PARTITION_LIMIT_REACHED.
+"""
 GROUP_OFFSETS_BYTES_MAX: Final = 512 << 10
-"""Encoded offsets of groups for one topic, which are in one record: 40,000 offsets or more. Beyond
-that the snapshot is refused with INVALID_REQUEST.
+"""Encoded group offsets for one topic, which are in one record: 40,000 offsets or more. Beyond
+that, the snapshot is rejected with INVALID_REQUEST.
 """
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _KEEP_FOREVER: Final = -1
@@ -36,7 +36,7 @@ _KEEP_FOREVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTopic:
-    """One topic of a snapshot that may be created."""
+    """One snapshot topic that may be created."""
 
     source_name: str
     snapshot: str
@@ -62,7 +62,7 @@ class SnapshotTopic:
 
 
 def plan_snapshot_topics(image: MetadataImage, topics: Sequence[NewTopic]) -> list[SnapshotTopic]:
-    """Return the topics of snapshots to create. Refuse all of them for the first that cannot be."""
+    """Return the snapshot topics to create. Rejects all of them if one cannot be created."""
     present = {topic.snapshot for topic in image.frozen_topics}
     counts = Counter(topic.name for topic in topics)
     plans: list[SnapshotTopic] = []
@@ -143,7 +143,7 @@ def _check_names(topic: NewTopic, source_name: str, snapshot: str) -> None:
 
 
 def _is_uuid(name: str) -> bool:
-    """Return whether a deleted topic could have the name for readers that ends like this."""
+    """Return whether a deleted topic could have a full name with this suffix."""
     try:
         return str(UUID(name)) == name
     except ValueError:

@@ -1,9 +1,4 @@
-"""Open and trim streams. (Topics create and remove them, commits close them.)
-
-Invariant: At most one incarnation has a stream open: the leader of its partition, with the
-partition's leader epoch. Source: AutoMQ `StreamControlManager#openStream`, `#trimStream`, without
-its historical WAL responsibilities.
-"""
+"""Open and trim streams. Topics create and remove them, commits close them."""
 
 from penstock.base.ids import Millis, StreamId
 from penstock.controller.api.messages import (
@@ -33,8 +28,9 @@ OPENS_MAX = 2_000
 
 
 def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOpened]:
-    """Open streams; each succeeds or fails by itself. A stream already open for the same owner and
-    epoch succeeds without a record.
+    """Open streams; each succeeds or fails separately. A stream already open for the same owner and
+    epoch succeeds without a record. Only the leader of the partition may open them, with its leader
+    epoch.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -67,10 +63,10 @@ def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOp
 def trim_stream(
     image: MetadataImage, request: TrimStream, now_ms: Millis, *, grace_ms: int = 0
 ) -> Result[None]:
-    """Set the start offset; if nothing is kept, it may be ahead of the committed end (data still in
-    the WAL). A repeat succeeds without records.
+    """Set the start offset; if nothing is retained, it may be ahead of the committed end (data
+    still in the WAL). A retry succeeds without records.
 
-    grace_ms: of topics without one of their own. 0: nothing is kept.
+    grace_ms: of topics without their own grace period. 0: nothing is retained.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -125,8 +121,8 @@ def _openable(image: MetadataImage, me: BrokerIncarnation, item: OpenStreamItem)
 def _check_leader(
     image: MetadataImage, stream: StreamState, me: BrokerIncarnation, item: OpenStreamItem
 ) -> None:
-    """Check by the partition record who may open, so that a late request of a former leader cannot
-    take the stream.
+    """Check the leader in the partition record, so that a late request of a former leader cannot
+    open the stream.
     """
     partition = image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
     if partition is None:

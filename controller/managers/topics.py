@@ -1,10 +1,8 @@
-"""Create topics, bring deleted ones back, and add partitions.
+"""Create topics, restore deleted ones, and add partitions.
 
-Invariant: One transaction creates a partition with its streams and, if any broker is live, its
-leader. Each topic of a request succeeds or fails by itself, but topics of snapshots only together.
-Internal topics keep their number of partitions. Topics and snapshots together have at most
-`partitions_max` partitions, but internal topics are always created (KIP-578). Source: KRaft
-`ReplicationControlManager`.
+One transaction creates a partition with its streams and, if any broker is live, its leader. Topics
+and snapshots together have at most `partitions_max` partitions, but internal topics are always
+created (KIP-578).
 """
 
 from collections import Counter
@@ -66,14 +64,14 @@ _FIXED = (
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """Replace -1 in requests. replication_factor -1: three, or as many as there are brokers."""
+    """Values for -1 in requests. replication_factor -1: three, or as many as there are brokers."""
 
     partitions: int = 1
     replication_factor: int = -1
 
 
 class _Maker:
-    """Create the partitions of one transaction: assign stream ids, candidates and leaders."""
+    """Creates the partitions of one transaction: assigns stream ids, candidates and leaders."""
 
     def __init__(
         self,
@@ -88,7 +86,7 @@ class _Maker:
         self._present_count = (
             image.topics.partition_count + image.frozen_topics.snapshot_partition_count
         )
-        """Partitions of topics and snapshots, with those that were created here."""
+        """Partitions of topics and snapshots, including those created here."""
         self.placement = Placement(image, live)
         self.partition_count = 0
         self.elector = Elector(image, live)
@@ -104,8 +102,8 @@ class _Maker:
         self.partition_count += count
 
     def count(self, added: int, *, is_internal: bool = False) -> None:
-        """Count partitions that will be created, once nothing else speaks against them. Raises
-        Refused beyond the limit of the cluster or the quota of the client.
+        """Count partitions to be created, after all other checks. Raises Refused beyond the limit
+        of the cluster or the quota of the client.
         """
         limit, present = self._partitions_max, self._present_count
         if limit is not None and present + added > limit and not is_internal:
@@ -159,13 +157,13 @@ def create_topics(
     partitions_max: int | None = None,
     count: CountPartitions = count_nothing,
 ) -> Result[TopicsCreated]:
-    """Create topics, or bring deleted ones back; return an answer per topic in the order of the
-    request. Each succeeds by itself, but those of snapshots only together. validate_only makes no
-    records.
+    """Create topics, or restore deleted ones; return a result per topic in the order of the
+    request. Each succeeds or fails separately, except that snapshot topics are created together or
+    not at all. validate_only creates no records.
 
-    move_timeout_ms: of the partitions that come back while their last owner has them open.
-    partitions_max: that topics and snapshots may have together; None: no limit. count: counts the
-    partitions of each topic for the quota of the client.
+    move_timeout_ms: of restored partitions whose last owner has them open. partitions_max: of
+    topics and snapshots together; None: no limit. count: counts the partitions of each topic for
+    the quota of the client.
     """
     maker = _Maker(image, live, count, partitions_max)
     undeletions = Undeletions(image, maker.elector, now_ms, move_timeout_ms)
@@ -206,7 +204,7 @@ def create_partitions(
     partitions_max: int | None = None,
     count: CountPartitions = count_nothing,
 ) -> Result[ItemResults]:
-    """Add partitions at the end; a topic never gets fewer. partitions_max, count: as in
+    """Add partitions at the end; their number never decreases. partitions_max, count: as in
     `create_topics`.
     """
     maker = _Maker(image, live, count, partitions_max)
@@ -289,7 +287,7 @@ def _freeze(
     new_uuid: Callable[[], UUID],
     now_ms: Millis,
 ) -> dict[str, CreatedTopic]:
-    """Create topics of snapshots, all or none. The answers are by name."""
+    """Create snapshot topics, all or none. Results are by name."""
     try:
         plans = plan_snapshot_topics(image, topics)
         for plan in plans:

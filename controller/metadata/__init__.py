@@ -1,3 +1,3 @@
-"""Define the metadata of the cluster: records, the image they add up to, and snapshots. This is the
-public half of the controller for brokers.
+"""The metadata of the cluster: records, the image built from them, and snapshots. This is the
+public part of the controller for brokers.
 """

@@ -1,24 +1,7 @@
-"""Decide by ACLs what a principal may do, as Kafka's StandardAuthorizer decides it.
+"""Evaluate ACLs like Kafka's StandardAuthorizer (KIP-11, KIP-290). See
+docs/design/authorization.md.
 
-The ACLs of a resource are those of its literal name, of the literal name `*`, and of every prefix
-of its name. They count for a principal if they name it or `User:*`, and if they name its host or
-`*`. Then:
-
-- Super users may do everything.
-- A DENY of the operation, or of ALL, wins.
-- An ALLOW of the operation, or of ALL, comes next. An ALLOW of Read, Write, Delete or Alter allows
-  Describe, and one of AlterConfigs allows DescribeConfigs. A DENY implies nothing.
-- A resource that has ACLs, but none that counts, is denied. A resource without any ACL follows
-  `allow.everyone.if.no.acl.found`.
-
-Hosts are compared as addresses, so every spelling of an IPv6 address is the same one.
-Invariant: answers are those of the ACLs at the time of the call: a change forgets all answers.
-Limits: ANSWERS_MAX answers are remembered, then all are forgotten; CLIENT_ANSWERS_MAX for one
-client, then its own are.
-Budget: 1 us for a remembered answer, 40 us for another one with 10,000 ACLs
-(`benchmarks/acls.py`).
-Must not: log, or know requests.
-Source: Kafka `StandardAuthorizerData`, `Authorizer.authorizeByResourceType`; KIP-11, KIP-290.
+A cached decision takes 1 us, another one 40 us with 10,000 ACLs (`benchmarks/acls.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,17 +22,18 @@ from penstock.base.principal import Principal
 from penstock.controller.metadata.records import AclEntry
 
 ANSWERS_MAX: Final = 100_000
-"""An answer takes about 200 bytes."""
+"""A decision takes about 200 bytes. All are dropped when there are more."""
 
 CLIENT_ANSWERS_MAX: Final = 20_000
-"""Answers for one principal at one host, so that many different names cost the others nothing."""
+"""Decisions for one principal at one host, so that a client that uses many different names does not
+evict those of others.
+"""
 
 REMEMBERED_CHARS_MAX: Final = 256
-"""Answers about longer names are not remembered. Names of topics are shorter."""
+"""Decisions about longer names are not cached. Topic names are shorter."""
 
 HOSTS_MAX: Final = 1_000
-"""Hosts whose canonical spelling is remembered: finding it takes 4 us, and the rest of an answer 2.
-"""
+"""Hosts whose canonical form is cached: computing it takes 4 us, and the rest of a decision 2."""
 
 _ALL: Final = int(Operation.ALL)
 _IMPLYING: Final[Mapping[Operation, Sequence[Operation]]] = {
@@ -60,13 +44,13 @@ _ALLOWING: Final[Mapping[int, frozenset[int]]] = {
     operation: frozenset(map(int, (operation, Operation.ALL, *_IMPLYING.get(operation, ()))))
     for operation in Operation
 }
-"""The operations whose ALLOW allows an operation."""
+"""The operations whose ALLOW implies an operation."""
 
 _ALLOWED_BY: Final[Mapping[int, int]] = {
     by: sum(1 << operation for operation, allowing in _ALLOWING.items() if by in allowing)
     for by in Operation
 }
-"""The operations that an ALLOW of an operation allows, as a bit field."""
+"""The operations implied by an ALLOW of an operation, as a bit field."""
 
 _PROBE_NAME: Final = "hardcode"
 """Stands for any resource, as in Kafka."""
@@ -107,7 +91,7 @@ class _Patterns:
     literal: dict[str, _Pattern] = field(default_factory=dict[str, _Pattern])
     prefixed: dict[str, _Pattern] = field(default_factory=dict[str, _Pattern])
     lengths: dict[int, int] = field(default_factory=dict[int, int])
-    """How many prefixes have a length."""
+    """Number of prefixes by length."""
     by_principal: dict[str, _Rules] = field(default_factory=dict[str, _Rules])
 
     def add(self, acl: AclEntry) -> None:
@@ -150,7 +134,17 @@ class _Patterns:
 
 
 class AclIndex:
-    """The ACLs of a cluster, arranged for questions. Not thread-safe.
+    """The ACLs of a cluster, indexed for evaluation. Not thread-safe. Any change drops all cached
+    decisions.
+
+    The ACLs of a resource are those of its literal name, of the literal name `*`, and of every
+    prefix of its name, for the principal or `User:*`, and for its host or `*`. Hosts are compared
+    as addresses.
+
+    Super users may do everything. A DENY of the operation, or of ALL, takes precedence over an
+    ALLOW. An ALLOW of Read, Write, Delete or Alter implies Describe, and one of AlterConfigs
+    implies DescribeConfigs. A resource with ACLs, of which none applies, is denied; one without any
+    follows `allow.everyone.if.no.acl.found`.
 
     super_users: as `User:name`. allows_without_acl: `allow.everyone.if.no.acl.found`.
     """
@@ -168,7 +162,7 @@ class AclIndex:
         self._acls: dict[AclEntry, None] = {}
         self._answers: dict[tuple[Principal, str], dict[_Question, bool]] = {}
         self.remembered_count = 0
-        """Remembered answers."""
+        """Cached decisions."""
         for acl in acls:
             self.add(acl)
 
@@ -179,21 +173,21 @@ class AclIndex:
         return iter(self._acls)
 
     def add(self, acl: AclEntry) -> None:
-        """Add an ACL. Nothing happens if it is there."""
+        """Add an ACL, unless it exists."""
         if acl not in self._acls:
             self._acls[acl] = None
             self._types.setdefault(acl.resource_type, _Patterns()).add(acl)
             self._forget()
 
     def remove(self, acl: AclEntry) -> None:
-        """Remove an ACL. Nothing happens if it is not there."""
+        """Remove an ACL if it exists."""
         if acl in self._acls:
             del self._acls[acl]
             self._types[acl.resource_type].remove(acl)
             self._forget()
 
     def replace(self, acls: Iterable[AclEntry]) -> None:
-        """Hold these ACLs and no others."""
+        """Replace all ACLs."""
         self._types, self._acls = {}, {}
         self._forget()
         for acl in acls:
@@ -207,7 +201,7 @@ class AclIndex:
     def allows(
         self, principal: Principal, host: str, operation: int, resource_type: int, name: str
     ) -> bool:
-        """Return whether the principal may do this from this host."""
+        """Return whether the principal has this right from this host."""
         question = operation, resource_type, name
         answers = self._answers.get((principal, host))
         if answers is not None:
@@ -221,7 +215,7 @@ class AclIndex:
     def allows_any(
         self, principal: Principal, host: str, operation: int, resource_type: int
     ) -> bool:
-        """Return whether the principal may do this with at least one resource of the type."""
+        """Return whether the principal has this right on at least one resource of the type."""
         question = operation, -resource_type, ""
         known = self._answers.get((principal, host), {}).get(question)
         if known is not None:
@@ -234,8 +228,8 @@ class AclIndex:
         return allowed
 
     def operations(self, principal: Principal, host: str, resource_type: int, name: str) -> int:
-        """Return the operations that the principal may do from this host, as a bit field. It is not
-        remembered: it takes as long as an answer of `allows`.
+        """Return the operations that the principal may perform from this host, as a bit field. Not
+        cached: it takes as long as an uncached `allows`.
         """
         supported, text = ALL_OPERATIONS[resource_type], str(principal)
         if text in self._super_users:
@@ -293,8 +287,8 @@ class AclIndex:
         return allowed
 
     def _decide_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
-        """Return whether some ALLOW is not covered by DENY. Nothing is implied here, as in
-        Kafka.
+        """Return whether some ALLOW is not covered by DENY. Nothing is implied here, as
+        in Kafka.
         """
         patterns = self._types.get(resource_type)
         denied: set[tuple[int, str]] = set()
@@ -315,7 +309,7 @@ class AclIndex:
 
 @lru_cache(maxsize=HOSTS_MAX)
 def canonical_host(text: str) -> str:
-    """Return an address in the one spelling that is compared; other texts as they are."""
+    """Return the canonical form of an address; other strings unchanged."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -326,7 +320,7 @@ def canonical_host(text: str) -> str:
 
 
 def _counting(by_principal: Mapping[str, _Rules], principal: str) -> Iterator[_Rule]:
-    """Yield the rules that name the principal, and those that name all of them."""
+    """Yield the rules for the principal, and those for all principals."""
     rules = by_principal.get(principal)
     if rules is not None:
         yield from rules.values()
@@ -370,7 +364,7 @@ SUPPORTED: Final[dict[int, Sequence[Operation]]] = {
         Operation.DESCRIBE,
     ),
 }
-"""The operations that answers about authorized operations name, by resource type."""
+"""The operations in responses with authorized operations, by resource type."""
 
 ALL_OPERATIONS: Final = {
     resource_type: sum(1 << operation for operation in operations)

@@ -1,8 +1,5 @@
-"""Hold the ACLs of the cluster: who may do what.
-
-Invariant: an ACL is there once. Order: as they were added.
-Must not decide what is allowed (`controller.metadata.acl_index` does).
-Source: KRaft `AclsImage`; Kafka `ResourcePatternFilter`, `AccessControlEntryFilter`.
+"""The ACLs of the cluster, without duplicates, in the order of their creation.
+`controller.metadata.acl_index` evaluates them.
 """
 
 from collections.abc import Iterator
@@ -16,7 +13,7 @@ from penstock.controller.metadata.records import AclEntry, AclRecord, AclRemoved
 
 
 def acl_text(acl: AclEntry) -> str:
-    """Describe an ACL in one line, as a person would say it."""
+    """Describe an ACL in one line, for people."""
     return (
         f"{Permission(acl.permission).name} {acl.principal} {Operation(acl.operation).name}"
         f" from {acl.host} on {ResourceType(acl.resource_type).name}"
@@ -25,9 +22,9 @@ def acl_text(acl: AclEntry) -> str:
 
 
 class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Select ACLs. None, and ANY, stand for all values of a field.
+    """Selects ACLs. None, and ANY, match all values of a field.
 
-    Pattern type MATCH with a name selects every pattern that names this resource.
+    Pattern type MATCH with a name selects every pattern that applies to this resource.
     """
 
     resource_type: int = int(ResourceType.ANY)
@@ -39,7 +36,7 @@ class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     permission: int = int(Permission.ANY)
 
     def problem(self) -> str:
-        """Return why this cannot be a filter; empty if it can."""
+        """Return why this is not a valid filter; empty if it is."""
         if not (
             is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)
         ):

@@ -1,10 +1,7 @@
-"""The configs of a client metrics subscription: names, types, defaults and limits of Kafka.
+"""Configs of client metrics subscriptions: names, types, defaults and limits of Kafka (KIP-714,
+KIP-1000).
 
-Brokers with `client.metrics.otlp.endpoint` serve them (`broker.client_metrics`); others do not
-collect metrics of clients, as Kafka without a plugin for them.
-Limits: patterns have the syntax of RE2; Kafka takes those of Java. Values have the limit of
-`topic_configs.VALUE_CHARS_MAX`.
-Source: KIP-714, KIP-1000; Kafka 4.2 `ClientMetricsConfigs`.
+Patterns have the syntax of RE2 instead of Java's.
 """
 
 from collections.abc import Mapping
@@ -21,7 +18,7 @@ INTERVAL_MS_DEFAULT: Final = 300_000
 INTERVAL_MS_MIN: Final = 100
 INTERVAL_MS_MAX: Final = 3_600_000
 NAME_CHARS_MAX: Final = 32_767
-"""As of texts in Kafka's protocol."""
+"""Maximum length of strings in Kafka's protocol."""
 SUBSCRIPTIONS_MAX: Final = 1_000
 
 CLIENT_METRICS_CONFIGS: Final[Mapping[str, KafkaConfig]] = {
@@ -47,20 +44,20 @@ _MATCHED: Final = frozenset(
         "client_source_port",
     }
 )
-"""What a pattern can be about."""
+"""The client properties that patterns can match."""
 
 
 class ConfigInvalid(Exception):
-    """Raised for a value that Kafka answers INVALID_CONFIG."""
+    """Raised for a value that Kafka rejects with INVALID_CONFIG."""
 
 
 class RequestInvalid(Exception):
-    """Raised for a name or a value that Kafka answers INVALID_REQUEST."""
+    """Raised for a name or a value that Kafka rejects with INVALID_REQUEST."""
 
 
 def canonical(name: str, value: str) -> str:
-    """Return a value as it is stored and shown: a number without sign, a list with each item once.
-    Raises ConfigInvalid, RequestInvalid.
+    """Return the stored form of a value: a number without sign, a list without duplicates. Raises
+    ConfigInvalid, RequestInvalid.
     """
     config = CLIENT_METRICS_CONFIGS.get(name)
     if config is None:
@@ -77,7 +74,7 @@ def canonical(name: str, value: str) -> str:
 
 
 def patterns_of(match: str) -> dict[str, str]:
-    """Return the regular expressions of a stored `match` by what they are about."""
+    """Return the regular expressions of a stored `match`, by client property."""
     return dict(_pattern(item) for item in match.split(",") if item)
 
 
@@ -105,7 +102,7 @@ def _items(name: str, value: str) -> list[str]:
 
 
 def _check_pattern(item: str) -> None:
-    """Check one `parameter=regular expression`. As in Kafka, `=` at the end is left out."""
+    """Check one `parameter=regular expression`. As in Kafka, a trailing `=` is ignored."""
     parts = item.rstrip("=").split("=")
     if len(parts) == 2 and parts[0].strip() in _MATCHED:
         try:

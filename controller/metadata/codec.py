@@ -1,7 +1,7 @@
 """Encode and decode records: msgpack arrays with the record's tag, UUIDs as 16 bytes.
 
-An unknown tag raises FormatUnknown: older software must not skip facts. Unknown elements at the
-end of a record are ignored.
+An unknown tag raises FormatUnknown: older versions must not skip facts. Unknown trailing elements
+of a record are ignored.
 """
 
 from collections.abc import Iterable
@@ -24,8 +24,8 @@ def encode_record(record: Record) -> bytes:
 def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
     """Decode one record.
 
-    Raises FormatUnknown for a kind of record that this version does not have, and
-    msgspec.DecodeError (or its ValidationError) for what is no record at all.
+    Raises FormatUnknown for an unknown kind of record, and msgspec.DecodeError (or its
+    ValidationError) for invalid bytes.
     """
     try:
         return _DECODER.decode(data)
@@ -47,5 +47,5 @@ def _tag_of(data: bytes | memoryview | msgspec.Raw) -> str | None:
 
 
 def encode_raw(records: Iterable[Record]) -> list[msgspec.Raw]:
-    """Encode records in the form of `MetadataBatch.records`."""
+    """Encode records for `MetadataBatch.records`."""
     return [msgspec.Raw(_ENCODER.encode(record)) for record in records]

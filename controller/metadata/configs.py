@@ -1,7 +1,4 @@
-"""Hold dynamic configs by resource. Values are texts that the config manager validated.
-
-Source: KRaft `ConfigurationsImage`.
-"""
+"""Dynamic configs by resource, as strings validated by the config manager."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,10 +13,10 @@ BROKER_RESOURCE = 4
 """A broker by its node id, or all brokers by the empty name."""
 
 BROKER_LOGGER_RESOURCE = 8
-"""The loggers of a broker. The metadata have none: levels are those of a process."""
+"""The loggers of a broker, which have no configs in the metadata: levels belong to a process."""
 
 CLIENT_METRICS_RESOURCE = 16
-"""A subscription to metrics of clients."""
+"""A client metrics subscription."""
 
 GROUP_RESOURCE = 32
 
@@ -29,7 +26,7 @@ RESOURCE_NOUNS: Final = {
     CLIENT_METRICS_RESOURCE: "client metrics",
     GROUP_RESOURCE: "group",
 }
-"""How the audit log names what has configs."""
+"""Resource type names in the audit log."""
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -41,8 +38,8 @@ class ConfigsImage:
     )
 
     def get(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
-        """Return the configs set for one resource; empty if there are none. Defaults are in
-        `topic_configs`, `group_configs`, `client_metrics` and the settings of brokers.
+        """Return the explicit configs of one resource; empty if there are none. Defaults are in
+        `topic_configs`, `group_configs`, `client_metrics` and the broker settings.
         """
         return self._values.get((resource_type, resource_name), _NOTHING)
 
@@ -53,7 +50,7 @@ class ConfigsImage:
         return self.get(GROUP_RESOURCE, group_id)
 
     def client_metrics(self, name: str) -> Mapping[str, str]:
-        """Return the configs of a subscription to metrics of clients."""
+        """Return the configs of a client metrics subscription."""
         return self.get(CLIENT_METRICS_RESOURCE, name)
 
     def broker(self, name: str) -> Mapping[str, str]:
@@ -65,7 +62,7 @@ class ConfigsImage:
         return [name for kind, name in self._values if kind == resource_type]
 
     def items(self) -> Iterator[tuple[int, str, str, str]]:
-        """Yield (resource type, resource name, config name, value) of every config that is set."""
+        """Yield (resource type, resource name, config name, value) of every explicit config."""
         for (resource_type, resource_name), values in self._values.items():
             for name, value in values.items():
                 yield resource_type, resource_name, name, value

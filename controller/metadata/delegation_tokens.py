@@ -1,8 +1,5 @@
-"""Hold the delegation tokens of the cluster, by id. The manager enforces their limits.
-
-What a client shows for a token is not here: brokers derive it from the id and from a key that only
-they have.
-Source: KRaft `DelegationTokenImage`; KIP-48, KIP-900.
+"""The delegation tokens of the cluster by id, without secrets: brokers derive these from the id and
+from a key that only they have (KIP-48, KIP-900).
 """
 
 from collections.abc import Iterator
@@ -24,7 +21,7 @@ class DelegationTokensImage:
         return len(self._tokens)
 
     def __iter__(self) -> Iterator[DelegationTokenRecord]:
-        """Yield the tokens, the oldest first."""
+        """Yield the tokens, oldest first."""
         yield from self._tokens.values()
 
     def set(self, record: DelegationTokenRecord) -> None:

@@ -1,8 +1,7 @@
-"""Collect what a run of records touched, so that subscribers examine only that.
+"""Collect the changes of records, so that subscribers examine only what changed.
 
-A delta is level-triggered: it names what to look at, and the image holds the state.
-Invariant: a delta names everything that differs between the image before and after the records. It
-may name more than changed.
+A delta is level-triggered: it lists ids to look up in the image, and may list more than what
+changed.
 """
 
 from collections.abc import Iterable
@@ -60,7 +59,7 @@ from penstock.stream.ports import BrokerIncarnation
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """The ids that a run of records touched.
+    """The ids changed by a run of records.
 
     `everything` means that a snapshot replaced the image: subscribers must examine all of it, and
     the sets are empty.
@@ -68,14 +67,14 @@ class MetadataDelta:
 
     everything: bool = False
     topic_ids: set[UUID] = field(default_factory=set[UUID])
-    """Topics, frozen ones included, that were created or removed, or whose partitions changed."""
+    """Topics, including frozen ones, that were created or removed, or whose partitions changed."""
     removed_topic_ids: set[UUID] = field(default_factory=set[UUID])
     partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
     node_ids: set[NodeId] = field(default_factory=set[NodeId])
     wals: set[BrokerIncarnation] = field(default_factory=set[BrokerIncarnation])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
     trimmed_stream_ids: set[StreamId] = field(default_factory=set[StreamId])
-    """Those of `stream_ids` whose start moved up."""
+    """Those of `stream_ids` whose start advanced."""
     object_ids: set[ObjectId] = field(default_factory=set[ObjectId])
     configs: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
     """Pairs of resource type and resource name."""

@@ -1,11 +1,10 @@
-"""Define the error for metadata that contradict themselves.
-
-It is a defect, never an operating condition, so no code below the process catches it.
+"""The error for inconsistent metadata. It is a bug, never an operating condition, so no code below
+the process catches it.
 """
 
 
 class InvariantBroken(AssertionError):
-    """A record does not fit the image that it is applied to, or the image contradicts itself.
+    """A record does not fit the image that it is applied to, or the image is inconsistent.
 
     The process must stop: continuing would spread the damage.
     """

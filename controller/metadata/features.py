@@ -1,11 +1,7 @@
-"""Hold the finalized levels of features: which protocols the cluster has switched on (KIP-584).
+"""The finalized feature levels of the cluster (KIP-584, KIP-1022).
 
-Invariant: a finalized level is one that this software supports. Software that does not support one
-must not take part: it would keep the rules of another level.
-Clusters that are older than the levels have no records of them. They have the levels of
-`_LEVELS_BEFORE`: what such clusters could do anyway.
-Must not decide who may change a level (`controller.managers.features` does).
-Source: KRaft `FeaturesImage`, `QuorumFeatures`; KIP-584, KIP-1022.
+A version that does not support a finalized level must not take part, because it would apply the
+rules of another level. Clusters without level records have those of `_LEVELS_BEFORE`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,13 +15,13 @@ from penstock.controller.metadata.records import FeatureRange, FeatureRecord
 TRANSACTION_VERSION: Final = "transaction.version"
 """1: records of transactions are flexible. 2: every transaction has its own epoch (KIP-890)."""
 GROUP_VERSION: Final = "group.version"
-"""1: the consumer group protocol of KIP-848."""
+"""1: the consumer group protocol (KIP-848)."""
 SHARE_VERSION: Final = "share.version"
 """1: share groups (KIP-932)."""
 STREAMS_VERSION: Final = "streams.version"
 """1: streams groups (KIP-1071)."""
 OFFSETS_VERSION: Final = "offsets.version"
-"""1: records of committed offsets have the id of their topic, as Kafka's version 4 of them."""
+"""1: records of committed offsets contain topic ids, as version 4 in Kafka."""
 
 SUPPORTED: Final[tuple[FeatureRange, ...]] = (
     FeatureRange(TRANSACTION_VERSION, 0, 2),
@@ -34,11 +30,11 @@ SUPPORTED: Final[tuple[FeatureRange, ...]] = (
     FeatureRange(STREAMS_VERSION, 0, 1),
     FeatureRange(OFFSETS_VERSION, 0, 1),
 )
-"""The features of this software. A new cluster gets the newest levels."""
+"""The supported levels. A new cluster gets the newest levels."""
 
 METADATA_VERSION: Final = FeatureRange("metadata.version", 29, 29)
-"""The level of Kafka 4.2, whose protocol this software serves, for tools and operators that read
-it. It is the only level and is not stored: formats of metadata have versions of their own.
+"""The level of Kafka 4.2, whose protocol is implemented, for tools and operators. It is the only
+level and is not stored: metadata formats have their own versions.
 """
 
 _BY_NAME: Final = {feature.name: feature for feature in SUPPORTED}
@@ -46,7 +42,7 @@ _LEVELS_BEFORE: Final[Mapping[str, int]] = {GROUP_VERSION: 1}
 
 
 def newest_levels() -> list[FeatureRecord]:
-    """Return the records that a new cluster begins with."""
+    """Return the initial records of a new cluster."""
     return [FeatureRecord(feature.name, feature.max_level) for feature in SUPPORTED]
 
 
@@ -58,8 +54,8 @@ def supported_range(name: str) -> FeatureRange | None:
 class FeaturesImage:
     _levels: dict[str, int] = field(default_factory=dict[str, int])
     plain_offset_topics: frozenset[UUID] = frozenset()
-    """The topics that existed at the last upgrade of `offsets.version`, deleted ones included: only
-    they may have offsets without an id.
+    """The topics that existed at the last upgrade of `offsets.version`, including deleted ones:
+    only they may have offsets without an id.
     """
 
     def level(self, name: str) -> int:
@@ -69,12 +65,12 @@ class FeaturesImage:
         return self._levels.get(name, _LEVELS_BEFORE.get(name, 0))
 
     def finalized(self) -> dict[str, int]:
-        """Return the levels of the features that are on, by name, without METADATA_VERSION."""
+        """Return the levels of the enabled features by name, without METADATA_VERSION."""
         levels = {**_LEVELS_BEFORE, **self._levels}
         return {name: level for name, level in levels.items() if level > 0}
 
     def items(self) -> Iterator[tuple[str, int]]:
-        """Yield every level that was set, 0 included."""
+        """Yield every level that was set, including 0."""
         return iter(self._levels.items())
 
     def records(self) -> Iterator[FeatureRecord]:
@@ -100,5 +96,5 @@ class FeaturesImage:
 
 
 def joined_ids(topic_ids: Iterable[UUID]) -> bytes:
-    """Return ids as a record has them."""
+    """Return ids in the form of a record."""
     return b"".join(sorted(topic_id.bytes for topic_id in topic_ids))

@@ -1,13 +1,8 @@
-"""Hold the frozen topics: those of snapshots, and deleted ones that can come back.
+"""Frozen topics: snapshot topics, and deleted topics that can be restored.
 
-Brokers do not serve a frozen topic, so it is in no list of topics, has no leaders and needs no
-election. Readers of the store find the topic `orders` of the snapshot `nightly` under the name
-`orders@nightly`, which no other topic can have.
-
-Invariants: a partition has no leader. Nothing opens the streams of a snapshot. Those of a deleted
-topic may be open until their last owner has closed them or is recovered. Ranges of frozen topics
-refer to objects like all others. Only `MetadataImage.apply` changes it.
-Source: none in Kafka.
+Brokers do not serve frozen topics: they are in no topic list, and have no leaders. Readers of the
+store find topic `orders` of snapshot `nightly` as `orders@nightly`, a name that no other topic can
+have.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,16 +35,16 @@ class FrozenTopic:
     configs: Mapping[str, str]
     since_ms: Millis
     keep_ms: int
-    """-1: kept until it is removed by request."""
+    """-1: kept until it is removed on request."""
     offset: MetadataOffset
     """End of the log before the topic was frozen, to measure its age."""
     partitions: list[PartitionRecord] = field(default_factory=list[PartitionRecord])
     group_offsets: tuple[GroupOffsets, ...] = ()
-    """Those of a snapshot: empty for a deleted topic."""
+    """Group offsets of a snapshot; empty for a deleted topic."""
 
     @property
     def is_deleted(self) -> bool:
-        """Return whether this is a deleted topic, not one of a snapshot."""
+        """Return whether this is a deleted topic instead of a snapshot topic."""
         return not self.snapshot
 
     @property
@@ -75,7 +70,7 @@ class FrozenTopicsImage:
     _by_id: dict[UUID, FrozenTopic] = field(default_factory=dict[UUID, FrozenTopic])
     _by_full_name: dict[str, FrozenTopic] = field(default_factory=dict[str, FrozenTopic])
     snapshot_partition_count: int = 0
-    """Partitions of the topics of snapshots."""
+    """Partitions of all snapshot topics."""
 
     def __iter__(self) -> Iterator[FrozenTopic]:
         return iter(self._by_id.values())
@@ -90,12 +85,12 @@ class FrozenTopicsImage:
         return self._by_id.get(topic_id)
 
     def deleted_by_id(self, topic_id: UUID) -> FrozenTopic | None:
-        """Return the deleted topic that has this id."""
+        """Return the deleted topic with this id."""
         topic = self._by_id.get(topic_id)
         return topic if topic is not None and topic.is_deleted else None
 
     def by_full_name(self, full_name: str) -> FrozenTopic | None:
-        """Return the topic `NAME@SNAPSHOT`, or for a deleted one `NAME@TOPIC_ID`."""
+        """Return the topic `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted one."""
         return self._by_full_name.get(full_name)
 
     def partition(self, key: PartitionKey) -> PartitionRecord | None:
@@ -124,7 +119,7 @@ class FrozenTopicsImage:
         )
 
     def take(self, topic: TopicState, configs: Mapping[str, str], record: TopicDeleted) -> None:
-        """Take over a deleted topic."""
+        """Add a deleted topic."""
         self._add(
             FrozenTopic(
                 topic.topic_id,
@@ -139,7 +134,7 @@ class FrozenTopicsImage:
         )
 
     def give_back(self, record: TopicUndeleted) -> FrozenTopic:
-        """Remove a deleted topic, which is a normal one again."""
+        """Remove a deleted topic, which becomes a regular one again."""
         topic = self._remove(record.topic_id)
         if not topic.is_deleted:
             raise broken(f"topic {topic.full_name} is one of a snapshot and was never deleted")

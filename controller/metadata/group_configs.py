@@ -1,8 +1,7 @@
-"""The configs a group can have: Kafka's names, types, defaults and limits, and what each one means.
+"""Group configs: Kafka's names, types, defaults and limits, with documentation.
 
-A group needs not exist to have configs. What a config has no value for is a setting of the broker
-that coordinates the group. A member learns of a change in its next heartbeat.
-Source: Kafka 4.2 `GroupConfig`; KIP-848, KIP-932, KIP-1043, KIP-1071.
+Groups need not exist to have configs. Unset configs have the value of a setting of the coordinating
+broker. Members learn about changes in their next heartbeat.
 """
 
 import difflib
@@ -24,7 +23,7 @@ STREAMS_HEARTBEAT_INTERVAL: Final = "streams.heartbeat.interval.ms"
 STREAMS_STANDBY_REPLICAS: Final = "streams.num.standby.replicas"
 STREAMS_REBALANCE_DELAY: Final = "streams.initial.rebalance.delay.ms"
 GROUP_NAME_CHARS_MAX: Final = 32_767
-"""As of the ids in Kafka's protocol."""
+"""Maximum length of ids in Kafka's protocol."""
 
 DURATION_PREFIX: Final = "by_duration:"
 DURATION_PATTERN: Final = (
@@ -32,7 +31,7 @@ DURATION_PATTERN: Final = (
     r"(?:[tT](?=[0-9+])(?:\+?(?P<hours>[0-9]{1,9})[hH])?(?:\+?(?P<minutes>[0-9]{1,9})[mM])?"
     r"(?:\+?(?P<seconds>[0-9]{1,12})(?:[.,](?P<fraction>[0-9]{0,9}))?[sS])?)?"
 )
-"""An ISO 8601 duration that is not negative, as Java's `Duration.parse` takes it."""
+"""A non-negative ISO 8601 duration, as accepted by Java's `Duration.parse`."""
 
 
 def _int(name: str, default: int, doc: str, *, low: int = 1) -> KafkaConfig:
@@ -111,12 +110,12 @@ LONGER_THAN: Final = (
     (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),
     (STREAMS_SESSION_TIMEOUT, STREAMS_HEARTBEAT_INTERVAL),
 )
-"""A config, and one that must be smaller."""
+"""A config, and another one that must be smaller."""
 
 
 def problem(name: str, value: str) -> str:
-    """Why a group cannot have this config; empty if it can. Unknown names come with the nearest
-    known one.
+    """Return why a group cannot have this config; empty if it can. Unknown names are reported with
+    the most similar known one.
     """
     config = GROUP_CONFIGS.get(name)
     if config is not None:
@@ -127,13 +126,13 @@ def problem(name: str, value: str) -> str:
 
 
 def canonical(name: str, value: str) -> str:
-    """Return a value without a `problem` as it is stored."""
+    """Return a valid value in its stored form."""
     return GROUP_CONFIGS[name].canonical(value)
 
 
 def conflict(configs: Mapping[str, str]) -> str:
-    """Return why these configs of one group cannot go together; empty if they can. Configs without
-    a value are not compared: they depend on the broker.
+    """Return why these configs of one group are incompatible; empty if they are compatible. Unset
+    configs are not compared: they depend on the broker.
     """
     for longer, shorter in LONGER_THAN:
         both = configs.get(longer), configs.get(shorter)

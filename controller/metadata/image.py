@@ -1,11 +1,5 @@
-"""The metadata image: the state that all records so far add up to. Every controller and every
-broker holds one.
-
-Invariant: `check_invariants` holds after each whole transaction (a run of records proposed
-together), and two images that applied the same records are equal. An image is mutable, belongs to
-one thread and is changed by `apply` only: readers must not keep its lists across an await.
-Must not decide anything: a record is a fact that a manager validated.
-Source: KRaft `MetadataImage`.
+"""The metadata image: the state built from all records so far. Every controller and every broker
+has one.
 """
 
 from collections.abc import Callable, Iterable
@@ -83,6 +77,13 @@ _FIRST_NODE_EPOCH = NodeEpoch(1)
 
 @dataclass(slots=True)
 class MetadataImage:
+    """A mutable image, owned by one thread and changed only by `apply`: readers must not keep its
+    lists across an await.
+
+    `check_invariants` holds after each whole transaction (records proposed together), and two
+    images that applied the same records are equal.
+    """
+
     cluster_id: str = ""
     end_offset: MetadataOffset = _FIRST_OFFSET
     """Offset of the next record: the image contains everything below it."""
@@ -150,7 +151,7 @@ class MetadataImage:
     def apply(self, record: Record, offset: MetadataOffset) -> None:
         """Apply the record at `offset`.
 
-        Raises InvariantBroken if the record does not fit. That is a defect, and the process has to
+        Raises InvariantBroken if the record does not fit, which is a bug, and the process must
         stop.
         """
         self._appliers[type(record)](record)
@@ -162,7 +163,7 @@ class MetadataImage:
             self.apply(record, self.end_offset)
 
     def load(self, records: Iterable[Record]) -> None:
-        """Apply records of a snapshot in their order to a fresh image.
+        """Apply records of a snapshot in order to a fresh image.
 
         Call it as often as needed, then call `loaded`.
         """
@@ -172,7 +173,7 @@ class MetadataImage:
             self._appliers[type(record)](record)
 
     def loaded(self, end_offset: MetadataOffset) -> None:
-        """Finish loading a snapshot, which holds everything below `end_offset`."""
+        """Finish loading a snapshot, which contains everything below `end_offset`."""
         self.end_offset = end_offset
 
     def find_ranges(
@@ -211,7 +212,7 @@ class MetadataImage:
         return found
 
     def topic_name(self, topic_id: UUID) -> str:
-        """Return the name of a topic, also of a frozen one; empty if there is no such topic."""
+        """Return the name of a topic, including frozen ones; empty if the topic does not exist."""
         topic = self.topics.by_id(topic_id)
         if topic is not None:
             return topic.name
@@ -219,9 +220,9 @@ class MetadataImage:
         return "" if frozen is None else frozen.full_name
 
     def check_invariants(self) -> None:
-        """Raise InvariantBroken if the image contradicts itself.
+        """Raise InvariantBroken if the image is inconsistent.
 
-        The check costs O(size of the image): it is meant for tests and the simulator.
+        O(size of the image): for tests and the simulator.
         """
         invariants.check(self.topics, self.frozen_topics, self.nodes, self.streams, self.objects)
         invariants.check_counters(

@@ -1,11 +1,9 @@
-"""Define the internal topics, in which coordinators store their state, and what clients must not do
-to them.
+"""Internal topics, in which coordinators store their state, and operations that clients must not
+perform on them.
 
-Kafka refuses records of clients in these topics, but lets clients delete the topics, add partitions
-and change every config. Each of these loses committed offsets or transactions: the number of
-partitions decides where a key is, and records are lost when retention deletes them or a limit
-refuses them.
-Must not depend on an image.
+Kafka allows clients to delete them, add partitions and change all configs. Each of these may lose
+committed offsets or transactions: keys depend on the number of partitions, and records are lost
+through retention or limits.
 """
 
 from typing import Final
@@ -25,9 +23,8 @@ _NUMBERS_NOT_BELOW_DEFAULT: Final = frozenset(
 
 
 def config_problem(name: str, value: str) -> str:
-    """Return why an internal topic cannot have this (valid) config, with the allowed values.
-
-    Return an empty text if it can.
+    """Return why an internal topic cannot have this (valid) config, with the allowed values; empty
+    if it can.
     """
     if name == CLEANUP_POLICY and value != COMPACT:
         return (

@@ -1,6 +1,5 @@
-"""Check from scratch what must be true of an image between transactions.
-
-Limits: a check costs O(size of the image), so it is meant for tests and the simulator.
+"""Check the invariants of an image between transactions. O(size of the image), for tests and the
+simulator.
 """
 
 from collections import Counter
@@ -207,7 +206,7 @@ def _check_partition(
 def check_counters(
     streams: StreamsImage, next_stream_id: StreamId, objects: ObjectsImage, next_object_id: ObjectId
 ) -> None:
-    """Check that no id in use can be assigned again."""
+    """Check that no used id can be assigned again."""
     if any(stream.stream_id >= next_stream_id for stream in streams):
         raise broken("a stream id would be given out twice")
     if any(state.object_id >= next_object_id for state in objects):
@@ -215,7 +214,7 @@ def check_counters(
 
 
 def check_object_counts(objects: ObjectsImage) -> None:
-    """Check that the counts that metrics report match the objects."""
+    """Check that the counts for metrics match the objects."""
     committed = [state for state in objects if state.phase == ObjectPhase.COMMITTED]
     roles = Counter(state.role for state in committed)
     if any(roles[role] != objects.committed_count(role) for role in ObjectRole):

@@ -1,8 +1,4 @@
-"""A config of a group or a broker as Kafka defines it, with Kafka's messages for bad values.
-
-Invariant: a value without a `problem` can be parsed as the type of its config.
-Source: Kafka `ConfigDef` (parseType, Range, ValidString).
-"""
+"""A group or broker config as defined by Kafka's `ConfigDef`, with Kafka's error messages."""
 
 import re
 from dataclasses import dataclass
@@ -17,14 +13,14 @@ from penstock.controller.metadata.topic_configs import (
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""One way to read each number: with two, 4,096 digits took 0.4 s of CPU (busy machine)."""
+"""Unambiguous: if a number could be matched in two ways, 4,096 digits would take 0.4 s of CPU."""
 _LIMITS: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
-    """low, high: limits of numbers, both allowed. choices: what a text may be; empty for anything.
-    pattern: what a text may be instead of a choice, with `wanted` as its description.
+    """low, high: inclusive limits of numbers. choices: allowed strings; empty for any. pattern: an
+    alternative to the choices, described by `wanted`.
     """
 
     name: str
@@ -38,14 +34,14 @@ class KafkaConfig:
     wanted: str = ""
 
     def problem(self, value: str) -> str:
-        """Why the value cannot be used, in the words of Kafka; empty if it can."""
+        """Return why the value is invalid, with Kafka's message; empty if it is valid."""
         if len(value) > VALUE_CHARS_MAX:
             return f"config {self.name}: the value has more than {VALUE_CHARS_MAX} characters"
         found = self._problem(value.strip())
         return f"Invalid value {value} for configuration {self.name}: {found}" if found else ""
 
     def canonical(self, value: str) -> str:
-        """Return a valid value as it is stored: without spaces around it."""
+        """Return the stored form of a valid value: without surrounding spaces."""
         return value.strip()
 
     def _problem(self, value: str) -> str:

@@ -1,9 +1,5 @@
-"""Keep what DeleteRecords cut off the start of a log, so that it can come back as a fork.
-
-Invariants: the entries are sorted, do not overlap and end at or below the log start. Together with
-the entries of the log they cover everything from `start_offset` on. Each refers to its object.
-Readers, compaction and accounting of the log do not see them.
-Source: none in Kafka.
+"""Retained records that DeleteRecords removed from the start of a log, which can be restored as a
+fork.
 """
 
 from bisect import bisect_left
@@ -15,21 +11,24 @@ from penstock.controller.metadata.log_entry import LogEntry
 from penstock.controller.metadata.records import TrimGrace
 
 TRIMS_MAX = 16
-"""More trims within one grace are joined with the last one: what they cut off is then kept for up
-to twice the grace.
+"""Further trims within one grace period are merged with the last one: their records are then
+retained for up to twice the grace period.
 """
 
 
 class KeptTrim(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A trim whose grace is not over. end_offset: the log start that it made."""
+    """A trim within its grace period. end_offset: the resulting log start."""
 
     end_offset: Offset
     grace: TrimGrace
 
 
 class KeptLog(msgspec.Struct, frozen=True, gc=False):
-    """The part [start_offset, log start) of a stream. trims: at least one, in order; the last one
-    made the log start.
+    """The part [start_offset, log start) of a stream. Together with the entries of the log, its
+    entries cover everything from `start_offset` on. Readers, compaction and accounting of the log
+    ignore them.
+
+    trims: at least one, in order; the last one resulted in the log start.
     """
 
     start_offset: Offset
@@ -37,21 +36,21 @@ class KeptLog(msgspec.Struct, frozen=True, gc=False):
     entries: tuple[LogEntry, ...] = ()
 
     def trimmed(self, trim: KeptTrim, entries: list[LogEntry]) -> "KeptLog":
-        """Return this after one more trim, which cut off `entries`. They stand for all that overlap
-        with them: a compaction has read those.
+        """Return this after another trim, which removed `entries`. They replace all overlapping
+        ones, which were sources of a compaction.
         """
         trims = (*self.trims[: TRIMS_MAX - 1], trim)
         below = self._below(entries[0].start_offset) if entries else len(self.entries)
         return KeptLog(self.start_offset, trims, (*self.entries[:below], *entries))
 
     def with_entry(self, entry: LogEntry) -> "KeptLog":
-        """Return this with one more entry, of a snapshot that is being loaded."""
+        """Return this with another entry of a snapshot that is being loaded."""
         at = self._below(entry.start_offset)
         entries = (*self.entries[:at], entry, *self.entries[at:])
         return KeptLog(self.start_offset, self.trims, entries)
 
     def without(self, end_offset: Offset) -> "KeptLog | None":
-        """Return what is left if only trims above `end_offset` count; None if there are none."""
+        """Return what is left if only trims above `end_offset` count, or None."""
         trims = tuple(trim for trim in self.trims if trim.end_offset > end_offset)
         if not trims:
             return None

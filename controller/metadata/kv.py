@@ -1,7 +1,4 @@
-"""Hold the small key/value store of the cluster. The manager enforces its limits.
-
-Source: AutoMQ `KVControlManager`.
-"""
+"""The small key/value store of the cluster. The manager enforces its limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

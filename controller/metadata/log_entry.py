@@ -1,4 +1,4 @@
-"""Say where a range of a log is: one entry of the log index."""
+"""One entry of the log index: the location of a range."""
 
 import msgspec
 

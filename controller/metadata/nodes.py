@@ -1,10 +1,7 @@
-"""Hold the brokers and their WALs: which brokers may write, and which WALs still need recovery.
+"""Brokers and their WALs: which brokers may write, and which WALs still need recovery.
 
-Invariant: the registered incarnation of a node is the one with its highest epoch, and a WAL that
-ended never begins again. Only `MetadataImage.apply` changes it.
-Limits: one `WalState` of about 100 bytes for each broker start in `wal.fence.retention.ms`, and for
-older ones whose slots are still referred to.
-Source: KRaft `ClusterImage`, AutoMQ `NodeControlManager`.
+There is one `WalState` of about 100 bytes for each broker start within `wal.fence.retention.ms`,
+and for older ones with referenced slots.
 """
 
 from collections.abc import Iterator
@@ -27,10 +24,10 @@ NodeState = NodeRecord
 
 @dataclass(slots=True)
 class WalState:
-    """The state of one WAL.
+    """The state of one WAL, which never restarts once it has ended.
 
-    `recoverer` is the broker that has to recover it, node -1 for none. `end` is set once the WAL
-    was recovered or closed in order.
+    `recoverer` is the broker that must recover it, node -1 for none. `end` is set once the WAL was
+    recovered or closed.
     """
 
     writer: BrokerIncarnation
@@ -65,7 +62,7 @@ class NodesImage:
     def is_alive(self, node: BrokerIncarnation) -> bool:
         """Return True if exactly this incarnation is registered and not fenced.
 
-        The image does not show whether its session lives; only the controller tracks that.
+        The image does not contain sessions; only the controller tracks them.
         """
         state = self._nodes.get(node.node_id)
         return state is not None and state.node_epoch == node.node_epoch and not state.fenced
@@ -87,7 +84,7 @@ class NodesImage:
     def wal_is_past(self, writer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """Return True if no recovery and no commit will need the slot again.
 
-        Only ranges that refer to the slot keep its object then.
+        Its object is then kept only by ranges that refer to it.
         """
         wal = self._wals.get(writer)
         return wal is None or wal.ended or sequence < wal.committed

@@ -1,10 +1,4 @@
-"""Hold the objects in the store that have an id in the cluster: prepared, committed, destroyed.
-
-Invariant: `refs` is the number of log entries (of all streams) that name the object; a destroyed
-object has none. A committed object without references is in `unreferenced` until it is destroyed.
-Only `MetadataImage.apply` changes it.
-Source: AutoMQ `S3ObjectControlManager`.
-"""
+"""Objects in the store with an id in the cluster: prepared, committed, destroyed."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -41,7 +35,8 @@ class ObjectPhase(IntEnum):
 
 
 class ObjectState(msgspec.Struct, gc=False):
-    """The state of one object.
+    """The state of one object. `refs` is the number of log entries (of all streams) that refer to
+    it; a destroyed object has none.
 
     `since_ms` is the wall clock of the commit (committed) or the destruction (destroyed), for
     information. `since` is the end of the log before the object was prepared (prepared) or
@@ -96,7 +91,7 @@ class ObjectsImage:
         return None if object_id is None else self._objects[object_id]
 
     def wals(self) -> set[BrokerIncarnation]:
-        """Return the writers of the WALs of which slots are objects, in any phase."""
+        """Return the writers of the WALs with slots that are objects, in any phase."""
         states = (self._objects[object_id] for object_id in self._in_place.values())
         return {state.wal for state in states if state.wal is not None}
 
@@ -114,12 +109,12 @@ class ObjectsImage:
         return (self._objects[object_id] for object_id in self._prepared)
 
     def unreferenced(self) -> Iterator[ObjectState]:
-        """Yield the committed objects that no range refers to."""
+        """Yield the committed objects without references."""
         return (self._objects[object_id] for object_id in self._unreferenced)
 
     def destroyed(self) -> Iterator[ObjectState]:
-        """Yield the destroyed objects, whose bytes may be deleted from the store after their
-        grace.
+        """Yield the destroyed objects, whose bytes may be deleted from the store after their grace
+        period.
         """
         return (self._objects[object_id] for object_id in self._destroyed)
 

@@ -1,17 +1,8 @@
-"""Find the quota of a user and client: the most specific one counts, and no other.
+"""Find the quota of a user and client (KIP-55, KIP-546). Pure.
 
-In the order of precedence, with those who share what it allows:
-
-    user and client             this client of this user
-    user and default client     each client of this user
-    user                        all clients of this user
-    default user and client     this client of each user
-    both defaults               each client of each user
-    default user                all clients of each user
-    client                      this client of all users together
-    default client              each client of all users together
-
-Pure. Source: Kafka `DefaultQuotaCallback`; KIP-55, KIP-546.
+Only the most specific quota applies: (user, client), (user, default client), user, (default user,
+client), both defaults, default user, client, default client. A quota of a specific client without a
+user is shared by all its users; other quotas are counted separately.
 """
 
 from collections.abc import Callable
@@ -23,25 +14,25 @@ from penstock.controller.metadata.records import QuotaTarget
 
 
 class _NoName(Enum):
-    """What stands in a scope for a name."""
+    """Replaces a name in a scope."""
 
     DEFAULT = 0
-    """Every name without a quota of its own."""
+    """Every name without its own quota."""
     ABSENT = 1
-    """The quota does not ask for a name."""
+    """The quota does not depend on this name."""
 
 
 DEFAULT: Final = _NoName.DEFAULT
 ABSENT: Final = _NoName.ABSENT
 
 Scope: TypeAlias = tuple[str | _NoName, str | _NoName]
-"""User and client id. Of a quota: whom it is for. Of a meter: whose use it counts, without
+"""User and client id. Of a quota: to whom it applies. Of a meter: whose usage it counts, without
 DEFAULT.
 """
 
 
 def scope_of(entity: Entity) -> Scope | None:
-    """Return the scope of an entity; None if it is no user or client."""
+    """Return the scope of an entity; None if it is not a user or client."""
     names = {part.type: DEFAULT if part.name is None else part.name for part in entity}
     if not names or not names.keys() <= {USER, CLIENT_ID}:
         return None
@@ -61,7 +52,7 @@ def entity_of(scope: Scope) -> Entity:
 def resolve(
     quota_of: Callable[[Scope], float | None], user: str, client_id: str
 ) -> tuple[Scope, float] | None:
-    """Return who shares the quota of this client, and the quota; None if there is none.
+    """Return the entity that shares the quota of this client, and the quota; None if there is none.
 
     quota_of: returns the quota of a scope.
     """

@@ -1,6 +1,5 @@
-"""Hold the quotas of clients and addresses, by entity. The manager enforces their limits.
-
-Source: KRaft `ClientQuotasImage`; KIP-546, KIP-612.
+"""Quotas of clients and addresses, by entity (KIP-546, KIP-612). The manager enforces
+their limits.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,13 +24,13 @@ CLIENT_QUOTAS: Final = (
     REQUEST_PERCENTAGE,
     CONTROLLER_MUTATION_RATE,
 )
-"""Quotas of users and clients; those of addresses have only the rate of new connections."""
+"""Quotas of users and clients; addresses only have a connection rate."""
 
 THROTTLE_MS_MAX: Final = (1 << 31) - 1
-"""The longest wait that an answer can tell: 24 days."""
+"""The maximum throttle time in a response: 24 days."""
 
 Entity: TypeAlias = tuple[QuotaTarget, ...]
-"""Whom a quota is for: its parts in the order of their types, each type once."""
+"""The entity of a quota: its components in the order of their types, without duplicates."""
 
 _NOTHING: Mapping[str, float] = {}
 
@@ -46,11 +45,11 @@ class QuotasImage:
     _values: dict[Entity, dict[str, float]] = field(default_factory=dict[Entity, dict[str, float]])
 
     def of(self, entity: Entity) -> Mapping[str, float]:
-        """Return the quotas of one entity by their names; empty if it has none."""
+        """Return the quotas of one entity by name; empty if it has none."""
         return self._values.get(entity, _NOTHING)
 
     def items(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
-        """Yield the entities that have quotas, with their quotas."""
+        """Yield the entities with their quotas."""
         yield from self._values.items()
 
     def __len__(self) -> int:

@@ -1,9 +1,6 @@
-"""The metadata records: the controller's log holds them, and the image adds them up.
-
-Records are facts that a manager has validated, so applying one cannot fail. `msgspec` encodes them
-as msgpack arrays: a tag (the record's name), then the fields in order. **Records are stored: never
-reuse a tag, never reorder or remove a field; new fields go to the end with a default.**
-Source: Kafka `metadata/src/main/resources/common/metadata/*.json` and AutoMQ's S3 records.
+"""The metadata records in the controller's log, from which the image is built. Managers have
+validated them, so applying one cannot fail. **Stored: never reuse a tag, never reorder or remove a
+field; new fields go to the end with a default.**
 """
 
 from typing import NewType
@@ -31,7 +28,7 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base class of records: frozen, and encoded as [tag, field, field, ...].
+    """Base class of records: immutable, and encoded as [tag, field, field, ...].
 
     Records contain no cycles, so the garbage collector does not track them.
     """
@@ -44,7 +41,7 @@ class ClusterRecord(_Record, tag="cluster", frozen=True, gc=False):
 
 class TopicRecord(_Record, tag="topic", frozen=True, gc=False):
     topic_id: UUID
-    """Never used again, not even for a topic of the same name."""
+    """Never reused, not even for a topic of the same name."""
     name: str
     """The topic's name, unique among topics that are not frozen."""
 
@@ -53,27 +50,27 @@ class TopicRemoved(_Record, tag="topic-removed", frozen=True, gc=False):
     """Removes a topic with its partitions and configs. Other records remove the streams."""
 
     topic_id: UUID
-    """The topic that goes."""
+    """The removed topic."""
 
 
 class GroupOffsets(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The offsets that a consumer group had committed for one topic of a snapshot."""
+    """The committed offsets of a consumer group for one topic of a snapshot."""
 
     group: str
     """Id of the group."""
     offsets: tuple[tuple[int, Offset], ...]
-    """By partition, in order; partitions without one are left out."""
+    """By partition, in order; partitions without an offset are omitted."""
 
 
 class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
-    """Creates a topic that no broker serves and that does not change: a topic of a snapshot, or a
-    deleted topic that can come back.
+    """Creates a topic that no broker serves and that does not change: a snapshot topic, or a
+    deleted topic that can be restored.
 
     The records of its partitions follow, without leaders. Other records create its streams.
     """
 
     topic_id: UUID
-    """Id of the frozen topic; a topic of a snapshot has one of its own."""
+    """Id of the frozen topic; a snapshot topic has its own."""
     name: str
     """Name of the topic, without that of the snapshot."""
     snapshot: str
@@ -90,12 +87,12 @@ class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
     offset: MetadataOffset
     """End of the log before the transaction that froze the topic."""
     group_offsets: tuple[GroupOffsets, ...] = ()
-    """What consumer groups had committed when the snapshot was created, in order of their names."""
+    """Committed group offsets when the snapshot was created, ordered by group name."""
 
 
 class TopicDeleted(_Record, tag="topic-deleted", frozen=True, gc=False):
-    """Makes a topic a frozen one, with its partitions, configs and streams. Its leaders close the
-    streams. The last three fields are those of FrozenTopicRecord.
+    """Turns a topic with its partitions, configs and streams into a frozen one. Its leaders close
+    the streams. The last three fields are those of FrozenTopicRecord.
     """
 
     topic_id: UUID
@@ -103,14 +100,14 @@ class TopicDeleted(_Record, tag="topic-deleted", frozen=True, gc=False):
     since_ms: Millis
     """When it was deleted, for information."""
     keep_ms: int
-    """How long it can come back; -1: without a limit."""
+    """How long it can be restored; -1: without a limit."""
     offset: MetadataOffset
     """End of the log before the transaction that deleted it."""
 
 
 class TopicUndeleted(_Record, tag="topic-undeleted", frozen=True, gc=False):
-    """Makes a deleted topic a normal one again, under any name. The records of its partitions
-    follow, which elect leaders.
+    """Restores a deleted topic, under any name. The records of its partitions follow, which elect
+    leaders.
     """
 
     topic_id: UUID
@@ -123,13 +120,13 @@ class FrozenTopicRemoved(_Record, tag="frozen-topic-removed", frozen=True, gc=Fa
     """Removes a frozen topic with its partitions and configs. Other records remove the streams."""
 
     topic_id: UUID
-    """The frozen topic that goes."""
+    """The removed topic."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The last planned change of a partition's leader. It is under way until `elected_ms` is set.
+    """The last planned change of a partition's leader. It is in progress until `elected_ms` is set.
 
-    Times come from the controller's clock.
+    Times are from the controller's clock.
     """
 
     source: NodeId
@@ -151,14 +148,14 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ForkPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a forked partition left its source, and what its first leader needs to know of the
-    source's log.
+    """Where a forked partition branches off its source, and what its first leader needs to know
+    about the source's log.
     """
 
     source_topic_id: UUID
-    """The topic that the fork began with; it may be gone."""
+    """The source topic of the fork, which may no longer exist."""
     end_offset: Offset
-    """The source's log below this offset is the fork's as well."""
+    """The source's log below this offset belongs to the fork as well."""
     scan_offset: Offset
     """No transaction that began below this offset was open at `end_offset`."""
     epochs: tuple[tuple[StreamEpoch, Offset], ...]
@@ -184,7 +181,7 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     leader_node_epoch: NodeEpoch
     """Node epoch of the start of the leader that may serve; -1: none."""
     leader_epoch: StreamEpoch
-    """Grows with each election; the stream epoch of the three streams."""
+    """Increases with each election; the stream epoch of the three streams."""
     meta_stream_id: StreamId
     """The stream of the partition's checkpoints."""
     data_stream_id: StreamId
@@ -201,12 +198,12 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     The partition then has no leader until the source has closed the streams.
     """
     move: Move | None = None
-    """The last planned change of leader; nil: there was none."""
+    """The last planned leader change; nil: there was none."""
     fork: ForkPoint | None = None
     """Set if the partition began as a fork."""
     undeleted_epoch: StreamEpoch = StreamEpoch(-1)
-    """The first leader epoch since the topic last came back after its deletion; -1: it never did.
-    Transactions that were open then are aborted.
+    """The first leader epoch since the topic was last restored; -1: it never was. Transactions that
+    were open then are aborted.
     """
 
     @property
@@ -216,10 +213,10 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
 
 
 class NodeListener(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The advertised address of one listener. `host` has the meaning that it has in NodeRecord."""
+    """The advertised address of one listener. `host` has the same meaning as in NodeRecord."""
 
     name: str
-    """Name of the listener, as the broker's settings have it."""
+    """Name of the listener in the broker's settings."""
     host: str
     """Advertised host."""
     port: int
@@ -227,7 +224,7 @@ class NodeListener(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FeatureRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The levels of one feature that a node supports, both ends included."""
+    """The supported levels of one feature, both ends included."""
 
     name: str
     """Name of the feature, for example `transaction.version`."""
@@ -241,7 +238,7 @@ class FeatureRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def shown(self) -> str:
-        """Return the range as in Kafka's error messages, for example `0-2`."""
+        """Return the range in the form of Kafka's error messages, for example `0-2`."""
         return f"{self.min_level}-{self.max_level}"
 
 
@@ -251,45 +248,45 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """
 
     node_id: NodeId
-    """Id of the broker, which stays when it starts again."""
+    """Id of the broker, which stays the same across restarts."""
     node_epoch: NodeEpoch
-    """Number of this start; no other start in the cluster has the same."""
+    """Number of this start, unique in the cluster."""
     incarnation_id: UUID
-    """Drawn by the broker at its start: a repeated registration has the same."""
+    """Generated by the broker at its start: a retried registration has the same."""
     host: str
     """Advertised host. If it is empty, clients use the local address of their own connection."""
     port: int
     """Advertised TCP port."""
     machine_host: str
-    """Address of this broker as its controller connection shows it. It identifies brokers that
-    share a machine.
+    """Address of this broker on its controller connection. It identifies brokers that share a
+    machine.
     """
     rack: str | None
     """Where the broker runs (`broker.rack`); nil: unknown."""
     fenced: bool
     """The broker may not serve: its session ended, and it leads nothing."""
     draining: bool = False
-    """The broker is about to leave and is no longer elected leader of any partition."""
+    """The broker is about to leave and is no longer elected leader."""
     other_listeners: tuple[NodeListener, ...] = ()
     """All listeners except the first, which `host` and `port` describe."""
     version: str = ""
-    """Version of the broker's software, as the broker reported it."""
+    """Version of the broker's software."""
     wal_delete_grace_ms: int = 60_000
     """How long the broker keeps WAL slots after their commit."""
     features: tuple[FeatureRange, ...] = ()
-    """The features that the broker supports; none: it is older than features."""
+    """The features supported by the broker; none: it is older than features."""
 
 
 class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):
     node_id: NodeId
-    """The broker whose registration goes."""
+    """The broker whose registration is removed."""
 
 
 class WalRecord(_Record, tag="wal", frozen=True, gc=False):
     """The WAL of one incarnation of a broker. Recovery starts at slot `committed`.
 
-    `recoverer` and `recoverer_epoch` name the broker incarnation that has to recover the WAL. Both
-    are -1 while the writer lives or no recoverer is chosen.
+    `recoverer` and `recoverer_epoch` identify the broker incarnation that must recover the WAL.
+    Both are -1 while the writer is alive or no recoverer is assigned.
     """
 
     node_id: NodeId
@@ -297,7 +294,7 @@ class WalRecord(_Record, tag="wal", frozen=True, gc=False):
     node_epoch: NodeEpoch
     """Node epoch of the writer."""
     committed: WalSequence
-    """First slot that may hold ranges that are not committed; it never goes back."""
+    """First slot that may contain uncommitted ranges; it never decreases."""
     recoverer: NodeId = NodeId(-1)
     """Node id of the broker that has to recover the WAL; -1: none."""
     recoverer_epoch: NodeEpoch = NodeEpoch(-1)
@@ -307,7 +304,7 @@ class WalRecord(_Record, tag="wal", frozen=True, gc=False):
 class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
     """Ends a WAL that was recovered (or closed cleanly) up to `end`.
 
-    Nothing in this WAL matters any more except objects that ranges refer to.
+    It is no longer needed except for objects that ranges refer to.
     """
 
     node_id: NodeId
@@ -315,11 +312,11 @@ class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
     node_epoch: NodeEpoch
     """Node epoch of the writer."""
     end: WalSequence
-    """First slot without data; after a recovery it holds the fence."""
+    """First slot without data; after a recovery it contains the fence."""
 
 
 class WalRemoved(_Record, tag="wal-removed", frozen=True, gc=False):
-    """Forgets a WAL that ended long ago, after all its slots and its fence were deleted."""
+    """Removes a WAL that ended long ago, after all its slots and its fence were deleted."""
 
     node_id: NodeId
     """Node id of the writer."""
@@ -328,9 +325,7 @@ class WalRemoved(_Record, tag="wal-removed", frozen=True, gc=False):
 
 
 class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
-    """Creates a stream that is closed, with epoch -1, at offset 0. `kind` is "meta", "data" or
-    "txn".
-    """
+    """Creates a closed stream, with epoch -1, at offset 0. `kind` is "meta", "data" or "txn"."""
 
     stream_id: StreamId
     """Id of the stream, never used again."""
@@ -339,7 +334,7 @@ class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
     partition: int
     """The partition that it belongs to."""
     kind: str
-    """What it holds: `meta`, `data` or `txn`."""
+    """Its contents: `meta`, `data` or `txn`."""
     cleaned_end: Offset = Offset(0)
     """See `ranges-replaced`. Only snapshots set it."""
 
@@ -354,20 +349,20 @@ class StreamForked(_Record, tag="stream-forked", frozen=True, gc=False):
     source_id: StreamId
     """The stream whose log it gets."""
     end_offset: Offset
-    """At most the committed end of the source, and no batch lies across it."""
+    """At most the committed end of the source, and not inside a batch."""
     with_kept: bool = False
-    """The fork begins where the source's kept log does, below its start."""
+    """The fork begins where the source's retained records do, below its start."""
 
 
 class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
-    """Begins a new range of ownership at the stream's end, or keeps the current one if owner and
+    """Starts a new range of ownership at the stream's end, or keeps the current one if owner and
     epoch are the same.
     """
 
     stream_id: StreamId
     """The stream that is opened."""
     epoch: StreamEpoch
-    """Stream epoch of the owner; commits of a lower one are refused."""
+    """Stream epoch of the owner; commits with a lower one are rejected."""
     node_id: NodeId
     """Node id of the owner."""
     node_epoch: NodeEpoch
@@ -384,7 +379,7 @@ class StreamClosed(_Record, tag="stream-closed", frozen=True, gc=False):
 
 
 class TrimGrace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How long a fork can bring back what a trim cuts off.
+    """How long a fork can restore records removed by a trim.
 
     Its age is measured from `offset`, the end of the log before the trim. `since_ms` is the wall
     clock of the active controller then, for information only.
@@ -399,35 +394,35 @@ class TrimGrace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True, gc=False):
-    """Sets a new start offset. Ranges of objects that lie wholly below it are dropped, with their
-    references to objects, or kept.
+    """Sets a new start offset. Ranges of objects that lie completely below it are dropped, with
+    their references to objects, or retained.
     """
 
     stream_id: StreamId
     """The stream that is trimmed."""
     start_offset: Offset
-    """First offset that stays; it never goes back."""
+    """First remaining offset; it never decreases."""
     grace: TrimGrace | None = None
-    """Set if what it cuts off is kept. If not, what earlier trims cut off is dropped as well."""
+    """Set if removed records are retained. If not, those of earlier trims are dropped as well."""
 
 
 class KeptLogDropped(_Record, tag="kept-log-dropped", frozen=True, gc=False):
-    """Drops what trims up to `end_offset` cut off and kept."""
+    """Drops retained records removed by trims up to `end_offset`."""
 
     stream_id: StreamId
-    """The stream whose kept log is dropped."""
+    """The stream whose retained records are dropped."""
     end_offset: Offset
-    """Start of the stream behind the last of these trims."""
+    """Start of the stream after the last of these trims."""
 
 
 class StreamRemoved(_Record, tag="stream-removed", frozen=True, gc=False):
     stream_id: StreamId
-    """The stream that goes, with its ranges and their references."""
+    """The removed stream, with its ranges and their references."""
 
 
 class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One stream's part of an object. It has the same fields as `stream.ports.StreamRange`, and the
-    stream under which the object holds it (`stream.ports.ObjectRange`).
+    stream under which the object contains it (`stream.ports.ObjectRange`).
     """
 
     stream_id: StreamId
@@ -435,7 +430,7 @@ class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start_offset: Offset
     """Offset of the first record."""
     end_offset: Offset
-    """One behind the last record."""
+    """One after the last record."""
     record_count: int
     """Number of records; fewer than offsets after log compaction."""
     size_bytes: int
@@ -443,7 +438,7 @@ class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_timestamp_ms: Millis
     """Highest max timestamp of its batches; -1: none has one."""
     stored_stream_id: StreamId = OWN_STREAM
-    """Stream under which the object holds the range; -1: the stream itself. A fork refers to the
+    """Stream under which the object contains the range; -1: the stream itself. A fork refers to the
     objects of its source.
     """
 
@@ -463,7 +458,9 @@ class ObjectPrepared(_Record, tag="object-prepared", frozen=True, gc=False):
 
 
 class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
-    """Adds the ranges to their streams and moves the streams' ends up to them (never down)."""
+    """Adds the ranges to their streams and advances the streams' ends to them (never decreases
+    them).
+    """
 
     object_id: ObjectId
     """Id of the object."""
@@ -474,11 +471,11 @@ class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
     size_bytes: int
     """Bytes of the whole object."""
     committed_ms: Millis
-    """When it was committed, for information."""
+    """Time of the commit, for information."""
     ranges: tuple[RangeEntry, ...]
-    """The ranges that count; the object may hold more."""
+    """The committed ranges; the object may contain more."""
     wal_node_id: NodeId = NodeId(-1)
-    """These three fields say which slot of which WAL the object is; they are set for WAL objects
+    """These three fields identify the WAL slot of the object; they are set for WAL objects
     committed in place.
     """
     wal_node_epoch: NodeEpoch = NodeEpoch(-1)
@@ -488,16 +485,16 @@ class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
 
 
 class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
-    """Compacts: entries of one stream leave the index in favor of `object_id`, whose range is
-    `replacement`.
+    """A compaction: entries of one stream are replaced in the index with `object_id`, whose range
+    is `replacement`.
     """
 
     stream_id: StreamId
     """The stream whose ranges are replaced."""
     removed_object_ids: tuple[ObjectId, ...]
-    """Objects that hold the range until now."""
+    """Objects that contained the range before."""
     object_id: ObjectId
-    """The object that holds it from now on."""
+    """The object that contains it now."""
     replacement: RangeEntry
     """The range in the new object."""
     cleaned_end: Offset = Offset(0)
@@ -505,18 +502,18 @@ class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
 
 
 class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True, gc=False):
-    """Destroys an object that has no references. Its bytes are deleted from the store after the
-    read grace.
+    """Destroys an object without references. Its bytes are deleted from the store after the read
+    grace.
     """
 
     object_id: ObjectId
     """The object without references."""
     destroyed_ms: Millis
-    """Wall clock of the active controller, for information: no decision depends on it."""
+    """Wall clock of the active controller, for information only."""
     offset: MetadataOffset
     """End of the log before the transaction that destroyed the object.
 
-    A manifest of this end or a later one does not name the object.
+    A manifest of this end or a later one does not list the object.
     """
 
 
@@ -524,7 +521,7 @@ class ObjectRemoved(_Record, tag="object-removed", frozen=True, gc=False):
     """Removes an object whose bytes are deleted from the store."""
 
     object_id: ObjectId
-    """The object that is gone."""
+    """The removed object."""
 
 
 class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True, gc=False):
@@ -536,10 +533,10 @@ class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True, gc=False):
 
 class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
     """Marks ids below these as used. Only snapshots write it, because ids of removed things must
-    not be used again.
+    not be reused.
 
-    Elsewhere the counters follow from the records: the highest id so far + 1. Node epochs are
-    cluster-wide, so that the WAL prefix of a node that left and came back is always a new one.
+    Otherwise the counters follow from the records: the highest id so far + 1. Node epochs are
+    cluster-wide, so that the WAL prefix of a node that left and returned is always new.
     """
 
     next_stream_id: StreamId
@@ -551,8 +548,8 @@ class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
 
 
 class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
-    """One dynamic config. `resource_type` is Kafka's (2 topic, 4 broker, 32 group); the empty name
-    of a broker stands for all of them. A `value` of None removes the config.
+    """One dynamic config. `resource_type` is Kafka's (2 topic, 4 broker, 32 group); the empty
+    broker name stands for all of them. A `value` of None removes the config.
     """
 
     resource_type: int
@@ -562,23 +559,23 @@ class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
     name: str
     """Name of the config, for example `retention.ms`."""
     value: str | None
-    """Value as Kafka writes it; nil: the config is not set any more."""
+    """Value in Kafka's form; nil: the config is removed."""
 
 
 class AclEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Allow or deny one operation on the resources of one pattern to a principal from a host.
+    """Allows or denies one operation on the resources of one pattern to a principal from a host.
 
-    The numbers are Kafka's (`base.acls`). Two equal ACLs are the same one.
+    The numbers are Kafka's (`base.acls`).
     """
 
     resource_type: int
     """2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user."""
     pattern_type: int
-    """3: the name is that of a resource, or `*` for all. 4: it is a prefix of names."""
+    """3: the name of a resource, or `*` for all. 4: a prefix of names."""
     resource_name: str
     """Name or prefix; `kafka-cluster` for the cluster."""
     principal: str
-    """Who, for example `User:alice`; `User:*` for everyone."""
+    """For example `User:alice`; `User:*` for everyone."""
     host: str
     """Address of the client; `*` for all."""
     operation: int
@@ -594,31 +591,31 @@ class AclRecord(_Record, tag="acl", frozen=True, gc=False):
     """Adds an ACL."""
 
     acl: AclEntry
-    """What is added."""
+    """The added ACL."""
 
 
 class AclRemoved(_Record, tag="acl-removed", frozen=True, gc=False):
     """Removes an ACL."""
 
     acl: AclEntry
-    """What is removed; it is there."""
+    """The removed ACL, which must exist."""
 
 
 class FeatureRecord(_Record, tag="feature", frozen=True, gc=False):
-    """Finalizes the level of one feature; 0 switches it off."""
+    """Finalizes the level of one feature; 0 disables it."""
 
     name: str
     """Name of the feature, for example `transaction.version`."""
     level: int
-    """The level that is in force from now on."""
+    """The new level."""
     topic_ids: bytes = b""
-    """For an upgrade of `offsets.version`: the ids of all topics that exist, deleted ones included,
+    """For an upgrade of `offsets.version`: the ids of all existing topics, including deleted ones,
     16 bytes each.
     """
 
 
 class ScramCredentialRecord(_Record, tag="scram", frozen=True, gc=False):
-    """Sets the SCRAM credential of a user under one mechanism."""
+    """Sets the SCRAM credential of a user for one mechanism."""
 
     user: str
     """Name of the user."""
@@ -627,15 +624,17 @@ class ScramCredentialRecord(_Record, tag="scram", frozen=True, gc=False):
     salt: bytes
     """Salt of the password."""
     stored_key: bytes
-    """StoredKey of RFC 5802. With the salt and the iterations it lets its holder try passwords."""
+    """StoredKey of RFC 5802. Together with the salt and the iterations, it allows guessing
+    passwords.
+    """
     server_key: bytes
-    """ServerKey of RFC 5802, by which a server shows that it knows the user."""
+    """ServerKey of RFC 5802, with which a server proves that it has the credential."""
     iterations: int
     """Iterations of the hash, 4,096 to 16,384."""
 
 
 class ScramCredentialRemoved(_Record, tag="scram-removed", frozen=True, gc=False):
-    """Removes the SCRAM credential of a user under one mechanism."""
+    """Removes the SCRAM credential of a user for one mechanism."""
 
     user: str
     """Name of the user."""
@@ -647,9 +646,9 @@ class DelegationTokenRecord(_Record, tag="delegation-token", frozen=True, gc=Fal
     """Sets a delegation token (KIP-48). Brokers derive its secret from its id."""
 
     token_id: str
-    """Id of the token, which no other has."""
+    """Unique id of the token."""
     owner: str
-    """The principal as which clients act that log in with the token, for example `User:alice`."""
+    """The principal of clients that log in with the token, for example `User:alice`."""
     requester: str
     """The principal that created it."""
     renewers: tuple[str, ...]
@@ -657,9 +656,9 @@ class DelegationTokenRecord(_Record, tag="delegation-token", frozen=True, gc=Fal
     issue_ms: Millis
     """When it was created."""
     expiry_ms: Millis
-    """When it ends, unless it is renewed."""
+    """When it expires, unless it is renewed."""
     max_ms: Millis
-    """Until when it can be renewed."""
+    """The latest expiry after renewals."""
 
 
 class DelegationTokenRemoved(_Record, tag="delegation-token-removed", frozen=True, gc=False):
@@ -673,7 +672,7 @@ class QuotaRecord(_Record, tag="quota", frozen=True, gc=False):
     """Sets or removes one quota of an entity."""
 
     entity: tuple["QuotaTarget", ...]
-    """Whom the quota is for, in the order of the types."""
+    """The entity of the quota, in the order of the types."""
     key: str
     """Kafka's name of the quota, for example `producer_byte_rate`."""
     value: float | None
@@ -681,7 +680,7 @@ class QuotaRecord(_Record, tag="quota", frozen=True, gc=False):
 
 
 class QuotaTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One part of the entity of a quota. A user with a client id has two."""
+    """One component of a quota entity. A user with a client id has two."""
 
     type: str
     """`client-id`, `ip` or `user`."""

@@ -1,7 +1,4 @@
-"""Hold the SCRAM credentials of users, by user and mechanism. The manager enforces their limits.
-
-Source: KRaft `ScramImage`.
-"""
+"""SCRAM credentials by user and mechanism. The manager enforces their limits."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,9 +15,9 @@ class ScramImage:
     )
 
     shapes: Counter[CredentialShape] = field(default_factory=Counter[CredentialShape])
-    """How many users have a credential of a shape."""
+    """Number of users with a credential of each shape."""
     strongest_shapes: Counter[CredentialShape] = field(default_factory=Counter[CredentialShape])
-    """Likewise, with the strongest mechanism of each user alone."""
+    """The same, for the strongest mechanism of each user only."""
 
     def get(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         return self._credentials.get(user, {}).get(mechanism)
@@ -58,7 +55,7 @@ class ScramImage:
         self._count(record.user, 1)
 
     def _count(self, user: str, by: int) -> None:
-        """Add the credentials of a user to the shapes, or take them away."""
+        """Add the credentials of a user to the shape counts, or subtract them."""
         credentials = self._credentials.get(user)
         if not credentials:
             return

@@ -1,8 +1,8 @@
-"""Find the ranges of objects that several logs refer to: those of forks, snapshots, deleted topics,
-and what DeleteRecords cut off.
+"""Find object ranges that several logs refer to: those of forks, snapshots, deleted topics and
+retained deleted records. Pure.
 
-Pure. Invariant: an object with the ranges of many streams is not shared by that alone; a range is,
-if another log refers to the same bytes of it.
+An object that contains several streams is not shared for that reason alone: only ranges count that
+another log refers to.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,17 @@ from penstock.stream.ports import OWN_STREAM
 
 @dataclass(slots=True)
 class SharedRanges:
-    """Which other logs refer to a range. Call `learn` with each of `StreamsImage.sharing` first."""
+    """The other logs that refer to a range. Call `learn` with each of
+    `StreamsImage.sharing` first.
+    """
 
     _of: dict[tuple[ObjectId, StreamId], dict[StreamId, int]] = field(
         default_factory=dict[tuple[ObjectId, StreamId], dict[StreamId, int]]
     )
-    """By object and the stream under which it holds the range: bytes by the stream that refers."""
+    """By object and the stream under which it contains the range: bytes by referring stream."""
 
     def learn(self, state: StreamState) -> Iterator[int]:
-        """Yield the number of entries taken so far, so that the caller can let others run."""
+        """Yield the number of processed entries, so that the caller can yield to others."""
         forked = (entry for entry in state.entries if entry.stored_stream_id != OWN_STREAM)
         for number, entry in enumerate((*state.kept_entries, *forked), 1):
             users = self._of.setdefault((entry.object_id, _stored(entry, state)), {})

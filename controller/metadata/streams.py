@@ -1,11 +1,4 @@
-"""Hold the streams: the owner of each, and the sorted log index that maps its offsets to objects.
-
-Invariant: the entries of a stream are contiguous; the first one contains `start_offset`, the last
-one ends at `end_offset`; there are none when everything below `end_offset` is trimmed. `end_offset`
-(the committed end) never goes down. `start_offset` may be higher while the trimmed data are still
-in a WAL. Only `MetadataImage.apply` changes it.
-Source: AutoMQ `StreamControlManager`, without its per-node lists.
-"""
+"""Streams: the owner of each, and the sorted log index that maps its offsets to objects."""
 
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
@@ -46,8 +39,8 @@ def _start(entry: LogEntry) -> Offset:
 
 
 def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntry:
-    """Return the entry as a fork of the stream `source_id` refers to it. The record count of a part
-    is rounded down, so that it never says by chance that each offset has a record.
+    """Return the entry as referred to by a fork of the stream `source_id`. The record count of a
+    part is rounded down, so that it never accidentally equals the number of offsets.
     """
     end = min(entry.end_offset, end_offset)
     part, whole = end - entry.start_offset, entry.end_offset - entry.start_offset
@@ -71,16 +64,19 @@ def is_cleaned_beyond(stream: "StreamState", offset: Offset) -> bool:
 
 
 def _released(before: Sequence[LogEntry], after: Sequence[LogEntry]) -> list[LogEntry]:
-    """Return the entries of `before` that `after` does not have."""
+    """Return the entries of `before` that are not in `after`."""
     left = {(entry.object_id, entry.start_offset) for entry in after}
     return [entry for entry in before if (entry.object_id, entry.start_offset) not in left]
 
 
 class StreamState(msgspec.Struct, gc=False):
-    """The state of one stream.
+    """The state of one stream. Its entries are contiguous: the first one contains `start_offset`,
+    the last one ends at `end_offset`; there are none if everything below `end_offset` is trimmed.
+    `end_offset` (the committed end) never decreases. `start_offset` may be higher while the trimmed
+    data are still in a WAL.
 
     `kind` is "meta", "data" or "txn". An `epoch` of -1 means that the stream was never opened.
-    `node_id` and `node_epoch` name the owner, or the last owner if the stream is closed.
+    `node_id` and `node_epoch` are those of the owner, or the last owner if the stream is closed.
     """
 
     stream_id: StreamId
@@ -95,7 +91,7 @@ class StreamState(msgspec.Struct, gc=False):
     end_offset: Offset = _ORIGIN
     entries: list[LogEntry] = msgspec.field(default_factory=list[LogEntry])
     kept: KeptLog | None = None
-    """What DeleteRecords cut off, while it can come back."""
+    """Retained records deleted by DeleteRecords, while they can be restored."""
     cleaned_end: Offset = _ORIGIN
     """Log compaction has removed records in favor of others below this offset."""
 
@@ -105,12 +101,12 @@ class StreamState(msgspec.Struct, gc=False):
 
     @property
     def kept_offset(self) -> Offset:
-        """Return the offset at which a fork can begin: the start, or where what is kept begins."""
+        """Return the offset at which a fork can begin: the start, or that of retained records."""
         return self.start_offset if self.kept is None else self.kept.start_offset
 
     @property
     def kept_entries(self) -> Sequence[LogEntry]:
-        """Return the entries below the start that can come back."""
+        """Return the entries below the start that can be restored."""
         return () if self.kept is None else self.kept.entries
 
     @property
@@ -130,7 +126,7 @@ class StreamState(msgspec.Struct, gc=False):
     def find(self, start: Offset, end: Offset, limit: int) -> list[LogEntry]:
         """Return at most `limit` entries that intersect [start, end), in order.
 
-        The cost is O(log n + answer).
+        O(log n + result).
         """
         found: list[LogEntry] = []
         if start >= end:
@@ -153,7 +149,7 @@ class StreamsImage:
     )
     _keeping: set[StreamId] = field(default_factory=set[StreamId])
     _forks: set[StreamId] = field(default_factory=set[StreamId], compare=False)
-    """Every stream with entries of another stream. They may be gone again."""
+    """Every stream with entries of another stream, possibly removed by now."""
 
     def __iter__(self) -> Iterator[StreamState]:
         return iter(self._streams.values())
@@ -173,7 +169,7 @@ class StreamsImage:
         return frozenset(self._opened_by.get(node, ()))
 
     def keeping(self) -> Iterator[StreamState]:
-        """Yield the streams that keep what DeleteRecords cut off."""
+        """Yield the streams with retained deleted records."""
         return map(self.known, self._keeping)
 
     def sharing(self) -> list[StreamState]:
@@ -191,7 +187,7 @@ class StreamsImage:
     def fork(self, record: StreamForked) -> list[LogEntry]:
         """Copy the log of the source below the fork's end, and return the entries of the copy.
 
-        Counts and bytes of the last entry are shares of its offsets if the end lies inside of it.
+        Counts and bytes of the last entry are proportional if the end lies inside it.
         """
         state, source = self.known(record.stream_id), self.known(record.source_id)
         if state.entries or state.end_offset or record.end_offset > source.end_offset:
@@ -233,7 +229,7 @@ class StreamsImage:
         state.end_offset = max(state.end_offset, record.end_offset)
 
     def remove(self, stream_id: StreamId) -> list[LogEntry]:
-        """Remove the stream and return its entries, whose references the caller has to release."""
+        """Remove the stream and return its entries, whose references the caller must release."""
         state = self.known(stream_id)
         self._unown(state)
         self._keeping.discard(stream_id)
@@ -242,8 +238,9 @@ class StreamsImage:
         return [*state.kept_entries, *state.entries]
 
     def trim(self, record: StreamTrimmed) -> list[LogEntry]:
-        """Move the start of the stream up and return the entries whose references the caller has to
-        release. What is cut off is kept if the record says so; else what was kept before goes too.
+        """Advance the start of the stream and return the entries whose references the caller must
+        release. Removed records are retained if the record says so; otherwise earlier retained ones
+        are dropped as well.
         """
         state, start = self.known(record.stream_id), record.start_offset
         if start < state.start_offset:
@@ -265,8 +262,8 @@ class StreamsImage:
         return _released([*before, *cut], state.kept_entries)
 
     def drop_kept(self, record: KeptLogDropped) -> list[LogEntry]:
-        """Forget what trims up to an offset cut off, and return the entries whose references the
-        caller has to release.
+        """Drop retained records removed by trims up to an offset, and return the entries whose
+        references the caller must release.
         """
         state = self.known(record.stream_id)
         if state.kept is None:
@@ -276,10 +273,10 @@ class StreamsImage:
         return _released(before, state.kept_entries)
 
     def add(self, object_id: ObjectId, part: RangeEntry) -> bool:
-        """Index one range and move the end of the stream up to its end.
+        """Index one range and advance the end of the stream to its end.
 
-        Return False if the range is not indexed, because nothing of it is wanted: it lies wholly
-        below the start and is not kept, or the stream is removed.
+        Return False if the range is not indexed, because it lies completely below the start and is
+        not retained, or the stream is removed.
         """
         state = self._streams.get(part.stream_id)
         if state is None:

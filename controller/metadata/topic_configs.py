@@ -1,10 +1,7 @@
-"""The configs a topic can have: Kafka's names, types and defaults, and what each one means here.
+"""Topic configs: Kafka's names, types and defaults, and their effect here.
 
-Invariant: a value that `problem` accepts can be parsed as the type of its config. Names, defaults
-and accepted values are those of Kafka 4.2 without tiered storage, so that tools find what they
-expect; the doc says where the effect differs. The one value that Kafka accepts and this does not
-is the number NaN.
-Source: Kafka `TopicConfig`, `LogConfig`, `ConfigDef.parseType`.
+Names, defaults and accepted values are those of Kafka 4.2 without tiered storage, except that NaN
+is rejected; the doc describes differences in effect.
 """
 
 import difflib
@@ -19,7 +16,7 @@ INT32_MIN = -INT32_MAX - 1
 INT64_MIN = -INT64_MAX - 1
 VALUE_CHARS_MAX = 4_096
 SCHEMA_CHARS_MAX = 32_767
-"""The longest string of Kafka's protocol, in bytes."""
+"""The maximum string length in Kafka's protocol, in bytes."""
 RECORD_VALIDATION = "record.validation"
 VALIDATES_ALL = "full"
 VALIDATES_SAMPLES = "sampled"
@@ -27,12 +24,12 @@ VALIDATES_HEADERS = "header"
 _HOUR_MS = 3_600_000
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"([+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?)[dDfF]?")
-"""One way to read each number: with two, 4,096 digits took 0.4 s of CPU (busy machine)."""
+"""Unambiguous: if a number could be matched in two ways, 4,096 digits would take 0.4 s of CPU."""
 _THROTTLED = r"[0-9]+:[0-9]+"
 
 
 class ConfigType(IntEnum):
-    """As `config_type` of DescribeConfigs v3."""
+    """Like `config_type` of DescribeConfigs v3."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -46,10 +43,9 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """low, high: limits of numbers, both allowed. also: a number beyond these limits that is
-    allowed. choices: what a boolean, a string or each item of a list may be; empty for anything.
-    item: what an item of a list looks like, or the list is `*`. is_internal: listed only where it
-    is set, as in Kafka. chars_max: length of the longest value.
+    """low, high: inclusive limits of numbers. also: another allowed number. choices: allowed values
+    of a boolean, a string or each list item; empty for any. item: pattern of a list item, or the
+    list is `*`. is_internal: listed only if it is set, as in Kafka. chars_max: maximum length.
     """
 
     name: str
@@ -65,7 +61,7 @@ class TopicConfig:
     chars_max: int = VALUE_CHARS_MAX
 
     def problem(self, value: str) -> str:
-        """Why the value cannot be used, with what is allowed; empty if it can."""
+        """Return why the value is invalid, with the allowed values; empty if it is valid."""
         if len(value) > self.chars_max:
             return f"config {self.name}: the value has more than {self.chars_max} characters"
         if self._parsed(value) is not None:
@@ -73,8 +69,8 @@ class TopicConfig:
         return f"config {self.name}={value!r} is not valid: {self.allowed}"
 
     def canonical(self, value: str) -> str:
-        """Return a valid value in the form that Kafka shows: without spaces, `true` for `TRUE`, no
-        item twice.
+        """Return a valid value in Kafka's form: without spaces, `true` for `TRUE`, without
+        duplicate items.
         """
         parsed = self._parsed(value)
         assert parsed is not None, "the value was checked"
@@ -96,7 +92,7 @@ class TopicConfig:
                 return f"one of {', '.join(self.choices)}" if self.choices else "any text"
 
     def _parsed(self, value: str) -> str | None:
-        """Return the canonical form of the value; None if it is not valid. Spaces around it are
+        """Return the canonical form of the value; None if it is invalid. Surrounding spaces are
         allowed, as in Kafka.
         """
         value = value.strip()
@@ -124,7 +120,7 @@ class TopicConfig:
 
 
 def _number(value: str, kind: ConfigType) -> float | int | None:
-    """Return the number; None if it is none."""
+    """Return the number, or None."""
     if kind != ConfigType.DOUBLE:
         return int(value) if _INTEGER.fullmatch(value) else None
     found = _DECIMAL.fullmatch(value)
@@ -139,7 +135,7 @@ def cleanup_policies(configs: Mapping[str, str]) -> frozenset[str]:
 
 
 def open_mirror(configs: Mapping[str, str]) -> str:
-    """Return the source of a topic that only a mirror writes to; empty for every other topic."""
+    """Return the source of a topic that only a mirror writes to; empty for other topics."""
     return "" if configs.get(MIRROR_FINISHED) == "true" else configs.get(MIRROR_SOURCE, "")
 
 
@@ -173,15 +169,15 @@ DELETE_GRACE = "penstock.delete.grace.ms"
 MIRROR_SOURCE = "penstock.mirror.source"
 MIRROR_FINISHED = "penstock.mirror.finished"
 UNDELETE = "penstock.undelete"
-"""Not a config of a topic: in CreateTopics it names the deleted topic that comes back."""
+"""Not a topic config: in CreateTopics it selects the deleted topic to restore."""
 
 NO_EFFECT = "No effect, accepted for Kafka tools: "
-"""Begins the doc of such a config."""
+"""Prefix of the doc of such a config."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaConfigs:
-    """The names of the configs that say what the key or the value of each record has to be."""
+    """The names of the schema configs for the key or the value of each record."""
 
     schema: str
     type: str
@@ -501,7 +497,7 @@ BROKER_SYNONYMS: Mapping[str, str] = {
     "segment.ms": "log.roll.ms",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
-"""The configs of Kafka's brokers that are the defaults of those of topics."""
+"""Kafka's broker configs that are the defaults of topic configs."""
 BROKER_SYNONYMS_WITHOUT_DEFAULT = frozenset(
     {"flush.ms", "retention.ms", "segment.jitter.ms", "segment.ms"}
 )
@@ -510,13 +506,13 @@ CONFIG_DEFAULTS = {config.name: config.default for config in _ALL}
 
 
 def is_own(name: str) -> bool:
-    """Return whether a config is one that Kafka does not have."""
+    """Return whether a config does not exist in Kafka."""
     return name.startswith("penstock.")
 
 
 def problem(name: str, value: str) -> str:
-    """Why a topic cannot have this config; empty if it can. Unknown names come with the nearest
-    known one.
+    """Return why a topic cannot have this config; empty if it can. Unknown names are reported with
+    the most similar known one.
     """
     config = TOPIC_CONFIGS.get(name)
     if config is not None:
@@ -527,13 +523,13 @@ def problem(name: str, value: str) -> str:
 
 
 def canonical(name: str, value: str) -> str:
-    """Return a value without a `problem` in the form that Kafka shows."""
+    """Return a valid value in Kafka's form."""
     return TOPIC_CONFIGS[name].canonical(value)
 
 
 def conflict(configs: Mapping[str, str]) -> str:
-    """Return why these configs of one topic cannot go together; empty if they can. Absent ones have
-    their defaults. As in Kafka, the two lags of compaction depend on each other. A schema is
+    """Return why these configs of one topic are incompatible; empty if they are compatible. Absent
+    ones have their defaults. As in Kafka, the two compaction lags depend on each other. A schema is
     either in the config or registered.
     """
     low, high = (

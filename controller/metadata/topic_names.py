@@ -1,7 +1,4 @@
-"""Which names a topic may have.
-
-Pure. Source: Kafka `Topic.validate`.
-"""
+"""Validation of topic names, as in Kafka. Pure."""
 
 import re
 
@@ -13,7 +10,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def topic_name_problem(name: str) -> str:
-    """Return why no topic can have this name; empty if one can."""
+    """Return why no topic can have this name; empty if it is valid."""
     if is_topic_name(name):
         return ""
     return (

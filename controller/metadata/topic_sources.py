@@ -1,7 +1,7 @@
-"""Name the topics whose records a new topic has, with the rights on them that its creator needs.
+"""The source topics of a new topic, with the rights on them that its creator needs.
 
 Forks, snapshots and mirrors need Read on their source. Restoring a deleted topic needs Delete or
-Alter on the old name, and Read if it comes back under another one.
+Alter on the old name, and Read if it gets another one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ _RESTORE: Final = ((Operation.DELETE, Operation.ALTER),)
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A topic whose records another one has. name: of a topic as in its ACLs. rights: each of these
-    is needed, in one of its alternatives.
+    """A source of a new topic. name: the topic name in ACLs. rights: each of these is needed, in
+    one of its alternatives.
     """
 
     kind: str
@@ -33,8 +33,8 @@ class TopicSource:
 
 
 def of_log(name: str) -> str:
-    """Return the topic whose ACLs count for a topic. Frozen topics have those of the topic whose
-    log they have: `orders` for its snapshot `orders@before`.
+    """Return the topic whose ACLs apply to a topic. For frozen topics, it is their source: `orders`
+    for its snapshot `orders@before`.
     """
     return name.partition(SNAPSHOT_SEPARATOR)[0]
 
@@ -42,14 +42,14 @@ def of_log(name: str) -> str:
 def sources_of(
     image: MetadataImage, name: str, options: Mapping[str, str | None]
 ) -> Iterator[TopicSource]:
-    """Yield the topics whose records the new topic has, or is to get. options: its configs."""
+    """Yield the current or future sources of a new topic. options: its configs."""
     if not options:
         return
     if forked := options.get(FORK_SOURCE):
         yield TopicSource("fork of", forked)
     if deleted := options.get(UNDELETE):
         old = _deleted_name(image, deleted)
-        # Under another name, its records have other ACLs.
+        # Under another name, other ACLs apply to its records.
         needed = _RESTORE if of_log(old) == name else _RESTORE + _READ
         yield TopicSource("undeleted", old, needed)
     mirrored = _mirrored_name(image, options.get(MIRROR_SOURCE) or "")
@@ -58,7 +58,7 @@ def sources_of(
 
 
 def name_of(image: MetadataImage, topic_id: UUID) -> str | None:
-    """Return the full name of a topic, also of a frozen one; None: there is no such topic."""
+    """Return the full name of a topic, including frozen ones, or None."""
     found = image.topics.by_id(topic_id)
     if found is not None:
         return found.name
@@ -67,20 +67,20 @@ def name_of(image: MetadataImage, topic_id: UUID) -> str | None:
 
 
 def _deleted_name(image: MetadataImage, wanted: str) -> str:
-    """Return the full name of a deleted topic. wanted: its id, or the name that it had."""
+    """Return the full name of a deleted topic. wanted: its id or its former name."""
     topic_id = _id_of(wanted)
     if topic_id is None:
         return wanted
     found = image.frozen_topics.deleted_by_id(topic_id)
     if found is not None:
         return found.full_name
-    # This image may not have its deletion yet.
+    # This image may not contain its deletion yet.
     live = image.topics.by_id(topic_id)
     return wanted if live is None else live.name
 
 
 def _mirrored_name(image: MetadataImage, source: str) -> str | None:
-    """Return the name of the source of a mirror, CLUSTER_ID/TOPIC_ID, if it is in this cluster."""
+    """Return the name of a mirror's source, CLUSTER_ID/TOPIC_ID, if it is in this cluster."""
     cluster_id, _, text = source.strip().partition("/")
     topic_id = _id_of(text) if cluster_id == image.cluster_id else None
     found = None if topic_id is None else image.topics.by_id(topic_id)

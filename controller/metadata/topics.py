@@ -1,10 +1,4 @@
-"""Hold the topics and their partitions, with the leader of each partition.
-
-Invariant: partitions of a topic are numbered 0..n-1 without holes, names are unique, and `led_by`
-returns for each broker incarnation exactly the partitions whose record names it as leader. Only
-`MetadataImage.apply` changes it.
-Source: KRaft `TopicsImage`.
-"""
+"""Topics and their partitions, with the leader of each partition."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,14 +42,14 @@ def leader_of(partition: PartitionMetadata) -> BrokerIncarnation:
 
 
 def is_moving(partition: PartitionMetadata) -> bool:
-    """Return True while the leader changes. The partition has no leader until the source has closed
+    """Return True during a leader change. The partition has no leader until the source has closed
     the streams.
     """
     return partition.target_replicas is not None
 
 
 def is_reassigning(partition: PartitionMetadata) -> bool:
-    """Return True while a move changes the candidates too.
+    """Return True while a move also changes the candidates.
 
     Preferred elections, draining and cancelled moves do not change them.
     """
@@ -91,10 +85,9 @@ class TopicsImage:
         )
 
     def led_by(self, leader: BrokerIncarnation) -> frozenset[PartitionKey]:
-        """Return the partitions whose record names this incarnation, or for `NO_LEADER` those
-        without a leader.
+        """Return the partitions led by this incarnation, or for `NO_LEADER` those without a leader.
 
-        The cost is O(number of these partitions).
+        O(number of these partitions).
         """
         return frozenset(self._led_by.get(leader, ()))
 
@@ -103,7 +96,7 @@ class TopicsImage:
 
     @property
     def partition_count(self) -> int:
-        """Partitions of all topics. The cost is O(starts of brokers that lead any)."""
+        """Number of partitions of all topics. O(broker starts that lead any)."""
         return sum(map(len, self._led_by.values()))
 
     def leaders(self) -> Mapping[BrokerIncarnation, set[PartitionKey]]:

@@ -1,11 +1,8 @@
-"""Look up what the metadata say about WAL slots that the store has lost: the affected partitions,
-and the losses that an operator has accepted.
+"""Metadata about lost WAL slots: the affected partitions, and losses accepted by an operator. See
+docs/design/wal.md.
 
-Invariant: an acceptance names single slots of one WAL, so it never covers a slot that is lost
-later. It is an entry of the key/value store, written through the active controller. It has no
-meaning once the WAL has ended: no WAL is ever used twice.
-Must not do I/O.
-Source: docs/design/wal.md.
+An acceptance is an entry of the key/value store that lists slots of one WAL, so it never includes
+slots that are lost later.
 """
 
 from collections.abc import Collection, Iterable
@@ -50,7 +47,7 @@ def data_streams_of(
 ) -> dict[StreamId, StreamId]:
     """Map each stream to the data stream of its partition.
 
-    A stream whose partition does not exist maps to itself.
+    A stream without an existing partition maps to itself.
     """
     found: dict[StreamId, StreamId] = {}
     for stream_id in stream_ids:
