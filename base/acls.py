@@ -1,8 +1,4 @@
-"""Number the parts of ACLs as Kafka's protocol does.
-
-Invariant: the numbers are Kafka's and stored in metadata; never change one.
-Source: Kafka's ResourceType, PatternType, AclOperation, AclPermissionType; KIP-11, KIP-290.
-"""
+"""Numbers of ACL fields, as in Kafka's protocol. **Stored in metadata: never change one.**"""
 
 from enum import IntEnum
 from typing import Final
@@ -20,7 +16,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name of an ACL names resources. ANY and MATCH occur in filters only."""
+    """How the name of an ACL matches resources. ANY and MATCH occur in filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -66,10 +62,12 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 def is_known(kind: type[IntEnum], code: int) -> bool:
-    """Return whether this is one of the codes of its kind, and not UNKNOWN."""
+    """Return whether this is a valid code of its kind, and not UNKNOWN."""
     return code in set(kind) and code != _UNKNOWN
 
 
 def is_authorizer(name: str) -> bool:
-    """Return whether `authorizer.class.name` may have this value. Empty: there is no authorizer."""
+    """Return whether this is a valid value of `authorizer.class.name`. Empty: there is no
+    authorizer.
+    """
     return name in {"", STANDARD_AUTHORIZER, STANDARD_AUTHORIZER.rpartition(".")[2]}

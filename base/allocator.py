@@ -1,31 +1,28 @@
-"""Keep memory that was freed for what is allocated next.
+"""Make glibc keep freed memory for later allocations. See mallopt(3).
 
-By default glibc maps each buffer of more than 128 KiB to 32 MiB anew, or gives the top of the heap
-back as soon as some buffers are free. A broker allocates and frees a buffer for each request and
-each object, so that it touched each page for the first time: 200 page faults for each MB of Produce
-requests over a directory, and a fifth to a quarter of the broker's CPU. With the limits below there
-are 10 to 35 of 256.
-Source: mallopt(3).
+By default, glibc maps each buffer of 128 KiB to 32 MiB separately and returns freed memory to the
+system. A broker allocates a buffer for each request and object, so every page was touched for the
+first time: 200 page faults per MB of Produce requests, a fifth to a quarter of its CPU.
 """
 
 import ctypes
 from typing import Final
 
 FREE_BYTES_MAX: Final = 128 << 20
-"""Memory that glibc keeps at the top of a heap: two cache blocks of 64 MiB. Half of it leaves 70 to
-100 faults for each MB.
+"""Memory that glibc keeps at the top of a heap: two cache blocks of 64 MiB. Half of it results in
+70 to 100 page faults per MB.
 """
 
 HEAP_CHUNK_BYTES_MAX: Final = 32 << 20
-"""Larger buffers are mapped and unmapped. glibc allows no more on 64-bit systems."""
+"""Larger buffers are mapped and unmapped. glibc does not allow a higher value on 64-bit systems."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 
 def keep_freed_memory() -> None:
-    """Keep up to FREE_BYTES_MAX that were freed. Call at the start of a process. Does nothing
-    without glibc.
+    """Keep up to FREE_BYTES_MAX of freed memory, which leaves 10 to 35 of 256 page faults per MB.
+    Call at the start of a process. Does nothing without glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

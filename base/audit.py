@@ -1,12 +1,7 @@
-"""Write the changes of administrators to the audit log, as events `admin_change`.
+"""Write administrative changes to the audit log, as `admin_change` events. See
+docs/design/authorization.md.
 
-What clients chose is written with its control characters escaped and at a limited length, so that
-nothing can pass for another line. Limits: a line has up to RESOURCES_PER_LINE_MAX resources; a
-principal gets LINES_MAX lines at once, then one in INTERVAL_S, and its next line has the number of
-those that were suppressed. So no principal can fill a disk, or hide what others change.
-The logger has no level: who may change the levels of loggers cannot hide its lines
-(docs/design/authorization.md).
-Must not: decide anything.
+The logger has no level, so that users who may change log levels cannot hide its entries.
 """
 
 from collections.abc import Sequence
@@ -26,11 +21,16 @@ RESOURCES_PER_LINE_MAX: Final = 20
 LINES_MAX: Final = 1_000
 INTERVAL_S: Final = 0.1
 _PRINCIPALS_MAX: Final = 1_000
-"""Principals whose lines are counted; then all are forgotten."""
+"""Principals whose entries are counted; all are dropped when there are more."""
 
 
 class ChangeLog:
-    """now: in seconds."""
+    """Entries have up to RESOURCES_PER_LINE_MAX resources. A principal gets LINES_MAX entries at
+    once, then one per INTERVAL_S with the number of suppressed ones, so that no principal can fill
+    a disk, or hide the changes of others.
+
+    now: in seconds.
+    """
 
     def __init__(self, now: MonotonicClock) -> None:
         self._now = now
@@ -39,8 +39,8 @@ class ChangeLog:
     def write(
         self, change: str, resources: Sequence[str], *, principal: str, host: str, **about: str
     ) -> None:
-        """Log what a principal has changed, for example `acls_added`, with the resources. about:
-        other fields of the line.
+        """Log the changes of a principal, for example `acls_added`, with the resources. about:
+        other fields of the entry.
         """
         for at in range(0, len(resources), RESOURCES_PER_LINE_MAX):
             suppressed_count = self._limit_of(principal).take(self._now())
@@ -66,6 +66,6 @@ class ChangeLog:
 
 
 def shown(text: str) -> str:
-    """Return a text of a client as logs show it: no control characters, and not too long."""
+    """Return a client-chosen text for logs: without control characters, at a limited length."""
     short = text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
     return printable(short)

@@ -1,7 +1,5 @@
-"""Compute the pause before each retry: exponential backoff with jitter.
-
-Must not sleep by itself; randomness comes from the caller, so that simulations repeat.
-Source: AWS "Exponential Backoff And Jitter" (equal jitter).
+"""Exponential backoff with jitter ("equal jitter", AWS). Randomness is a parameter, so that
+simulations are reproducible.
 """
 
 from random import Random

@@ -1,4 +1,4 @@
-"""Define bytes of any type that can be read without a copy."""
+"""The type of bytes that can be read without a copy."""
 
 from typing import TypeAlias
 

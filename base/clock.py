@@ -1,4 +1,4 @@
-"""Define clocks as parameters, so that the simulator can run on virtual time."""
+"""Clocks as parameters, so that the simulator can run in virtual time."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.base.ids import Millis
 
 SUSPENSION_MIN_S = 12 * 3_600.0
-"""A wall clock that goes ahead by more than this shows a suspension, or a wrong time that a session
+"""A wall clock that advances by more than this shows a suspension, or a wrong time that a session
 survives: its next heartbeat is a few milliseconds away.
 """
 
@@ -26,7 +26,7 @@ def wall_ms() -> Millis:
 
 
 def steady(now_ms: WallClock, now: MonotonicClock) -> WallClock:
-    """Return a wall clock that never jumps: it reads `now_ms` once and advances by the monotonic
+    """Return a wall clock that never jumps: it reads `now_ms` once and advances with the monotonic
     clock. It keeps the initial error.
     """
     began_ms, began = now_ms(), now()
@@ -35,8 +35,8 @@ def steady(now_ms: WallClock, now: MonotonicClock) -> WallClock:
 
 def counting_suspensions(now_ms: WallClock, now: MonotonicClock) -> MonotonicClock:
     """Return a monotonic clock that also counts the time for which a machine was suspended, as far
-    as the wall clock shows it: by how much that has gone ahead, when it is more than
-    SUSPENSION_MIN_S. Smaller steps are corrections of the wall clock.
+    as the wall clock shows it: by how much that has advanced, if it is more than SUSPENSION_MIN_S.
+    Smaller steps are corrections of the wall clock.
     """
     skipped_s = 0.0
     ahead_min_s = now_ms() / 1_000 - now()

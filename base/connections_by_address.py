@@ -1,8 +1,7 @@
-"""Find the connection to close when there are too many: the oldest one of the address that has the
-most. A flood then replaces its own connections, and clients at other addresses stay.
+"""Select the connection to close when there are too many: the oldest one of the address with the
+most connections, so that a flood only replaces its own. Pure. O(1) per change.
 
-IPv6 addresses count by their /64, which a single host usually has for itself.
-Pure. Budget: O(1) for each change.
+IPv6 addresses count by their /64, which usually belongs to a single host.
 """
 
 from collections import OrderedDict
@@ -15,7 +14,7 @@ _SUBNET_BITS: Final = 64
 
 
 class ConnectionsByAddress(Generic[_Connection]):
-    """Connections by the address of their client, in the order in which they were added."""
+    """Connections by client address, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._hosts: dict[_Connection, str] = {}
@@ -34,7 +33,7 @@ class ConnectionsByAddress(Generic[_Connection]):
 
     @property
     def count_max(self) -> int:
-        """Return how many connections the address with the most has."""
+        """Return the number of connections of the address with the most."""
         return self._count_max
 
     def count(self, address: str) -> int:
@@ -58,8 +57,8 @@ class ConnectionsByAddress(Generic[_Connection]):
         self._move(host, len(connections) + 1, len(connections))
 
     def pop(self) -> _Connection:
-        """Remove the oldest connection of the address that has the most. Of addresses that have as
-        many, the one whose last connection came first loses one. Raises IndexError without any.
+        """Remove the oldest connection of the address with the most. Among equal addresses, the one
+        whose last connection was added first loses one. Raises IndexError if there are none.
         """
         if not self._hosts:
             raise IndexError("there are no connections")

@@ -1,4 +1,4 @@
-"""Define the base of errors that the data in a stream can cause."""
+"""The base class of errors caused by the data in a stream."""
 
 
 class StreamError(Exception):

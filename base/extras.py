@@ -1,4 +1,4 @@
-"""How to install the extras of Penstock, for every error that asks for one."""
+"""Install hints for the extras of Penstock."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ DISTRIBUTION: Final = "penstock-streams"
 
 
 def install_hint(*extras: str) -> str:
-    """Return what to type to install extras. It also works where Penstock was installed from a
+    """Return the command that installs extras. It also works if Penstock was installed from a
     checkout or a file, because pip keeps what is installed.
     """
     return f'pip install "{DISTRIBUTION}[{",".join(extras)}]"'

@@ -1,11 +1,8 @@
-"""Define the health of a process: whether it has started, whether it works, and whether clients
-should use it.
+"""The health of a process, as in Kubernetes' startup, liveness and readiness probes.
+`deploy.node.health` serves it.
 
-Invariant: an answer is a list of reasons why not; an empty list means yes. Each reason is a
-sentence for the operator of the pod. `not_ready` waits at most a few seconds; the others do not
-wait.
-Must not serve anything: `deploy.node.health` does.
-Source: Kubernetes' startup, liveness and readiness probes.
+A result is a list of reasons, for operators; an empty list means yes. `not_ready` waits at most a
+few seconds; the others do not wait.
 """
 
 from collections.abc import Callable
@@ -17,15 +14,15 @@ class Health(Protocol):
     """The health of one process, from before its start to its end."""
 
     def not_started(self) -> list[str]:
-        """Return why the process does not serve yet."""
+        """Return why the process has not started."""
         ...
 
     def not_alive(self) -> list[str]:
-        """Return why the process must be restarted. Any answer shows that the event loop runs."""
+        """Return why the process must be restarted. Any response shows that the event loop runs."""
         ...
 
     async def not_ready(self) -> list[str]:
-        """Return why requests should go elsewhere now."""
+        """Return why requests should currently go elsewhere."""
         ...
 
 

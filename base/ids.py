@@ -1,7 +1,7 @@
-"""Define types for the numbers of the system, so that the type checker rejects a node epoch in
-place of a stream epoch.
+"""Types for the system's numbers, so that the type checker rejects a node epoch in place of a
+stream epoch.
 
-All are 64-bit signed on disk and on the wire except NodeId (32-bit). Offsets of a data stream *are*
+All are 64-bit signed on disk and on the wire except NodeId (32-bit). Offsets of a data stream are
 Kafka offsets. Ranges are half-open.
 """
 
@@ -9,7 +9,7 @@ from typing import NewType
 
 NodeId = NewType("NodeId", int)
 NodeEpoch = NewType("NodeEpoch", int)
-"""One start of one broker. It grows with every registration; older epochs of the same node are
+"""One start of one broker. It increases with every registration; older epochs of the same node are
 fenced.
 """
 

@@ -1,5 +1,5 @@
-"""Find files of another project in the package. `penstock` on PyPI is one that is imported by the
-same name: pip installs both into one folder, where the later one replaces `__init__.py`.
+"""Detect files of another project in the package: `penstock` on PyPI has the same import name, so
+pip installs both into one folder, where the later one replaces `__init__.py`.
 """
 
 import os
@@ -31,7 +31,7 @@ CONTENTS: Final = frozenset(
 
 
 class ForeignFiles(ImportError):
-    """Another project has files in the package `penstock`, or replaced some of it."""
+    """Another project has files in the package `penstock`, or replaced some of its files."""
 
     def __init__(self, what: str) -> None:
         super().__init__(

@@ -1,11 +1,7 @@
-"""Parse listeners, `[NAME://]host:port`, and expand the templates that let one text serve many
-processes.
+"""Parse listeners, `[NAME://]host:port`, and expand templates that allow several processes to share
+a configuration. Pure.
 
-    advertised.listeners = PLAINTEXT://{pod}.brokers:9092, EXTERNAL://{host}:{ordinal+31000}
-
-Invariant: pure; the caller passes the values of templates. What a listener's name means for its
-security is in the settings (`broker.security.config`).
-Source: Kafka's EndPoint, `advertised.listeners` and ListenerName.
+advertised.listeners = PLAINTEXT://{pod}.brokers:9092, EXTERNAL://{host}:{ordinal+31000}
 """
 
 import re
@@ -18,8 +14,8 @@ from penstock.base.settings import SettingInvalid
 
 PLAINTEXT: Final = "PLAINTEXT"
 TEMPLATES: Final = ("host", "port", "id", "pod", "ordinal")
-"""The address of this machine on the route to the controller; the port that was bound; `node.id`;
-the host name; the number at the end of the host name.
+"""The address of this machine on the route to the controller; the bound port; `node.id`; the host
+name; the number at the end of the host name.
 """
 
 _TEMPLATE: Final = re.compile(r"\{([a-z]+)(?:\+([0-9]{1,5}))?\}")
@@ -29,14 +25,12 @@ _LISTENER: Final = re.compile(
 _ORDINAL: Final = re.compile(r"([0-9]+)\Z")
 _Value = TypeVar("_Value")
 LISTENER_PREFIX: Final = "listener.name."
-"""Begins the names of settings of a single listener."""
+"""Prefix of listener settings."""
 _OF_LISTENER: Final = re.compile(r"listener\.name\.([a-z][a-z0-9_]*)\.(.+)")
 
 
 class SecurityProtocol(StrEnum):
-    """How connections of a listener are protected and authenticated. Source: Kafka's
-    SecurityProtocol.
-    """
+    """How connections of a listener are encrypted and authenticated, as in Kafka."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -53,7 +47,7 @@ class SecurityProtocol(StrEnum):
 
 
 class Listener(NamedTuple):
-    """A listener. name: in capitals. port: 0 for any free port."""
+    """A listener. name: in uppercase. port: 0 for any free port."""
 
     name: str
     host: str
@@ -72,8 +66,8 @@ class Listener(NamedTuple):
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address, which may be in brackets. False for
-    every host name but localhost: names are not resolved.
+    """Return whether only this machine can reach the address, which may be in brackets. False for
+    every host name except localhost: names are not resolved.
     """
     if host == "localhost":
         return True
@@ -84,7 +78,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
-    """Parse listeners. Raises SettingInvalid, which names the wrong one."""
+    """Parse listeners. Raises SettingInvalid with the invalid one."""
     found: list[Listener] = []
     for text in texts:
         listener = _parse(setting, text)
@@ -146,9 +140,7 @@ def pod_values(hostname: str) -> dict[str, str | int]:
 
 
 class ListenerKey(NamedTuple):
-    """The name of a setting of one listener. listener: in small letters. setting: its name for all
-    listeners.
-    """
+    """The name of a listener setting. listener: in lowercase. setting: its general name."""
 
     listener: str
     setting: str
@@ -164,16 +156,16 @@ def split_key(name: str) -> ListenerKey | None:
 
 
 def own_values(values: Iterable[tuple[str, _Value]], listener: str) -> dict[str, _Value]:
-    """Return the settings of one listener, by their names for all listeners.
+    """Return the settings of one listener, by their general names.
 
-    values: names and values of settings of all single listeners.
+    values: names and values of all listener settings.
     """
     prefix = f"{LISTENER_PREFIX}{listener.lower()}."
     return {name.removeprefix(prefix): value for name, value in values if name.startswith(prefix)}
 
 
 def check_known(values: Iterable[tuple[str, object]], listeners: Iterable[str]) -> None:
-    """Check that settings of single listeners name these listeners. Raises SettingInvalid."""
+    """Check that listener settings refer to these listeners. Raises SettingInvalid."""
     known = [listener.lower() for listener in listeners]
     for name, value in values:
         key = split_key(name)

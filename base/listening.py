@@ -4,11 +4,11 @@ import asyncio
 
 
 async def stop_listening(server: asyncio.Server) -> None:
-    """Close the sockets of the server. Connections that it has accepted reach their protocols.
+    """Close the sockets of the server. Accepted connections still reach their protocols.
 
-    asyncio hands an accepted connection over in the next turn of the event loop. If the server has
-    closed by then, the connection is lost, but it stays open until its memory is collected, and its
-    client waits for all that time. Source: CPython issue 109564.
+    asyncio passes an accepted connection on in the next event loop iteration. If the server is
+    closed by then, the connection is lost, but stays open until it is garbage collected, while its
+    client waits (CPython issue 109564).
     """
     loop = asyncio.get_running_loop()
     for listening in server.sockets:

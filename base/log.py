@@ -1,8 +1,8 @@
-"""Provide loggers for modules that programs import as a library: stdout belongs to the program.
+"""Loggers for modules that programs import as a library: stdout belongs to the program.
 
-structlog prints to stdout until something configures it. These loggers write where structlog is
-configured to write, as in nodes and commands. In a program that did not configure it, warnings and
-errors go to stderr, and the rest is dropped. Must not configure structlog: only the program may.
+structlog prints to stdout until it is configured. These loggers use the configured output, as in
+nodes and commands. In a program that did not configure structlog, warnings and errors go to stderr,
+and the rest is dropped.
 """
 
 import sys
@@ -19,8 +19,8 @@ _SHOWN: Final = frozenset(
 
 
 class NamedOutput(structlog.PrintLogger):
-    """Writes the lines of a logger that has a name. It drops a line that cannot be written, because
-    the disk is full or the reader of the pipe is gone: the code that logs must not fail for that.
+    """Writes the lines of a named logger. A line that cannot be written, because the disk is full
+    or a pipe is closed, is dropped: the code that logs must not fail for that.
     """
 
     def __init__(self, file: TextIO, name: str = "") -> None:
@@ -37,8 +37,8 @@ class NamedOutput(structlog.PrintLogger):
 
 
 class _Output:
-    """Choose the output at each line, because a program may configure structlog after it imported
-    us.
+    """Chooses the output for each line, because a program may configure structlog after importing
+    this module.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,18 +1,17 @@
-"""Hold the levels of the loggers of this process, which administrators change while it runs.
+"""The log levels of this process, which administrators change at runtime.
 
-A logger has the name of a package. A module uses the level of the nearest package around it that
-has one, else that of the root. Nodes in one process share the levels. Nothing stores them.
-Source: the loggers of log4j, as Kafka's `LoggingController` shows them.
+Loggers are packages, as in Kafka's `LoggingController`. A module uses the level of the nearest
+enclosing package that has one, otherwise that of the root. Levels are not stored.
 """
 
 from typing import Final
 
 LEVELS: Final = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
-"""Kafka's names, in the numbers of Python."""
+"""Kafka's names, with the numbers of Python."""
 
 ROOT: Final = "root"
 AUDIT: Final = "audit"
-"""The logger of the audit log. It has no level: its lines are always written."""
+"""The logger of the audit log. It has no level: its entries are always written."""
 
 
 class LogLevels:
@@ -24,7 +23,7 @@ class LogLevels:
         self._own[logger] = level
 
     def unset(self, logger: str) -> None:
-        """Let a logger use the level of what is around it. The root keeps its own."""
+        """Make a logger inherit its level. The root keeps its own."""
         if logger != ROOT:
             self._own.pop(logger, None)
 
@@ -38,4 +37,4 @@ class LogLevels:
 
 
 LOG_LEVELS: Final = LogLevels()
-"""Of this process."""
+"""The levels of this process."""

@@ -1,14 +1,10 @@
-"""Limit log lines about peers, so that hostile or broken ones cannot fill a disk.
-
-Pure: the clock is a parameter. Must not: limit events of the broker itself that an operator needs
-individually.
+"""Rate limit of log events that hostile or broken peers cause, so that they cannot fill a disk.
+Pure.
 """
 
 
 class LogLimit:
-    """Allows `burst_count` lines at once, then one per `interval_s`, and counts the suppressed
-    ones.
-    """
+    """Allows `burst_count` lines at once, then one per `interval_s`, and counts suppressed ones."""
 
     __slots__ = ("_burst_count", "_credit", "_interval_s", "_last", "_suppressed_count")
 

@@ -1,8 +1,8 @@
-"""Let a process open as many files as the system allows it: each connection is one.
+"""Raise the limit of open files: each connection is one. See getrlimit(2).
 
-Sessions and services usually start with a soft limit of 1,024, which 1,000 clients use up, and a
-hard limit of 524,288. The soft one only protects programs that call select(2), which nodes do not.
-Kafka's JVM and Go raise it as well. Source: getrlimit(2); systemd, "File Descriptor Limits".
+Sessions and services usually start with a soft limit of 1,024 and a hard limit of 524,288. The soft
+limit only protects programs that call select(2), which nodes do not. Kafka's JVM and Go raise it as
+well.
 """
 
 import resource
@@ -12,5 +12,5 @@ from contextlib import suppress
 def raise_open_files_limit() -> None:
     """Raise the soft limit of open files to the hard one. Call at the start of a process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS refuses more than kern.maxfilesperproc
+    with suppress(ValueError, OSError):  # macOS rejects more than kern.maxfilesperproc
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

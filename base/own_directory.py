@@ -1,8 +1,5 @@
-"""Find a directory that belongs to this user alone, for cached code that later runs load and
-execute.
-
-Invariant: the returned directory exists and is writable, and no other user except root could have
-written to it. Never raises.
+"""Find a directory that belongs to this user alone, for cached code that is loaded and executed
+later.
 """
 
 import os
@@ -12,7 +9,7 @@ from pathlib import Path
 
 
 def cache_roots() -> list[Path]:
-    """Return candidates for such directories, best first. Some users have no writable home."""
+    """Return candidate directories, best first. Some users have no writable home."""
     try:
         home = [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"]
     except RuntimeError:
@@ -21,7 +18,9 @@ def cache_roots() -> list[Path]:
 
 
 def own_directory(places: Iterable[Path]) -> Path | None:
-    """Return the first directory that is ours, created if it is missing, or None."""
+    """Return the first usable directory, created if it is missing, or None. No other user except
+    root can have written to it. Never raises.
+    """
     return next((place for place in places if _is_ours(place)), None)
 
 

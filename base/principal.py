@@ -1,8 +1,4 @@
-"""Name who is at the other end of a connection.
-
-Invariant: a value; compared byte for byte, as in Kafka.
-Source: Kafka's KafkaPrincipal.
-"""
+"""Principals: the authenticated peers of connections."""
 
 from typing import Final, NamedTuple, Self
 
@@ -10,8 +6,8 @@ USER: Final = "User"
 
 
 class Principal(NamedTuple):
-    """A client or node that may be authenticated. kind: `User`, unless an operator wrote another
-    word into an ACL.
+    """A client or node that may be authenticated, compared byte for byte, as in Kafka. kind:
+    `User`, unless an operator wrote another word into an ACL.
     """
 
     kind: str
@@ -36,4 +32,4 @@ def parse_principals(text: str) -> frozenset[str]:
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
-"""Who did not authenticate."""
+"""The principal of unauthenticated clients."""

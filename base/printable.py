@@ -1,8 +1,7 @@
-"""Escape what could act on a terminal or pass for another line.
+"""Escape characters that could affect a terminal or forge log lines. Pure.
 
-Clients choose names of groups, users and clients, and texts of errors contain them: ANSI escapes,
-line breaks, C1 controls and marks that turn the direction of text.
-Invariant: pure. What is printable stays as it is.
+Clients choose the names of groups, users and clients, which occur in error messages: ANSI escapes,
+line breaks, C1 controls and bidirectional marks.
 """
 
 from typing import Any, Final
@@ -11,8 +10,8 @@ _PLAIN: Final = frozenset({type(None), bool, int, float, list, tuple, dict})
 
 
 def printable(text: str, *, kept: str = "") -> str:
-    """Return the text with every other character as its escape, such as `\\x1b`. kept: characters
-    that stay, for example line breaks of a whole page.
+    r"""Return the text with every non-printable character as its escape, such as `\x1b`. kept:
+    characters that stay, for example line breaks of a whole page.
     """
     if text.isprintable():
         return text
@@ -22,8 +21,8 @@ def printable(text: str, *, kept: str = "") -> str:
 
 
 def printable_value(value: Any) -> Any:  # noqa: ANN401 - values of log lines have any type
-    """Return a value whose text has no such characters. Only texts are changed: what `repr` shows
-    of other values is printable, except for objects with a representation of their own.
+    """Return a value whose text contains no such characters. Only strings are changed: `repr` of
+    other values is printable, except for objects with their own representation.
     """
     if isinstance(value, str):
         return printable(value)

@@ -1,9 +1,6 @@
-"""Match names against regular expressions of clients and of settings, in linear time.
-
-Linear in the name: each of its characters may visit each instruction of the expression. Without the
-limits below, 8,000 optional groups took 1 GB and more than a second for one name; a name costs up
-to 5 ms with them, where usual ones take 4 us.
-Source: Kafka, which uses RE2/J and has no such limits; docs/design/groups.md.
+"""Match names against regular expressions of clients and settings with RE2, in linear time. See
+docs/design/groups.md. Without the limits below, 8,000 optional groups took 1 GB and more than a
+second for one name; with them, a name takes up to 5 ms, and typically 4 us.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +11,14 @@ from typing import Final, Protocol, cast
 CACHED_MAX: Final = 64
 
 CHARACTERS_MAX: Final = 4_096
-"""Length of an expression. To compile it takes up to 9 ms."""
+"""Length of an expression. Compiling it takes up to 9 ms."""
 
 INSTRUCTIONS_MAX: Final = 4_096
-"""Size of an expression once compiled: `[a-z]{1000}` has 1,004 instructions."""
+"""Size of a compiled expression: `[a-z]{1000}` has 1,004 instructions."""
 
 _BYTES_MAX: Final = 2 << 20
-"""Memory of a compiled expression with the states that matching adds. Beyond it RE2 matches without
-remembered states.
+"""Memory of a compiled expression with the states added by matching. Beyond it, RE2 matches without
+cached states.
 """
 
 
@@ -45,7 +42,7 @@ class _Options(Protocol):
 
 
 class _Library(Protocol):
-    """What is used of `re2`, which has no types."""
+    """The used part of `re2`, which has no types."""
 
     error: type[Exception]
 
@@ -55,7 +52,7 @@ class _Library(Protocol):
 
 
 class RegexInvalid(Exception):
-    """Raised with the reason why an expression cannot be used."""
+    """Raised with the reason why an expression is rejected."""
 
 
 def check_regex(expression: str) -> None:
@@ -64,28 +61,28 @@ def check_regex(expression: str) -> None:
 
 
 def match_steps(expression: str, name: str) -> int:
-    """Return how many steps a match of this name takes at most; 100,000 take about 1 ms. Raises
+    """Return the maximum number of steps to match this name; 100,000 take about 1 ms. Raises
     RegexInvalid.
     """
     return compiled(expression).programsize * (len(name) + 1)
 
 
 def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
-    """Return the names that match as a whole. Raises RegexInvalid."""
+    """Return the names that match completely. Raises RegexInvalid."""
     pattern = compiled(expression)
     return frozenset(name for name in names if pattern.fullmatch(name))
 
 
 @lru_cache(maxsize=CACHED_MAX)
 def compiled(expression: str, *, has_groups: bool = False) -> Regex:
-    """Return the compiled expression; without `has_groups` its matches have no groups. Raises
+    """Return the compiled expression; without `has_groups`, its matches have no groups. Raises
     RegexInvalid.
     """
     if len(expression) > CHARACTERS_MAX:
         raise RegexInvalid(
             f"it has {len(expression)} characters, at most {CHARACTERS_MAX} are allowed"
         )
-    # Most nodes never need it, and it takes 1 MB. To import it takes 10 ms once.
+    # Most nodes never need it, and it takes 1 MB. Importing it takes 10 ms once.
     library = cast("_Library", import_module("re2"))
     options = library.Options()
     options.log_errors = False

@@ -1,13 +1,8 @@
-"""Define settings: name, type and limits. Config classes put a `Setting` into the annotation of
-each field that an operator may set:
+"""Settings with name, type and limits, in the annotations of config classes:
 
-    wal_linger_ms: Annotated[int, Setting("wal.linger.ms", Kind.DURATION, low=0)] = 250
+wal_linger_ms: Annotated[int, Setting("wal.linger.ms", Kind.DURATION, low=0)] = 250
 
-Invariants: the annotation, the default and the string after the field are the only definition;
-documentation, `--help`, the JSON schema, DescribeConfigs and validation come from it.
-`parse(setting, text_of(setting, value)) == value`. A field without a `Setting` is a limit that
-operators should not change. Must not know where values come from: `deploy.node.config` does.
-Source: Kafka's ConfigDef.
+Documentation, `--help`, the JSON schema, DescribeConfigs and validation come from these.
 """
 
 import ast
@@ -21,7 +16,7 @@ from typing import Any, Final, cast, get_type_hints
 
 
 class Kind(Enum):
-    """The type of a setting, which says how values are written."""
+    """The type of a setting, which determines how values are written."""
 
     BOOL = "bool"
     INT = "int"
@@ -32,24 +27,25 @@ class Kind(Enum):
     TEXT = "text"
     ENUM = "enum"
     LIST = "list"
-    """Texts. In a single text, commas separate them."""
+    """Strings, separated by commas in a single string."""
     LISTENERS = "listeners"
     """A LIST of [NAME://]host:port."""
     PATH = "path"
     STORE = "store"
     """A store URL; shown without its secrets."""
     SECRET = "secret"  # noqa: S105  # the name of a type
-    """A text that is shown nowhere."""
+    """A string that is never displayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting.
+    """A setting of an operator; a field without a `Setting` is a limit that operators should not
+    change.
 
     name: Kafka's, if Kafka has the setting. low, high: inclusive limits of numbers. choices: the
     values of an ENUM. templates: whether `{pod}` and `{ordinal}` in the value are replaced.
-    is_dynamic: whether it can change while the process runs. per_listener: whether a listener can
-    have a value of its own, as `listener.name.NAME.` and the name.
+    is_dynamic: whether it can change at runtime. per_listener: whether a listener can have its own
+    value, as `listener.name.NAME.` and the name.
     """
 
     name: str
@@ -78,7 +74,7 @@ class Field:
 
 
 class SettingInvalid(ValueError):
-    """The value is not allowed. The message names it and the allowed values."""
+    """The value is invalid. The message contains it and the valid values."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"{name}={value!r} is not allowed: {allowed}")
@@ -100,18 +96,18 @@ _SIZES: Final = {
 }
 _NUMBER: Final = re.compile(r"(-?[0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 HIDDEN: Final = "[hidden]"
-"""Shown in place of a secret, as in Kafka."""
+"""Displayed in place of a secret, as in Kafka."""
 
 _ATTRIBUTE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _BOOLS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 _KNOWN: Final[dict[type[Any], tuple[Field, ...]]] = {}
-"""Cache of the classes that were read, one entry per config class."""
+"""Cache of parsed classes, one entry per config class."""
 
 
 def fields_of(config_type: type[Any]) -> tuple[Field, ...]:
-    """Return the settings of a config class (a dataclass or a msgspec Struct) in its order."""
+    """Return the settings of a config class (a dataclass or a msgspec Struct) in order."""
     if config_type not in _KNOWN:
         _KNOWN[config_type] = _read(config_type)
     return _KNOWN[config_type]
@@ -143,7 +139,7 @@ def _read(config_type: type[Any]) -> tuple[Field, ...]:
 
 
 def renamed(names: Mapping[str, str], text: str) -> str:
-    """Replace the names of attributes in a text by those of their settings. names: by attribute."""
+    """Replace attribute names in a text with setting names. names: by attribute."""
     return _ATTRIBUTE.sub(lambda found: names.get(found[0], found[0]), text)
 
 
@@ -164,7 +160,7 @@ def _docs_of(config_type: type[Any]) -> dict[str, str]:
 
 
 def check(config: object) -> None:
-    """Check the limits of every setting. Config classes call it when they are built. Raises
+    """Check the limits of every setting. Config classes call it when they are constructed. Raises
     SettingInvalid with the name of the attribute.
     """
     for field in fields_of(type(config)):
@@ -174,7 +170,7 @@ def check(config: object) -> None:
 
 
 def parse(setting: Setting, given: object) -> object:
-    """Parse a value from text, or from a value of TOML or JSON. Raises SettingInvalid."""
+    """Parse a value from a string, or from a TOML or JSON value. Raises SettingInvalid."""
     try:
         value = _PARSERS[setting.kind](given)
     except UnicodeEncodeError:
@@ -226,8 +222,8 @@ def _text(given: object) -> str:
 
 
 def _list(given: object) -> tuple[str, ...]:
-    """Parse a list. Every comma separates, because an item with a comma could not be written
-    back.
+    """Parse a list. Every comma separates, because an item with a comma could not be
+    written back.
     """
     texts = (
         [_text(part) for part in cast("list[object]", given)]
@@ -302,7 +298,7 @@ def allowed(setting: Setting) -> str:
 
 
 def allowed_briefly(setting: Setting) -> str:
-    """Describe the allowed values to readers who know how durations and sizes are written."""
+    """Describe the allowed values for readers who know the notation of durations and sizes."""
     match setting.kind:
         case Kind.DURATION:
             return "duration" + _range(setting)

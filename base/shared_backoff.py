@@ -1,11 +1,6 @@
-"""Retry many things with exponential backoff and few timers: what failed equally often, and about
-the same time, is due together.
-
-Why: when a broker or the controller is away, thousands of things fail together. The next attempt
-takes few requests if they are tried again together.
-Invariant: an item waits for its own pause at most, because it may join others that wait already.
-Limit: one timer for each pause that the backoff has.
-Must not: decide whether an item is retried.
+"""Exponential backoff for many items with few timers: items that failed equally often, at about the
+same time, are retried together, with few requests. When a broker or the controller is unavailable,
+thousands of items fail together.
 """
 
 import asyncio
@@ -16,13 +11,15 @@ T = TypeVar("T")
 
 
 class SharedBackoff(Generic[T]):
-    """The items that wait for their next attempt. Call all methods on the event loop."""
+    """The items that wait for their next attempt, with one timer per pause length. Call all methods
+    on the event loop.
+    """
 
     def __init__(
         self, first_s: float, max_s: float, on_due: Callable[[Collection[T]], None]
     ) -> None:
-        """The pause doubles from `first_s` to `max_s`. on_due: called on the loop with the items
-        that are due, in the order in which they were added.
+        """The pause doubles from `first_s` to `max_s`. on_due: called on the loop with due items,
+        in the order in which they were added.
         """
         self._first_s = first_s
         self._max_s = max_s
@@ -30,8 +27,9 @@ class SharedBackoff(Generic[T]):
         self._waiting: dict[float, tuple[asyncio.TimerHandle, dict[T, None]]] = {}
 
     def add(self, item: T, failed_count: int) -> float:
-        """Let the item wait after so many earlier failures. Returns its pause in seconds. An item
-        that waits with the same pause already is due once.
+        """Delay the item after this many earlier failures. Returns its pause in seconds, at most
+        its own backoff, because it may join others. An item that already waits with the same pause
+        is due once.
         """
         pause_s = min(self._max_s, self._first_s * 2.0 ** min(failed_count, 10))
         if pause_s not in self._waiting:
@@ -45,6 +43,6 @@ class SharedBackoff(Generic[T]):
         self._on_due(due.keys())
 
     def cancel(self) -> None:
-        """Cancel all timers. Nothing becomes due any more."""
+        """Cancel all timers. No item becomes due any more."""
         for timer, _ in self._waiting.values():
             timer.cancel()

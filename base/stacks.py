@@ -1,9 +1,7 @@
-"""Dump the stacks of the threads and asyncio tasks of a process to stderr on SIGQUIT, as a JVM
-does.
+"""Dump the stacks of threads and asyncio tasks to stderr on SIGQUIT, like a JVM.
 
-Threads are dumped even when the event loop hangs (faulthandler writes without Python). Tasks are
-dumped if the loop runs, and show what waits forever. Costs nothing until the signal. Source:
-CPython `faulthandler`; `jstack`.
+Threads are dumped even if the event loop hangs (faulthandler writes without Python). Task dumps
+require a running loop, and show what waits forever.
 """
 
 import asyncio
@@ -17,7 +15,7 @@ from typing import Any
 def dump_stacks_on_quit(loop: asyncio.AbstractEventLoop) -> None:
     """Install the signal handlers. Call in the main thread.
 
-    The order matters: faulthandler passes the signal on to the handler before it, which is the
+    The order matters: faulthandler passes the signal on to the previous handler, which is the
     loop's.
     """
     loop.add_signal_handler(signal.SIGQUIT, _dump_tasks)
@@ -33,7 +31,7 @@ def _dump_tasks() -> None:
 
 
 def _places(awaited: object) -> Iterator[str]:
-    """Yield the places from the task's own coroutine to what it finally waits for."""
+    """Yield the positions from the task's own coroutine to what it finally waits for."""
     while awaited is not None:
         frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
         yield (

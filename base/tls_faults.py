@@ -1,6 +1,5 @@
-"""Explain why OpenSSL could not complete a TLS handshake: what is wrong, and what to do. Pure.
-
-Source: the texts of OpenSSL and of Python's `ssl`, also inside of the errors of other libraries.
+"""Explain failed TLS handshakes of OpenSSL: the problem, and what to do. Pure. Based on the error
+texts of OpenSSL and Python's `ssl`, also inside errors of other libraries.
 """
 
 from typing import Final
@@ -45,9 +44,9 @@ _FAULTS: Final = (
 
 
 def explain(error_text: str, *, ca_setting: str) -> str:
-    """Return what is wrong and what to do; empty: it is not known.
+    """Return the problem and what to do; empty if unknown.
 
-    ca_setting: the name of the setting that names the file of trusted CAs.
+    ca_setting: the name of the setting for the file of trusted CAs.
     """
     for signs, text in _FAULTS:
         if any(sign in error_text for sign in signs):
@@ -60,8 +59,8 @@ _WITHOUT_TLS: Final = ("\\x15\\x03", "Server disconnected", "closed connection w
 
 
 def reason_of(error_text: str, url: str, *, ca_setting: str) -> str:
-    """Return why a request to the URL of an HTTP server failed: what is wrong with TLS, else the
-    text of the error. ca_setting: as for `explain`.
+    """Return why a request to the URL of an HTTP server failed: the TLS problem, otherwise the
+    error message. ca_setting: as for `explain`.
     """
     if url.startswith("https:"):
         return explain(error_text, ca_setting=ca_setting) or error_text

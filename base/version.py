@@ -1,5 +1,5 @@
-"""The version of this software. Reading it from the metadata of the installation would take 20 ms,
-and fail in archives, by which Spark ships packages.
+"""The version of this software. Reading it from installation metadata would take 20 ms, and fail in
+archives, which Spark uses to ship packages.
 """
 
 from typing import Final
