@@ -1,12 +1,7 @@
-"""The Kafka APIs that this broker supports: keys, names, versions. Announcing, parsing and code
-generation share this table.
-
-Invariant: every announced version can be parsed, except for two minima. Kafka 4 announces Produce
-from 0 although it serves 3 and later (KAFKA-18659: older librdkafka stops compressing otherwise),
-and so does this broker. A version that is announced but not served closes the connection, as in
-Kafka. Maxima grow only together with the semantics of the version.
-
-Source: Kafka's ApiKeys; KIP-896 (minima), KIP-482 (flexible versions).
+"""The supported Kafka APIs: keys, names, versions. ApiVersions, parsing and code generation share
+this table. Every listed version can be parsed, except two minima: Kafka 4 lists Produce from 0
+although it serves 3 and later (KAFKA-18659: older librdkafka stops compressing otherwise). Such a
+version closes the connection.
 """
 
 from dataclasses import dataclass

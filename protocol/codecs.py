@@ -1,7 +1,7 @@
 """The generated codecs by API key, for code that handles any API: dispatchers, probes, tests.
 
-Code for one API imports its module from `protocol.gen` and gets its types. The messages are of
-type `Any` here because each API has its own types.
+Code for one API imports its module from `protocol.gen` and gets its types. Messages have type `Any`
+here.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,5 @@
-"""Kafka's error codes: number, retriable flag and message.
-
-Data only. Numbers and retriable flags are those of Kafka 4.2, as in kio; the texts are Kafka's,
-some shortened.
-Source: org.apache.kafka.common.protocol.Errors.
+"""Kafka's error codes: number, retriable flag and message, as in Kafka 4.2, some messages
+shortened.
 """
 
 from enum import IntEnum
@@ -10,7 +7,7 @@ from typing import Final, Self
 
 
 class ErrorCode(IntEnum):
-    """An error code of the protocol. `retriable` tells whether Kafka's client retries by itself."""
+    """An error code of the protocol. `retriable`: whether Kafka's client retries automatically."""
 
     retriable: bool
     message: str
@@ -359,11 +356,11 @@ _BY_NUMBER: Final = {int(code): code for code in ErrorCode}
 
 
 def known_code(number: int) -> ErrorCode:
-    """Return the code with this number; UNKNOWN_SERVER_ERROR for one that is not known here."""
+    """Return the code with this number; UNKNOWN_SERVER_ERROR for an unknown number."""
     return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def explain(number: int, message: str | None) -> str:
-    """Return the message of an answer, or that of its code, with the name of the code."""
+    """Return the message of a response, or that of its code, with the name of the code."""
     code = known_code(number)
     return f"{message or code.message} ({code.name})"

@@ -1,19 +1,12 @@
-"""Errors of bytes on the wire, split by who caused them.
+"""Errors of bytes on the wire, split by who caused them, like h11's local and remote errors.
 
-`WireError` means that the peer broke the protocol: log it and close the connection, because nothing
-on it is reliable any more. `UnencodableValue` means that the broker tried to send something that
-the protocol cannot carry, which is a bug.
-Must not: map to Kafka error codes. Most of these errors have no response, because the frame was not
-understood.
-
-Source: the local/remote split of h11.
+`WireError`: the peer violated the protocol; the connection is closed. `UnencodableValue`: the
+broker tried to send something that the protocol cannot represent, which is a bug.
 """
 
 
 class WireError(Exception):
-    """The peer sent bytes that are not the Kafka protocol (remote fault). Base of all errors of
-    decoders.
-    """
+    """The peer sent bytes that are not the Kafka protocol. Base of all errors of decoders."""
 
 
 class Truncated(WireError):
@@ -40,11 +33,11 @@ class InvalidLength(WireError):
 
 
 class TooManyElements(InvalidLength):
-    """A declared count is larger than the reader allows, though the frame may have as many."""
+    """A declared count is larger than the reader allows, although it would fit into the frame."""
 
 
 class RequestTooLong(WireError):
-    """A request names more than `protocol.request_limits` allows for its API."""
+    """A request has more elements than `protocol.request_limits` allows for its API."""
 
     def __init__(self, api: str, what: str, count: int, allowed: int) -> None:
         super().__init__(
@@ -62,7 +55,9 @@ class InvalidText(WireError):
 
 
 class TrailingBytes(WireError):
-    """The message ended before its frame: the peer uses another version than the header states."""
+    """The message ended before its frame: the peer uses another version than the header
+    declares.
+    """
 
     def __init__(self, left_bytes: int) -> None:
         super().__init__(f"{left_bytes} bytes are left in the frame after the message")
@@ -94,4 +89,4 @@ class UnsupportedApi(WireError):
 
 
 class UnencodableValue(Exception):
-    """The protocol cannot carry the value to send. This is a bug of the sender."""
+    """The protocol cannot represent the value to send. This is a bug of the sender."""

@@ -1,16 +1,8 @@
 """Frames and headers: parse request headers, and encode whole frames.
 
-A frame is an int32 size and that many bytes: a header and a body. API and version determine the
-header of a message, with two exceptions as old as the protocol. `client_id` stays a legacy string
-in the flexible header. The ApiVersions response always has header v0, because a client reads it
-before it knows the supported versions.
-
-Invariant: `parse_header` returns only for requests that `protocol.gen` can read, except
-ApiVersions of an unknown version. That one has `is_supported` false: it must be answered (error 35,
-encoded as v0), and its body never read.
-Must not: read bodies of requests, or know handlers.
-
-Source: Kafka's RequestHeader.json and ResponseHeader.json; KIP-482; KIP-511.
+A frame is an int32 size and that many bytes: a header and a body. `client_id` stays a legacy string
+in the flexible header (KIP-482). The ApiVersions response always has header v0 (KIP-511), because
+clients read it before they know the supported versions.
 """
 
 import struct
@@ -36,7 +28,7 @@ MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 _SIZE: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">hhi")
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
-"""With the size of the client id."""
+"""Including the size of the client id."""
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 
 Message = TypeVar("Message")
@@ -68,6 +60,9 @@ def frame_size_bytes(prefix: Buffer, max_bytes: int = MAX_FRAME_BYTES) -> int:
 def parse_header(frame: Buffer) -> RequestHeader:
     """Read the header of a frame (without its size prefix). Raises `UnsupportedApi`, after which
     the connection is closed, as in Kafka.
+
+    Only ApiVersions is accepted in unknown versions, with `is_supported` false: the response is
+    error 35, encoded as v0, and its body is not read.
     """
     try:
         api_key, version, correlation_id, client_id_bytes = _REQUEST_HEAD.unpack_from(frame)
@@ -91,8 +86,8 @@ def parse_header(frame: Buffer) -> RequestHeader:
 
 
 def _client_id(frame: Buffer, size_bytes: int) -> tuple[str | None, int]:
-    """Return the client id and the position behind it. A `Reader` costs twice as much; it reads a
-    null, and names what is wrong.
+    """Return the client id and the position after it. A `Reader` costs twice as much; it is used
+    for null and for errors.
     """
     stop = _REQUEST_HEAD.size + size_bytes
     if 0 <= size_bytes <= len(frame) - _REQUEST_HEAD.size:
@@ -111,8 +106,8 @@ def decode_body(
     version: int,
     elements_max: int = REQUEST_ELEMENTS_MAX,
 ) -> Message:
-    """Read a body with a function of `protocol.gen`. Bytes after it are ignored, as in Kafka.
-    elements_max: of the API for requests (`protocol.request_limits`), for answers
+    """Decode a body with a function of `protocol.gen`. Trailing bytes are ignored, as in Kafka.
+    elements_max: of the API for requests (`protocol.request_limits`), for responses
     `MAX_ELEMENTS_COUNT`.
 
     librdkafka requires that: its Metadata request for all topics (v9 and later) ends with three
@@ -128,8 +123,8 @@ def encode_response_frame(
     encode: Callable[[Writer, Message, int], None],
     message: Message,
 ) -> Writer:
-    """Encode a whole response, size prefix included. For ApiVersions of an unknown version pass
-    version 0.
+    """Encode a whole response, including the size prefix. For ApiVersions of an unknown version,
+    pass version 0.
     """
     writer = Writer(8)
     if api.is_flexible(version) and api.key != API_VERSIONS.key:
@@ -148,7 +143,7 @@ def encode_request_frame(
     *,
     client_id: str | None = None,
 ) -> Writer:
-    """Encode a whole request, size prefix included, for probes, benchmarks and tests."""
+    """Encode a whole request, including the size prefix, for probes, benchmarks and tests."""
     writer = Writer(SIZE_BYTES)
     writer += _REQUEST.pack(api.key, version, correlation_id)
     writer.nullable_string(client_id, flexible=False)
@@ -160,8 +155,8 @@ def encode_request_frame(
 
 
 def parse_response_header(api: ApiSpec, version: int, frame: Buffer) -> tuple[int, int]:
-    """Parse a response on the client's side. Returns (correlation id, offset of the body) of a
-    frame without its size prefix.
+    """Parse a response in a client. Returns (correlation id, offset of the body) of a frame without
+    its size prefix.
     """
     reader = Reader(frame)
     correlation_id = reader.i32()
@@ -177,5 +172,5 @@ def _encode(
         encode(writer, message, version)
     except struct.error as error:
         raise UnencodableValue(
-            f"{type(message).__name__} v{version} holds a number out of range: {error}"
+            f"{type(message).__name__} v{version} contains a number out of range: {error}"
         ) from error

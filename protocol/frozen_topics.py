@@ -1,8 +1,8 @@
-"""Define what a broker tells about a frozen topic, in the tagged field `frozen_topic` of Metadata.
+"""Descriptions of frozen topics, in the tagged field `frozen_topic` of Metadata, which Kafka's
+clients skip.
 
-Invariant: fields are only ever added at the end, with defaults, so that older and newer tools and
-brokers understand each other.
-Source: none in Kafka, whose clients skip the tag.
+Fields are only added at the end, with defaults, so that older and newer tools and brokers are
+compatible.
 """
 
 from uuid import UUID
@@ -11,8 +11,8 @@ import msgspec
 
 
 class FrozenPartition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One partition of a frozen topic. record_count, size_bytes: those of its ranges, which are
-    estimated where a snapshot ends inside of an object.
+    """One partition of a frozen topic. record_count, size_bytes: of its ranges, estimated if a
+    snapshot ends inside an object.
     """
 
     start_offset: int
@@ -22,10 +22,10 @@ class FrozenPartition(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FrozenTopicInfo(msgspec.Struct, frozen=True, array_like=True):
-    """A topic of a snapshot, or a deleted topic, whose `snapshot` is empty. keep_ms: how long it is
-    kept after `since_ms`, -1 forever.
+    """A snapshot topic, or a deleted topic, whose `snapshot` is empty. keep_ms: how long it is
+    retained after `since_ms`, -1 forever.
 
-    group_offsets: what consumer groups had committed, by group and partition.
+    group_offsets: committed offsets by group and partition.
     """
 
     name: str
@@ -37,9 +37,7 @@ class FrozenTopicInfo(msgspec.Struct, frozen=True, array_like=True):
     partitions: list[FrozenPartition]
     group_offsets: dict[str, dict[int, int]]
     of_live_topic: bool = False
-    """The topic is there. `partitions` describe what DeleteRecords deleted from it, while that can
-    come back.
-    """
+    """The topic exists. `partitions` describe its deleted records, while they can be restored."""
 
 
 encode_frozen_topic = msgspec.msgpack.Encoder().encode

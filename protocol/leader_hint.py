@@ -1,10 +1,7 @@
-"""The tagged fields of Produce and Fetch that name the new leader together with
-NOT_LEADER_OR_FOLLOWER.
+"""Tagged fields of Produce and Fetch with the new leader for NOT_LEADER_OR_FOLLOWER (KIP-951).
 
-A client that understands them (Produce v10, Fetch v16) goes to the new leader immediately instead
-of refreshing metadata first, which is most of the cost of a planned move.
-
-Source: KIP-951.
+A client that supports them (Produce v10, Fetch v16) follows the leader immediately instead of
+refreshing metadata first, which is most of the cost of a planned move.
 """
 
 import struct
@@ -29,7 +26,7 @@ class CurrentLeader(Struct, frozen=True, gc=False):
 
 
 class NodeEndpoint(Struct, frozen=True, gc=False):
-    """The address of a node that a `CurrentLeader` of the same response names."""
+    """The address of a node in a `CurrentLeader` of the same response."""
 
     node_id: int
     host: str

@@ -1,10 +1,7 @@
-"""A hand-written encoder for Metadata, so that partitions can be encoded in advance.
+"""Hand-written encoder of Metadata, so that partitions can be encoded in advance.
 
-Invariant: the bytes are exactly those of `protocol.gen.metadata` for the same message
-(tests/unit/protocol compare all versions).
-Must not: know what a partition is.
-Cost: 10,000 partitions take 45 ms in the generated code; joined from bytes, 1 ms.
-Source: Kafka's MetadataResponse.json.
+The bytes equal the output of `protocol.gen.metadata` (tests/unit/protocol compare all versions).
+10,000 partitions take 45 ms in the generated code; joined from bytes, 1 ms.
 """
 
 import struct
@@ -28,8 +25,8 @@ _BOOL = struct.Struct(">?")
 
 
 class EncodedTopic(NamedTuple):
-    """head: everything except the partitions, whose list in it is empty. partitions: their bytes
-    from `encode_partition`.
+    """head: everything except the partitions, whose list is empty. partitions: their bytes from
+    `encode_partition`.
     """
 
     head: MetadataResponseTopic
@@ -37,7 +34,7 @@ class EncodedTopic(NamedTuple):
 
 
 class EncodedMetadata(NamedTuple):
-    """head: everything except the topics, whose list in it is empty."""
+    """head: everything except the topics, whose list is empty."""
 
     head: MetadataResponse
     topics: Sequence[EncodedTopic]

@@ -1,4 +1,4 @@
-"""Timestamps in ListOffsets that stand for an offset (KIP-79, KIP-734, KIP-405, KIP-1005)."""
+"""Special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005)."""
 
 from typing import Final
 

@@ -1,17 +1,8 @@
-"""The primitive types of the Kafka protocol: a bounds-checked `Reader` and an appending `Writer`.
+"""Primitive types of the Kafka protocol: a bounds-checked `Reader` and an appending `Writer`.
 
-Invariant: every declared length or count is compared with the bytes left before it is used, so a
-frame of n bytes never allocates more than a small multiple of n. A frame never decodes to more than
-a number of array elements, which limits the time and memory that one peer can cost:
-`REQUEST_ELEMENTS_MAX` for what clients send. A `Reader` raises only `WireError`.
-Must not: know any API, copy record batches, or log.
-
-`flexible` (KIP-482) selects compact lengths (uvarint, plus one, 0 = null) over legacy ones
-(int16/int32, -1 = null). The all-zero UUID is Kafka's "none" and `None` here. `records` are
-memoryviews of the frame; `bytes` are copied.
-
-Source: Kafka's protocol guide; KIP-482 (tagged fields); limits as in Kafka's ByteUtils and
-generated readers.
+`flexible` (KIP-482) selects compact lengths (uvarint, plus one, 0 = null) instead of legacy ones
+(int16/int32, -1 = null). The all-zero UUID is `None`. `records` are memoryviews of the frame;
+`bytes` are copied.
 """
 
 import struct
@@ -32,14 +23,14 @@ from penstock.protocol.errors import (
 
 MAX_STRING_BYTES: Final = 0x7FFF
 MAX_ELEMENTS_COUNT: Final = 500_000
-"""Array elements and tagged fields in one answer of another node, or in one record of a log."""
+"""Array elements and tagged fields in one response of another node, or in one record of a log."""
 
 REQUEST_ELEMENTS_MAX: Final = 35_000
 """Array elements and tagged fields in one request, unless `protocol.request_limits` has another
 limit for its API. An element costs 1 to 2 us and 100 to 400 bytes, so a request costs at most about
-70 ms and 14 MB. The largest legitimate ones have less: OffsetCommit of 10,000 topics of one
-partition each has 20,000 elements, and a ConsumerGroupHeartbeat that names as many topics as
-subscribed and as assigned 30,000.
+70 ms and 14 MB. The largest legitimate ones have fewer: OffsetCommit of 10,000 topics with one
+partition each has 20,000 elements, and a ConsumerGroupHeartbeat with as many subscribed and
+assigned topics 30,000.
 """
 
 ELEMENTS_AT_ONCE_MAX: Final = 2_000
@@ -63,7 +54,10 @@ _pack_u16: Final = struct.Struct(">H").pack
 
 
 class Reader:
-    """A cursor over one message. Callers may move `pos` after comparing it with `end`."""
+    """A cursor over one message, which only raises `WireError`. Every declared length or count is
+    compared with the remaining bytes before it is used, so the allocated memory is at most a small
+    multiple of the frame. Callers may move `pos` after comparing it with `end`.
+    """
 
     __slots__ = ("_elements_left_count", "end", "pos", "view")
 

@@ -1,15 +1,8 @@
-"""How many things one request may name, by its API.
+"""Maximum number of elements in one request, by API. See docs/design/fairness.md.
 
-A request of `REQUEST_ELEMENTS_MAX` elements takes about 70 ms of CPU in all if each costs 2 us to
-decode, look up and encode. Other APIs have a smaller limit, so that a request costs no more, or a
-larger one, where most elements are as cheap as ids of replicas. Where one kind of things costs far
-more than the rest of a request, it has a limit of its own.
-
-Invariant: what clients and brokers send fits: requests for 10,000 partitions, in one topic or each
-in its own, and for 5,000 groups, because Java's Admin describes all groups of a coordinator at
-once. Every limit is above `ELEMENTS_AT_ONCE_MAX`: shorter requests are not compared.
-Must not: know handlers.
-Source: docs/design/fairness.md; `python -m benchmarks long-requests` measures the costs.
+`REQUEST_ELEMENTS_MAX` elements take about 70 ms of CPU at 2 us each to decode, look up and encode.
+APIs with more expensive elements have a lower limit, those with cheap ones, such as replica ids, a
+higher one. Requests for 10,000 partitions or 5,000 groups always fit.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +15,7 @@ from penstock.protocol.primitives import REQUEST_ELEMENTS_MAX
 
 @dataclass(frozen=True, slots=True)
 class ThingsLimit:
-    """What of a request is limited beside its elements. count: of a decoded request."""
+    """A limit on one kind of elements. count: counts them in a decoded request."""
 
     name: str
     max: int
@@ -33,23 +26,23 @@ _WITH_REPLICAS: Final = 41_000
 """10,000 partitions with three replicas each."""
 
 _ELEMENTS_MAX: Final[Mapping[int, int]] = {
-    # 3 to 4 us for each element, topics and partitions counted: 10,000 topics of one partition.
-    # A broker that looks for fork points adds a tagged field for each partition.
+    # 3 to 4 us per element, including topics and partitions: 10,000 topics of one partition. A
+    # broker that requests fork points adds a tagged field per partition.
     apis.PRODUCE.key: 20_500,
     apis.FETCH.key: 21_000,
     apis.LIST_OFFSETS.key: 30_500,
     apis.DESCRIBE_PRODUCERS.key: 30_000,
-    # 3 to 5 us for each topic.
+    # 3 to 5 us per topic.
     apis.METADATA.key: 14_000,
     apis.DELETE_TOPICS.key: 20_000,
     apis.CREATE_TOPICS.key: _WITH_REPLICAS,
     apis.CREATE_PARTITIONS.key: _WITH_REPLICAS,
     apis.ALTER_PARTITION_REASSIGNMENTS.key: _WITH_REPLICAS,
-    # 6 us for each resource, and 10 us for one with a change of a config.
+    # 6 us per resource, and 10 us for one with a config change.
     apis.DESCRIBE_CONFIGS.key: 12_000,
     apis.ALTER_CONFIGS.key: 14_000,
     apis.INCREMENTAL_ALTER_CONFIGS.key: 14_000,
-    # 6 to 14 us for each key, group or transactional id, 3 us for each member.
+    # 6 to 14 us per key, group or transactional id, 3 us per member.
     apis.FIND_COORDINATOR.key: 10_000,
     apis.DESCRIBE_GROUPS.key: 6_000,
     apis.DELETE_GROUPS.key: 7_000,
@@ -58,22 +51,22 @@ _ELEMENTS_MAX: Final[Mapping[int, int]] = {
     apis.STREAMS_GROUP_DESCRIBE.key: 5_000,
     apis.DESCRIBE_TRANSACTIONS.key: 6_000,
     apis.LEAVE_GROUP.key: 10_000,
-    # 5 us for each topic of a topology: an application with 1,000 subtopologies, or 10,000 tasks.
+    # 5 us per topic of a topology: an application with 1,000 subtopologies, or 10,000 tasks.
     apis.STREAMS_GROUP_HEARTBEAT.key: 13_000,
-    # 3 us for each ACL, entity or topic, 10 us for each user.
+    # 3 us per ACL, entity or topic, 10 us per user.
     apis.CREATE_ACLS.key: 20_000,
     apis.DELETE_ACLS.key: 20_000,
     apis.ALTER_CLIENT_QUOTAS.key: 24_000,
     apis.ALTER_USER_SCRAM_CREDENTIALS.key: 6_000,
     apis.DELETE_SHARE_GROUP_OFFSETS.key: 15_000,
     apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: 20_500,
-    # Brokers send these, 2,000 markers or 1,000 states at once: 14 to 25 us for each.
+    # Brokers send these, 2,000 markers or 1,000 states at once: 14 to 25 us each.
     apis.WRITE_TXN_MARKERS.key: 15_000,
     apis.INITIALIZE_SHARE_GROUP_STATE.key: 4_000,
     apis.READ_SHARE_GROUP_STATE.key: 4_000,
     apis.READ_SHARE_GROUP_STATE_SUMMARY.key: 4_000,
     apis.DELETE_SHARE_GROUP_STATE.key: 4_000,
-    # A state may have a batch for each record that a group holds of a partition.
+    # A state may have a batch for each in-flight record of a partition.
     apis.WRITE_SHARE_GROUP_STATE.key: 14_000,
 }
 
@@ -105,7 +98,7 @@ _THINGS_MAX: Final[Mapping[int, ThingsLimit]] = {
 
 
 def elements_max(api_key: int) -> int:
-    """Return how many array elements and tagged fields one request may have."""
+    """Return the maximum number of array elements and tagged fields in one request."""
     return _ELEMENTS_MAX.get(api_key, REQUEST_ELEMENTS_MAX)
 
 

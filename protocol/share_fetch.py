@@ -1,7 +1,5 @@
-"""Encode ShareFetch responses without copying record batches.
-
-The request, and the responses that tests and tools read, have the generated codec.
-Source: Kafka `ShareFetchResponse.json`.
+"""Encode ShareFetch responses without copying record batches. The generated codec decodes requests,
+and responses in tests and tools.
 """
 
 import struct
@@ -28,7 +26,7 @@ _NO_LEADER: Final = CurrentLeader(0, 0)
 
 
 class ShareFetchPartitionResult(Struct, gc=False):
-    """The answer about one partition."""
+    """The result of one partition."""
 
     index: int
     error_code: int = 0
@@ -36,7 +34,7 @@ class ShareFetchPartitionResult(Struct, gc=False):
     current_leader: CurrentLeader | None = None
     records: Sequence[Buffer] = ()
     acquired: Sequence[tuple[int, int, int]] = ()
-    """(first offset, last offset, delivery count) of what the member has locked."""
+    """(first offset, last offset, delivery count) of the acquired records."""
 
 
 def encode_share_fetch_response(
@@ -80,7 +78,7 @@ def encode_share_fetch_response(
         )
     except struct.error as error:
         raise UnencodableValue(
-            f"a ShareFetch response holds a number out of range: {error}"
+            f"a ShareFetch response contains a number out of range: {error}"
         ) from error
     return frame
 

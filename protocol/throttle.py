@@ -1,10 +1,8 @@
-"""Write the time that a client has to wait into an encoded answer.
+"""Write the throttle time into an encoded response (KIP-124, KIP-219).
 
-Only the dispatcher knows the time when the answer is encoded already. Nearly all answers have it as
-their first field or at the end, so it can be written afterwards; Produce has it at the end, where
-its handler puts it.
-Invariant: the tables agree with the generated codecs (property-tested).
-Source: the response schemas of Kafka 4; KIP-124, KIP-219.
+The dispatcher knows it only after the response is encoded. Nearly all responses contain it as their
+first field or at the end, so it can be patched; the Produce handler writes it itself. The tables
+agree with the generated codecs (property-tested).
 """
 
 import struct
@@ -30,10 +28,10 @@ FIRST_FROM: Final[dict[int, int]] = {
     apis.DESCRIBE_GROUPS.key: 1,
     apis.LIST_GROUPS.key: 1,
 }
-"""The first version with the field, of the APIs that do not always have it."""
+"""The first version with the field, for APIs that do not always have it."""
 
 _ELSEWHERE: Final[dict[int, int]] = {apis.OFFSET_DELETE.key: 2}
-"""Where in the body the field is, if it is not the first one."""
+"""The position of the field in the body, if it is not the first one."""
 
 _LAST: Final = frozenset(
     {
@@ -60,7 +58,7 @@ WITHOUT: Final = frozenset(
         apis.READ_SHARE_GROUP_STATE_SUMMARY.key,
     }
 )
-"""APIs without the field, or, for Produce and ApiVersions, with one that has no fixed place."""
+"""APIs without the field, or, for Produce and ApiVersions, without a fixed position."""
 
 
 def write_throttle(api: ApiSpec, version: int, head: bytearray, throttle_ms: int) -> None:

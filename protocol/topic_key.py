@@ -1,4 +1,4 @@
-"""How Produce and Fetch name a topic: by its name, or by its id in newer versions (KIP-516)."""
+"""Topics in Produce and Fetch: by name, or by id in newer versions (KIP-516)."""
 
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -10,7 +10,7 @@ from penstock.protocol.primitives import Writer
 TopicKey: TypeAlias = str | UUID
 
 NO_TOPIC_ID: Final = UUID(int=0)
-"""What a client sends that names no topic."""
+"""Sent by clients if no topic is specified."""
 
 
 def write_topic_key(

@@ -1,3 +1,1 @@
-"""Read and write Kafka record batches: headers without copies, records only where they are
-needed.
-"""
+"""Kafka record batches: headers without copies, records only where they are needed."""

@@ -1,14 +1,8 @@
 """Compress and decompress Kafka batches with the four codecs, with a limit on the output.
 
-Invariant: never allocates more than the limit, nor by a length that the input merely declares.
-Damaged input raises BatchCorrupt, and input that would exceed the limit BatchTooLarge. Output
-space grows fourfold from the usual size, so a decompression bomb costs at most four thirds of the
-limit.
-Blocks in xerial framing cost at most twice the limit, while the output grows.
-Snappy has two framings: raw (librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama).
-Both are read; raw is written.
-Source: Kafka `CompressionType`, `Lz4BlockOutputStream`, snappy-java `SnappyOutputStream`; LZ4 Frame
-Format.
+Never allocates more than the limit, nor by a declared length. Snappy has two framings: raw
+(librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama). Both are read; raw is
+written.
 """
 
 from collections.abc import Callable
@@ -22,7 +16,7 @@ from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
 """Limit of readers. Batches of producers are limited to about 1 MiB compressed (message.max.bytes);
-text compresses 5 to 20 times. Brokers have a lower one: `decompressed.batch.max.bytes`.
+text compresses 5 to 20 times. Brokers have a lower limit: `decompressed.batch.max.bytes`.
 """
 
 
@@ -68,7 +62,7 @@ def compress(compression: Compression, data: Buffer) -> bytes:
 
 def _compress_lz4(data: memoryview) -> bytes:
     """Return a frame of independent blocks. `cramjam.lz4.compress` links blocks, which Kafka's Java
-    clients refuse.
+    clients reject.
     """
     frame = bytearray(_LZ4_FRAME_HEADER)
     for at in range(0, len(data), _LZ4_BLOCK_BYTES):
@@ -87,8 +81,8 @@ def _compress_lz4(data: memoryview) -> bytes:
 def decompress_mapped(
     compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """Do what `decompress` does, in a thread. Codecs run without the interpreter, and so do the
-    page faults of mapped memory: with a bytearray, 64 MiB stop all threads for 30 ms.
+    """Like `decompress`, in a thread. Codecs run without the GIL, and so do page faults of mapped
+    memory: with a bytearray, 64 MiB block all threads for 30 ms.
     """
     if compression == Compression.NONE:
         return memoryview(data)
@@ -100,8 +94,8 @@ def decompress_mapped(
 def decompress(
     compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """Return the plain bytes; `data` itself if it is not compressed. Raises BatchCorrupt for
-    unknown codecs, damage and bombs.
+    """Return the decompressed bytes; `data` itself if it is not compressed. Raises BatchCorrupt for
+    unknown codecs, damage and decompression bombs.
     """
     if compression == Compression.NONE:
         return memoryview(data)
@@ -111,8 +105,8 @@ def decompress(
 
 
 class ReusingInflater:
-    """Decompresses one batch after the other into memory that it keeps. A bomb of 64 MiB takes 73
-    ms with fresh memory, and 11 ms with this. Keeps at most what the largest batch had.
+    """Decompresses batches one after the other into reused memory, at most as much as the largest
+    batch needed. A bomb of 64 MiB takes 73 ms with fresh memory, and 11 ms with this.
     """
 
     __slots__ = ("_inflater",)
@@ -121,7 +115,7 @@ class ReusingInflater:
         self._inflater = Inflater()
 
     def decompress(self, compression: int, data: Buffer, bytes_max: int) -> memoryview:
-        """Do what `decompress` does. The result is valid until the next call."""
+        """Like `decompress`. The result is valid until the next call."""
         if compression == Compression.NONE:
             return memoryview(data)
         self._inflater.limit(bytes_max)
@@ -130,8 +124,11 @@ class ReusingInflater:
 
 
 class Inflater:
-    """Decompress batches one after another into the same memory: allocating new memory costs as
+    """Decompresses batches one after another into the same memory: allocating new memory costs as
     much as lz4 itself.
+
+    The output grows fourfold, so a decompression bomb costs at most four thirds of the limit, or
+    twice the limit with xerial framing.
     """
 
     __slots__ = ("_allocate", "_bytes_max", "output")
@@ -149,7 +146,7 @@ class Inflater:
         """
 
     def limit(self, bytes_max: int) -> None:
-        """Change how large one batch may become."""
+        """Change the maximum size of one batch."""
         self._bytes_max = bytes_max
 
     def reserve(self, bytes_min: int) -> None:
@@ -157,8 +154,8 @@ class Inflater:
         self._room(0, min(self._bytes_max, bytes_min))
 
     def append(self, compression: int, data: Buffer, used: int, plain_bytes: int = 0) -> int:
-        """Write the plain bytes after the first `used` bytes of `output` and return their end.
-        Raises as `decompress` does. plain_bytes: how many there are at most, if that is known: it
+        """Write the decompressed bytes after the first `used` bytes of `output` and return their
+        end. Raises the errors of `decompress`. plain_bytes: their maximum number, if known, which
         saves repeated attempts.
         """
         if compression == Compression.SNAPPY:
@@ -190,7 +187,7 @@ class Inflater:
         """Return how many bytes may follow the first `used`, at least `bytes_min`."""
         if len(self.output) - used < bytes_min:
             grown = self._allocate(used + bytes_min)
-            # Assigned to a view: a bytearray would copy the bytes once more.
+            # Assigned to a view, because a bytearray would copy the bytes once more.
             memoryview(grown)[:used] = memoryview(self.output)[:used]
             self.output = grown
         return min(self._bytes_max, len(self.output) - used)

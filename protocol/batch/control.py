@@ -1,11 +1,8 @@
-"""Encode and decode control batches, the markers that end transactions. Keys and values are byte
-for byte what Kafka writes.
+"""Encode and decode control batches, the markers that end transactions (KIP-98), byte for byte as
+Kafka does.
 
-Invariant: a marker is one record in a batch of its own, transactional and control, without a
-sequence. It takes one offset. The serial of its transaction is a record header, which Kafka's
-clients and tools ignore.
-Must not decide whether a marker may be written (`broker.partition` does).
-Source: Kafka `ControlRecordType`, `EndTransactionMarker`; KIP-98.
+A marker is one record in its own batch, transactional and control, without a sequence. The serial
+of its transaction is a record header, which Kafka's clients and tools ignore.
 """
 
 import struct
@@ -35,8 +32,8 @@ class Marker(NamedTuple):
     committed: bool
     coordinator_epoch: int
     serial: int = NO_SERIAL
-    """The serial of the transaction. It grows with each transaction of the producer within one
-    coordinator epoch. NO_SERIAL if the sender gave none.
+    """The serial of the transaction. It increases with each transaction of the producer within one
+    coordinator epoch. NO_SERIAL if the sender provided none.
     """
 
 
@@ -57,8 +54,8 @@ def encode_marker(
 
 
 def decode_marker(batch: Buffer, producer_id: int, producer_epoch: int) -> Marker:
-    """Decode a control batch whose header has this producer. Raises BatchCorrupt for anything but a
-    commit or an abort.
+    """Decode a control batch whose header contains this producer. Raises BatchCorrupt for anything
+    but a commit or an abort.
     """
     try:
         (record,) = decode_records(batch)
@@ -67,7 +64,7 @@ def decode_marker(batch: Buffer, producer_id: int, producer_epoch: int) -> Marke
         serial = _serial(record.headers)
     except (ValueError, struct.error) as error:
         raise BatchCorrupt(
-            f"a control batch of producer {producer_id} holds no marker: {error}"
+            f"a control batch of producer {producer_id} contains no marker: {error}"
         ) from None
     if kind not in {_ABORT, _COMMIT}:
         raise BatchCorrupt(f"a control batch of producer {producer_id} has type {kind}")

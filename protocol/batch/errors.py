@@ -1,4 +1,4 @@
-"""Define the errors of record batches."""
+"""Errors of record batches."""
 
 from penstock.base.errors import StreamError
 

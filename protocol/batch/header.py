@@ -1,11 +1,8 @@
-"""Read and patch the headers of Kafka v2 record batches in place. The write and read paths use no
-other part of a batch.
+"""Read and patch the headers of Kafka v2 record batches in place, without copying payload or
+reading records.
 
-Invariant: a header that `parse_header` or `batch_span` returned lies completely inside the buffer,
-batch bytes included, and its offsets fit into 64 bits. Never copies payload and never reads
-records. The CRC32C of the batch covers everything after the CRC field. Base offset and leader epoch
-lie before it, so the broker may set them without changing the checksum.
-Source: Kafka `DefaultRecordBatch`, KIP-98.
+The CRC32C of a batch covers everything after the CRC field. Base offset and leader epoch are before
+it, so the broker may set them without changing the checksum.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,10 +33,10 @@ TIMESTAMP_CREATE_TIME = 0
 TIMESTAMP_LOG_APPEND_TIME = 1
 
 OLDEST_UNKNOWN = -(1 << 63)
-"""The bound below which no timestamp lies, because no number does."""
+"""A lower bound that is valid for all timestamps."""
 
 NEWEST_UNKNOWN = (1 << 63) - 1
-"""The bound above which no timestamp lies, for the same reason."""
+"""An upper bound that is valid for all timestamps."""
 
 _BATCH_LENGTH_MIN = HEADER_BYTES - BATCH_OVERHEAD
 _OFFSET_MAX = (1 << 63) - 1
@@ -60,8 +57,8 @@ _unpack_span = _SPAN.unpack_from
 
 
 def may_be_as_young(newest_ms: int, record_count: int, timestamp_ms: int) -> bool:
-    """Return whether records may not be older than a timestamp. newest_ms: as in an index. It is
-    negative if it is not known: see `merged_newest`.
+    """Return whether records may have at least a timestamp. newest_ms: as in an index. It is
+    negative if unknown: see `merged_newest`.
     """
     return newest_ms >= timestamp_ms or (newest_ms < 0 and record_count > 0)
 
@@ -70,9 +67,9 @@ def merged_newest(parts: Iterable[tuple[int, int]]) -> int:
     """Return the newest timestamp of several batches or blocks for an index. parts: the newest
     timestamp and the number of records of each.
 
-    If that of any is not known, the result is `~newest`, where `newest` is the newest timestamp of
-    the others (0 if there are none): readers search all of them, and retention still respects what
-    is known.
+    If that of any is unknown, the result is `~newest`, where `newest` is the newest timestamp of
+    the others (0 if there are none): readers search all of them, and retention still uses the known
+    part.
     """
     newest_ms, is_known = -1, True
     for part_ms, record_count in parts:
@@ -84,7 +81,7 @@ def merged_newest(parts: Iterable[tuple[int, int]]) -> int:
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes of a header as numbers, in the order on the wire."""
+    """The 61 bytes of a header as numbers, in wire order."""
 
     base_offset: int
     batch_length: int
@@ -127,12 +124,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Return a timestamp that no record of the batch is older than; OLDEST_UNKNOWN if the
-        header does not say. -1 without records.
+        """Return a lower bound of the record timestamps; OLDEST_UNKNOWN if the header contains
+        none. -1 without records.
 
-        The base timestamp is none: it is that of the first record, or the delete horizon, and
-        later records may be older. Max timestamp is the only timestamp of a batch with log append
-        time or one record, unless the header contradicts itself.
+        The base timestamp is not a bound: it is that of the first record, or the delete horizon,
+        and later records may be older. Max timestamp is the only timestamp of a batch with log
+        append time or one record, unless the header contradicts itself.
         """
         if self.attributes & TIMESTAMP_TYPE_MASK or not self.record_count:
             return self.max_timestamp_ms
@@ -144,12 +141,11 @@ class BatchHeader(NamedTuple):
 
     @property
     def newest_timestamp_ms(self) -> int:
-        """Return a timestamp that no record of the batch is newer than; NEWEST_UNKNOWN if the
-        header contradicts itself.
+        """Return an upper bound of the record timestamps; NEWEST_UNKNOWN if the header contradicts
+        itself.
 
-        sarama writes max timestamp -1, and a batch that was stored without a check of its records
-        may have any. The base timestamp is that of the first record, unless it is the delete
-        horizon.
+        sarama writes max timestamp -1, and a batch that was stored without a record check may have
+        any. The base timestamp is that of the first record, unless it is the delete horizon.
         """
         if self.attributes & TIMESTAMP_TYPE_MASK or not self.record_count:
             return self.max_timestamp_ms
@@ -162,7 +158,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def index_timestamp_ms(self) -> int:
-        """Return the newest timestamp for indexes: -1 if it is not known."""
+        """Return the newest timestamp for indexes: -1 if unknown."""
         newest_ms = self.newest_timestamp_ms
         return -1 if newest_ms == NEWEST_UNKNOWN else newest_ms
 
@@ -176,8 +172,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Return when log cleaning may drop the tombstones or the marker of this batch; None before
-        the first cleaning. The base timestamp holds it (KIP-534).
+        """Return when log compaction may remove the tombstones or the marker of this batch; None
+        before the first pass. It is stored in the base timestamp (KIP-534).
         """
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_MASK else None
 
@@ -190,8 +186,8 @@ class BatchSpan(NamedTuple):
 
 
 def parse_header(buf: Buffer, at: int = 0) -> BatchHeader:
-    """Return the header at `at`, in 0.6 us. Raises BatchCorrupt unless the whole batch lies in the
-    buffer. Does not check the CRC.
+    """Return the header at `at`, in 0.6 us. Raises BatchCorrupt unless the whole batch is in the
+    buffer and its offsets fit into 64 bits. Does not check the CRC.
     """
     if at < 0 or len(buf) - at < HEADER_BYTES:
         raise BatchCorrupt(
@@ -211,8 +207,8 @@ def parse_header(buf: Buffer, at: int = 0) -> BatchHeader:
 
 
 def batch_span(buf: Buffer, at: int = 0) -> BatchSpan:
-    """Return what iteration and planning need, in 0.5 us, less than `parse_header` costs. Raises
-    BatchCorrupt as it does.
+    """Return what iteration and planning need, in 0.5 us, less than `parse_header`. Raises
+    BatchCorrupt in the same cases.
     """
     if at < 0 or len(buf) - at < HEADER_BYTES:
         raise BatchCorrupt(
@@ -240,7 +236,7 @@ def _check(
 
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each of the concatenated batches; a trailing partial batch raises
+    """(position, header) of each concatenated batch; a trailing partial batch raises
     BatchCorrupt.
     """
     at, end = 0, len(buf)
@@ -286,7 +282,7 @@ def patch_log_append_time(buf: bytearray | memoryview, at: int, timestamp_ms: in
     """Set the timestamp of all records (message.timestamp.type=LogAppendTime) and update the CRC.
 
     Readers use the max timestamp for all records of such a batch. The records and the base
-    timestamp stay as the producer wrote them.
+    timestamp are not changed.
     """
     size_bytes = batch_span(buf, at).size_bytes
     (attributes,) = _ATTRIBUTES.unpack_from(buf, at + _ATTRIBUTES_AT)

@@ -1,10 +1,7 @@
-"""Encode and decode the records in batches, for look-ups by time, internal topics, the meta stream
+"""Encode and decode the records in batches, for timestamp lookups, internal topics, the meta stream
 and log compaction.
 
-Invariant: `decode_records(encode_batch(records))` returns the same records, and a batch is decoded
-completely or not at all: CRC, count, lengths and offsets must agree, otherwise BatchCorrupt. Costs
-2 to 3 us per record, too much for the produce and fetch paths, which do not decode batches.
-Source: Kafka `DefaultRecord`, `DefaultRecordBatch`.
+Costs 2 to 3 us per record, too much for the produce and fetch paths, which do not decode batches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,8 +42,8 @@ N / 7 records.
 
 
 RECORDS_SEARCHED_MAX = 100_000
-"""Records of one batch that a look-up by time or a check of keys decodes: 0.2 s in a thread. A
-megabyte of compressed records may hold a hundred times as many.
+"""Records of one batch that a timestamp lookup or key check decodes: 0.2 s in a thread. A megabyte
+of compressed records may contain a hundred times as many.
 """
 
 
@@ -61,7 +58,7 @@ class Record(NamedTuple):
 def decode_records(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """Return all records of the batch at the start of `batch`, of those with the same offset the
+    """Return all records of the batch at the start of `batch`; of several with the same offset the
     first, as Kafka's consumers do. Raises BatchCorrupt.
     """
     records: list[Record] = []
@@ -81,11 +78,11 @@ def first_record_at_or_after(
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     in_thread: bool = False,
 ) -> tuple[int, int] | None:
-    """Return (offset, timestamp) of the first record at `from_offset` or later that is not older
-    than `timestamp_ms`, or None. Raises BatchCorrupt, BatchTooLarge.
+    """Return (offset, timestamp) of the first record at `from_offset` or later with at least
+    `timestamp_ms`, or None. Raises BatchCorrupt, BatchTooLarge.
 
-    in_thread: slower, but other threads wait for no copy of the whole batch, which takes 30 ms for
-    64 MiB.
+    in_thread: slower, but other threads do not wait for a copy of the whole batch, which takes 30
+    ms for 64 MiB.
     """
     header = parse_header(batch)
     if header.newest_timestamp_ms < timestamp_ms:
@@ -105,8 +102,8 @@ def newest_timestamp(
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     in_thread: bool = False,
 ) -> int:
-    """Return the newest timestamp of the records of [start_offset, end_offset), -1 without any.
-    Raises BatchCorrupt, BatchTooLarge. in_thread: as for `first_record_at_or_after`.
+    """Return the newest timestamp of the records of [start_offset, end_offset), -1 if there are
+    none. Raises BatchCorrupt, BatchTooLarge. in_thread: as for `first_record_at_or_after`.
     """
     inflate = decompress_mapped if in_thread else decompress
     return max(
@@ -126,12 +123,13 @@ def iter_records(
     *,
     copies: bool = True,
 ) -> Iterator[Record]:
-    """Decode the records of the batch at the start of `batch` one by one. Raises BatchCorrupt.
+    """Decode the records of the batch at the start of `batch` one by one. Raises BatchCorrupt
+    unless CRC, count, lengths and offsets agree.
 
-    Offsets may repeat and go back: Kafka's brokers accept that. Bytes of header keys that are not
-    UTF-8 become surrogates (PEP 383), which `encode_batch` turns back.
+    Offsets may repeat and decrease: Kafka's brokers accept that. Invalid UTF-8 in header keys
+    becomes surrogates (PEP 383), which `encode_batch` reverts.
 
-    copies: without it, keys and values are views.
+    copies: if not set, keys and values are views.
     """
     header = parse_header(batch)
     if not check_crc(batch):
@@ -143,7 +141,7 @@ def iter_records(
     )
     if header.record_count > len(data) // _RECORD_BYTES_MIN:
         raise BatchCorrupt(f"{header.record_count} records do not fit into {len(data)} bytes")
-    # Plain bytes are indexed and sliced twice as fast as a view.
+    # `bytes` are indexed and sliced twice as fast as a view.
     plain = bytes(data) if copies else cast("bytes", data)
     at = 0
     for _ in range(header.record_count):
@@ -159,8 +157,8 @@ def iter_records(
 
 
 def record_at(plain: bytes, at: int, header: BatchHeader) -> tuple[Record, int]:
-    """Return the record of the batch at `at` of its plain bytes, and the position behind it. Raises
-    BatchCorrupt.
+    """Return the record at `at` in the decompressed bytes of its batch, and the position after it.
+    Raises BatchCorrupt.
     """
     length, at = read_varint(plain, at, len(plain))
     if not 0 <= length <= len(plain) - at:
@@ -222,12 +220,11 @@ def encode_batch(
     compression: Compression = Compression.NONE,
     attributes: int = 0,
 ) -> bytearray:
-    """Return a batch with its CRC. The offsets of `records` grow from base_offset; they may have
-    gaps, as in compacted logs.
+    """Return a batch with its CRC. The offsets of `records` increase from base_offset; they may
+    have gaps, as in compacted logs.
 
     last_offset: the last offset that the batch covers, by default that of its last record.
-    attributes: the bits besides compression.
-    Raises ValueError for offsets that do not fit.
+    attributes: the bits besides compression. Raises ValueError for offsets that do not fit.
     """
     data, base_timestamp_ms = bytearray(), records[0].timestamp_ms if records else -1
     previous = base_offset - 1

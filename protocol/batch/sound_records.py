@@ -1,9 +1,8 @@
-"""Find the records of a damaged batch that can be read.
+"""Find the intact records of a damaged batch.
 
-Invariant: what is returned decodes without an error, and each offset of the batch is at most once
-in it. A record whose length is sound ends where the length says, whatever is wrong inside it;
-behind an unsound length nothing can be found. One record takes 2 us: such batches are rare.
-Source: Kafka `DefaultRecordBatch.RecordIterator`, which stops at the first such record.
+A record with a valid length ends there, whatever is wrong inside it; after an invalid length
+nothing can be found. Each offset of the batch is returned at most once. A record takes 2 us: such
+batches are rare.
 """
 
 from typing import Final, NamedTuple
@@ -28,7 +27,7 @@ BAD_RECORD_LENGTH: Final = "a record's length runs over the end of its batch"
 
 
 class LostRecords(NamedTuple):
-    """Offsets of a batch, counted from its base offset, without readable records, and why."""
+    """Offsets of a batch, relative to its base offset, without readable records, and the reason."""
 
     start: int
     end: int
@@ -36,7 +35,7 @@ class LostRecords(NamedTuple):
 
 
 class SoundRecords(NamedTuple):
-    """data: `record_count` whole records, one behind the other."""
+    """data: `record_count` whole records, one after the other."""
 
     data: bytes
     record_count: int
@@ -44,7 +43,7 @@ class SoundRecords(NamedTuple):
 
 
 def sound_records(data: bytes, record_count: int, last_delta: int, taken: int = 0) -> SoundRecords:
-    """Return the readable records behind the first `taken` ones. `data` is not compressed."""
+    """Return the readable records after the first `taken` ones. `data` is not compressed."""
     kept: list[bytes] = []
     lost: list[LostRecords] = []
     at, previous = 0, -1
@@ -75,8 +74,8 @@ def sound_records(data: bytes, record_count: int, last_delta: int, taken: int = 
 def decode_sound(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[list[Record], list[LostRecords]]:
-    """Return the readable records of the batch at the start of `batch`, and the others. Raises
-    BatchCorrupt for a header that cannot be read.
+    """Return the readable records of the batch at the start of `batch`, and the lost ones. Raises
+    BatchCorrupt for an unreadable header.
     """
     try:
         return decode_records(batch, decompressed_bytes_max=decompressed_bytes_max), []
@@ -100,9 +99,7 @@ def decode_sound(
 
 
 def _body(data: bytes, at: int) -> tuple[int, int] | str:
-    """Return where a record begins behind its length, and ends; or what is wrong with the
-    length.
-    """
+    """Return the start of a record after its length, and its end; or why the length is invalid."""
     if at == len(data):
         return BAD_COUNT
     try:
@@ -113,7 +110,7 @@ def _body(data: bytes, at: int) -> tuple[int, int] | str:
 
 
 def _check(data: bytes, at: int, end: int) -> tuple[str, int | None]:
-    """Return what is wrong with a record, if anything, and its offset delta if it can be read."""
+    """Return why a record is invalid, if it is, and its offset delta if it is readable."""
     delta: int | None = None
     try:
         _, at = read_varlong(data, at + 1, end)
@@ -136,7 +133,7 @@ def _check(data: bytes, at: int, end: int) -> tuple[str, int | None]:
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the length of a field, negative for null, and the position behind it. Raises
+    """Return the length of a field, negative for null, and the position after it. Raises
     ValueError, BatchCorrupt.
     """
     length, at = read_varint(data, at, end)

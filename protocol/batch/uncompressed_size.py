@@ -1,9 +1,7 @@
-"""Say how large a batch would be without compression, from what its compressed bytes declare.
+"""Determine the uncompressed size of a batch from the sizes declared in its compressed bytes.
 
-Invariant: O(1) for each batch, or for each block of xerial snappy, and nothing is decompressed. The
-producer wrote the declaration, and nothing checked it: use it to plan, never to allocate.
-Source: RFC 8878 (zstd) 3.1.1, LZ4 Frame Format, RFC 1952 (gzip) 2.3.1, snappy `format_description`,
-snappy-java `SnappyOutputStream`.
+O(1) per batch, or per block of xerial snappy; nothing is decompressed. Producers declare the size,
+and nothing verifies it: use it for planning, never for allocation.
 """
 
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from penstock.protocol.batch.walk import PlainSize
 UNCOMPRESSED_UNKNOWN: Final = 0
 
 _DECLARED_BYTES_MAX: Final = (1 << 31) - 1
-"""A client in Java cannot hold more in one batch, so a larger number is damage."""
+"""A Java client cannot hold more in one batch, so a larger number is damage."""
 
 _XERIAL_BLOCKS_MAX: Final = 1_024
 """Blocks of 32 KiB, as clients write them: 32 MiB of records, in 0.5 ms."""
@@ -35,8 +33,8 @@ _GZIP_BYTES_MIN: Final = 18
 
 
 def uncompressed_bytes(compression: int, batch: Buffer) -> int:
-    """Return the bytes of one whole batch with its header if its records were not compressed, or
-    UNCOMPRESSED_UNKNOWN if its compressed bytes do not say.
+    """Return the uncompressed size of one whole batch including its header, or UNCOMPRESSED_UNKNOWN
+    if its compressed bytes do not declare it.
 
     gzip declares the size modulo 2^32, and only that of the last member; zstd and lz4 that of the
     first frame, if it was known when compression began.
@@ -74,7 +72,7 @@ def _snappy(data: memoryview) -> int | None:
 
 
 def _lz4(data: memoryview) -> int | None:
-    """Return the content size, which bit 3 of the flags announces."""
+    """Return the content size, if bit 3 of the flags is set."""
     if bytes(data[:4]) != _LZ4_MAGIC or not data[4] & 0x08 or len(data) < 14:
         return None
     return int.from_bytes(data[6:14], "little")
@@ -87,8 +85,8 @@ def _zstd(data: memoryview) -> int | None:
 
 
 def _zstd_head(data: memoryview) -> tuple[int, int | None] | None:
-    """Return the position behind the header of a frame, and the content size. It follows the
-    window descriptor, which a frame in a single segment lacks, and the dictionary id.
+    """Return the position after the header of a frame, and the content size. It follows the window
+    descriptor, which a frame in a single segment lacks, and the dictionary id.
     """
     if bytes(data[:4]) != _ZSTD_MAGIC:
         return None
@@ -105,8 +103,8 @@ def _zstd_head(data: memoryview) -> tuple[int, int | None] | None:
 
 
 def zstd_size(data: memoryview) -> PlainSize | None:
-    """Return to how much the blocks of one zstd frame decompress; None if that is not clear.
-    Java's producer does not know the content size when compression begins.
+    """Return the decompressed size of the blocks of one zstd frame; None if it is unclear. Java's
+    producer does not know the content size when compression begins.
     """
     try:
         head = _zstd_head(data)

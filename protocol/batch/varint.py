@@ -1,7 +1,6 @@
-"""Read and write zig-zag varints as Kafka records use them (Protocol Buffers `sint32`/`sint64`).
+"""Zig-zag varints of Kafka records (Protocol Buffers `sint32`/`sint64`).
 
-Invariant: a value is accepted only if it fits the requested width and ends inside the buffer.
-Source: Kafka `ByteUtils#readVarint`.
+A value is accepted only if it fits the requested width and ends inside the buffer.
 """
 
 from penstock.protocol.batch.errors import BatchCorrupt
@@ -36,7 +35,7 @@ def _read(buf: Indexed, at: int, end: int, bits_max: int) -> tuple[int, int]:
     raw = shift = 0
     while shift < bits_max:
         if at >= end:
-            raise BatchCorrupt(f"a number runs over the end of its record at byte {at}")
+            raise BatchCorrupt(f"a number exceeds the end of its record at byte {at}")
         byte = buf[at]
         at += 1
         raw |= (byte & 0x7F) << shift

@@ -1,9 +1,8 @@
-"""Walk the records of a batch: whether they are sound, their newest timestamp, and which of them
-break the rules of their topic.
+"""Validate the records of a batch: whether they are intact, their newest timestamp, and which of
+them violate the rules of their topic.
 
-Native code does it at 10 to 100 GB/s without the GIL (`native/walk.c`, docs/design/produce.md). On
-a platform without it, Python takes 2 us for each record.
-Source: Kafka `DefaultRecord`, `LogValidator`, `Lz4BlockInputStream`.
+Native code does this at 10 to 100 GB/s without the GIL (`native/walk.c`, docs/design/produce.md).
+On a platform without it, Python takes 2 us per record.
 """
 
 import ctypes
@@ -43,12 +42,12 @@ NEEDS_KEYS: Final = 1
 IGNORES_TIMES: Final = 2
 """For topics that set the timestamps themselves."""
 SEQUENTIAL: Final = 4
-"""Each offset delta has to be the index of its record, as Kafka demands of compressed batches. Of
+"""Each offset delta must be the index of its record, which Kafka requires of compressed batches. In
 others it accepts every delta; without this flag, those within the batch are accepted.
 """
 
 ERRORS_MAX: Final = 100
-"""Records with errors that a walk names."""
+"""Maximum number of invalid records in a result."""
 
 _NO_TIMESTAMP: Final = -1
 _INT64_MIN: Final = -(1 << 63)
@@ -60,7 +59,7 @@ _GIVEN: Final = 8
 
 
 class Limits(NamedTuple):
-    """What records have to keep. flags: NEEDS_KEYS, IGNORES_TIMES, SEQUENTIAL."""
+    """Requirements on records. flags: NEEDS_KEYS, IGNORES_TIMES, SEQUENTIAL."""
 
     low_ms: int = _INT64_MIN
     high_ms: int = _INT64_MAX
@@ -68,8 +67,8 @@ class Limits(NamedTuple):
 
 
 class RecordFault(NamedTuple):
-    """A sound record that breaks a rule: it has no key, or else its timestamp is outside of the
-    limits.
+    """An intact record that violates a rule: it has no key, or its timestamp is outside
+    the limits.
     """
 
     at: int
@@ -78,8 +77,8 @@ class RecordFault(NamedTuple):
 
 
 class PlainSize(NamedTuple):
-    """To how many bytes blocks decompress: no more than `most`, and less than `least` only if their
-    encoder was unusual.
+    """The decompressed size of blocks: at most `most`, and less than `least` only with an unusual
+    encoder.
     """
 
     least: int
@@ -87,8 +86,8 @@ class PlainSize(NamedTuple):
 
 
 class WalkFinding(NamedTuple):
-    """code: DONE, or what is wrong with record `at`, counted from 0. errors: the first ERRORS_MAX
-    of `error_count`. max_timestamp_ms: -1 if no timestamp is higher.
+    """code: DONE, or why record `at`, counted from 0, is invalid. errors: the first ERRORS_MAX of
+    `error_count`. max_timestamp_ms: -1 if no timestamp is higher.
     """
 
     code: int
@@ -99,7 +98,7 @@ class WalkFinding(NamedTuple):
 
 
 class Walker:
-    """Walks one batch after the other. Not for two threads at a time."""
+    """Validates one batch after the other. Not thread-safe."""
 
     __slots__ = ("_at", "_job")
 
@@ -108,7 +107,7 @@ class Walker:
         self._at = self._job.buffer_info()[0]
 
     def walk(self, data: memoryview, count: int, base_ms: int, limits: Limits) -> WalkFinding:
-        """Walk the `count` plain records in `data`."""
+        """Validate the `count` uncompressed records in `data`."""
         if _native is None or not data:
             return walk_in_python(data, count, base_ms, limits)
         job = self._job
@@ -129,8 +128,8 @@ class Walker:
         return WalkFinding(code, job[_INDEX], job[_MAX_TIMESTAMP], job[_ERRORS], errors)
 
     def lz4_frame(self, data: memoryview) -> PlainSize | None:
-        """Return to how much the bytes decompress, or None if they are not one lz4 frame that Kafka
-        reads: of independent blocks, without a dictionary, with nothing behind it. Does not check
+        """Return the decompressed size, or None if the bytes are not one lz4 frame that Kafka can
+        read: with independent blocks, without a dictionary, without trailing bytes. Does not check
         checksums.
         """
         if _native is None or not data:
@@ -143,7 +142,9 @@ class Walker:
 
 
 def _pointer(data: memoryview) -> "ctypes.c_char | ctypes.Array[ctypes.c_char]":
-    """Return an object that keeps the memory of `data`, and whose address is its first byte."""
+    """Return an object that keeps the memory of `data` alive, and whose address is its
+    first byte.
+    """
     if data.readonly:
         return ctypes.create_string_buffer(bytes(data), len(data))
     return ctypes.c_char.from_buffer(data)
@@ -160,7 +161,7 @@ class _Bad(Exception):
 
 
 def walk_in_python(data: Buffer, count: int, base_ms: int, limits: Limits) -> WalkFinding:
-    """Do what `Walker.walk` does."""
+    """Implements `Walker.walk`."""
     plain, at, newest, errors = bytes(data), 0, _NO_TIMESTAMP, list[RecordFault]()
     error_count = 0
     for index in range(count):
@@ -191,7 +192,7 @@ def walk_in_python(data: Buffer, count: int, base_ms: int, limits: Limits) -> Wa
 
 
 def _record(plain: bytes, at: int, index: int, count: int, flags: int) -> tuple[int, bool, int]:
-    """Return the position behind a record, whether it has a key, and its timestamp delta."""
+    """Return the position after a record, whether it has a key, and its timestamp delta."""
     if at == len(plain):
         raise _Bad(BAD_COUNT)
     length, at = read_varint(plain, at, len(plain))
@@ -218,8 +219,8 @@ def _record(plain: bytes, at: int, index: int, count: int, flags: int) -> tuple[
 
 
 def _field(plain: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the length that a field declares, and the position behind it. A negative length is
-    that of a null.
+    """Return the declared length of a field, and the position after it. A negative length is that
+    of a null.
     """
     length, at = read_varint(plain, at, end)
     if length > end - at:
@@ -228,7 +229,7 @@ def _field(plain: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def lz4_frame_in_python(data: Buffer) -> PlainSize | None:
-    """Do what `Walker.lz4_frame` does."""
+    """Implements `Walker.lz4_frame`."""
     frame = bytes(data)
     if len(frame) < 7 or frame[:4] != b"\x04\x22\x4d\x18":
         return None
@@ -251,7 +252,7 @@ def lz4_frame_in_python(data: Buffer) -> PlainSize | None:
 
 
 def _load() -> ctypes.CDLL | None:
-    """Return the native code for this platform; None if there is none."""
+    """Return the native code for this platform, or None."""
     machine = platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
     name = f"walk-{platform.system().lower()}-{machine}.so"
     try:
