@@ -1,12 +1,8 @@
-"""Keep the image of a controller that does not lead: apply committed records as they come, ready to
-lead with it.
+"""Keep the image of a controller that does not lead: apply committed records as they arrive, ready
+to lead with it.
 
-Invariants: The image holds committed records only. It is handed over to the writer when this
-controller gains leadership, and loaded again from snapshot and log when it loses leadership,
-because the writer's image may hold records that were never committed. If the leader's log begins
-after the end of this one, a snapshot from the store fills the gap.
-
-Must not answer requests. Source: KRaft `MetadataLoader`, Raft 7.
+The writer takes the image over at the start of a leadership. Afterwards it is loaded again from
+snapshot and log, because the writer's image may contain records that were never committed.
 """
 
 import asyncio
@@ -23,8 +19,8 @@ from penstock.objectstore.errors import ObjectStoreError
 
 _log = structlog.get_logger(__name__)
 _REPLAY_BYTES = 128 << 10
-"""Bytes of records replayed in 10 to 20 ms; then the event loop, which also handles the quorum's
-heartbeats, gets a turn.
+"""Bytes of records replayed in 10 to 20 ms, before yielding to the event loop, which also handles
+the quorum's heartbeats.
 """
 
 _RETRY_S = 0.2
@@ -39,24 +35,24 @@ class Standby:
         self._snapshots = snapshots
         self.image = MetadataImage()
         self.since: MetadataOffset | None = None
-        """Offset of the newest known snapshot; None: there is none."""
+        """Offset of the newest known snapshot, or None."""
         self._trim_at = 2 * config.snapshot_records
         self._is_handed_over = False
 
     @property
     def committed_image(self) -> MetadataImage | None:
-        """The image, if it holds committed records only; None from `hand_over` until `rebuild` has
-        ended.
+        """The image, if it contains committed records only; None from `hand_over` until `rebuild`
+        has ended.
         """
         return None if self._is_handed_over else self.image
 
     def hand_over(self) -> MetadataImage:
-        """Give the image to the writer, which applies records before they are committed."""
+        """Pass the image to the writer, which applies records before they are committed."""
         self._is_handed_over = True
         return self.image
 
     async def load(self) -> LoadedSnapshot | None:
-        """Load the newest snapshot, or begin with an empty image. Raises SnapshotCorrupt,
+        """Load the newest snapshot, or start with an empty image. Raises SnapshotCorrupt,
         ObjectStoreError.
         """
         loaded = await self._snapshots.load_newest()
@@ -65,8 +61,8 @@ class Standby:
         return loaded
 
     async def rebuild(self) -> None:
-        """Drop the image after leadership was lost and load it again. Wait for the store without
-        limit.
+        """Drop the image after leadership was lost and load it again. Waits for the store without a
+        timeout.
         """
         while True:
             try:
@@ -78,8 +74,8 @@ class Standby:
                 await asyncio.sleep(_RETRY_S)
 
     async def catch_up(self) -> None:
-        """Apply what is committed now. An image from a newer snapshot waits until the log has
-        reached it.
+        """Apply committed records. If the log begins after the end of the image, load a snapshot
+        from the store; an image from a newer snapshot waits until the log has reached it.
         """
         quorum = self._quorum
         if quorum.needs_snapshot or self.image.end_offset < quorum.first_offset:

@@ -1,9 +1,7 @@
 """Compute the records of a new history from the WAL contents that the backup lacks. Pure. See
-docs/design/disaster-recovery.md.
-
-Ranges are taken from all WALs by offset alone, each stream contiguous from its committed end.
-Fences and closes make the durable runs of a stream's writers disjoint, so the next range is
-correct, whoever wrote it.
+docs/design/disaster-recovery.md. Ranges are taken from all WALs by offset alone, each stream
+contiguous from its committed end. Fences and closes make the durable runs of a stream's writers
+disjoint, so the next range is correct, whoever wrote it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,9 +1,7 @@
 """Place the candidates of a topic's partitions on brokers, like Kafka's `StripedReplicaPlacer`,
-without racks.
-
-Candidates of partition i begin at broker (start + i) mod n, where `start` follows from the number
-of partitions ever created, so that small topics are spread as well. A factor of 1 to 15 is accepted
-whatever the number of brokers, because durability comes from the store.
+without racks. Candidates of partition i begin at broker (start + i) mod n, where `start` follows
+from the number of partitions ever created, so that small topics are spread as well. A factor of 1
+to 15 is always accepted, because durability comes from the store.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,9 +1,7 @@
 """Internal topics, in which coordinators store their state, and operations that clients must not
-perform on them.
-
-Kafka allows clients to delete them, add partitions and change all configs. Each of these may lose
-committed offsets or transactions: keys depend on the number of partitions, and records are lost
-through retention or limits.
+perform on them. Kafka allows clients to delete them, add partitions and change all configs. Each of
+these may lose committed offsets or transactions: keys depend on the number of partitions, and
+records are lost through retention or limits.
 """
 
 from typing import Final

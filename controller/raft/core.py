@@ -1,21 +1,7 @@
-"""Make one voter's decisions: elections, replication, commit, reads, leadership transfer, changes
-of the quorum. Pure: messages and time come in.
+"""The Raft state machine of one voter: elections, replication, commit, reads, leadership transfer,
+membership changes. Pure.
 
-Contract with the driver (etcd's `Ready`): The messages of `take_messages` may leave at once. What
-`take_write` returns must be durable before its own messages leave; the driver then calls
-`persisted`. One write is under way at a time. Votes, requests for votes and answers to appends
-leave only with or after such a write. The leader's appends do not wait for its own disk, but it
-counts itself only after `persisted`. Answers to heartbeats do not wait for the disk either: a
-follower whose disk stalls for longer than the election timeout does not cost a leader its majority.
-
-Invariants (Raft figure 3): There is at most one leader per term. A leader never overwrites its own
-log. A committed entry is in the log of every later leader. A leader commits only entries of its own
-term by counting. With check-quorum, a leader steps down before any voter that heard from it may
-vote for another one, so that its lease on leadership depends only on clocks that run at the same
-rate.
-
-Must not do I/O nor read a clock. Source: Raft sections 5 to 7; Ongaro's thesis 3.10, 4, 6.4, 9.6;
-etcd/raft `raft.go`.
+See Raft sections 5 to 7; Ongaro's thesis 3.10, 4, 6.4, 9.6; etcd/raft `raft.go`.
 """
 
 from enum import Enum
@@ -54,6 +40,19 @@ class Role(Enum):
 
 
 class RaftCore:
+    """The state of one voter. The contract with the driver is that of etcd's `Ready`.
+
+    The messages of `take_messages` may be sent immediately. The result of `take_write` must be
+    durable before its own messages are sent; the driver then calls `persisted`. There is one write
+    at a time. Votes, vote requests and append replies are only sent with or after such a write. The
+    leader's appends do not wait for its own disk, but it counts itself only after `persisted`.
+    Replies to heartbeats do not wait for the disk either, so a stalled disk of a follower does not
+    cost the leader its majority.
+
+    With check-quorum, a leader steps down before any voter that heard from it may vote for another
+    one, so its leadership lease only depends on the rates of the clocks.
+    """
+
     def __init__(
         self,
         config: CoreConfig,
@@ -77,7 +76,7 @@ class RaftCore:
         self.commit = max(log.base.index, commit)
         self.needs_snapshot = 0
         """Index that a snapshot from the store must reach, because the leader's log begins after
-        the end of ours; 0: none is needed.
+        the end of ours; 0: no snapshot is needed.
         """
         self.transferring_to: int | None = None
         self._transfer_until_ms = 0
@@ -101,7 +100,7 @@ class RaftCore:
         self._election_at_ms = 0
         self._reset_election_timer()
 
-    # --- queries of the driver --------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
@@ -110,26 +109,26 @@ class RaftCore:
     @property
     def is_ready_to_serve(self) -> bool:
         """Whether this voter leads and knows that everything of earlier leaders is committed (Raft
-        8).
+        section 8).
         """
         return self.is_leader and self.commit >= self._term_start
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` must be called next; None: not as things are."""
+        """When `tick` must be called next; None if no timer is pending."""
         if not self.is_leader:
             return self._election_at_ms if self.may_campaign else None
         return self._heartbeat_at_ms if self._progress else None
 
     @property
     def is_voter(self) -> bool:
-        """Whether this controller, with this disk, votes by the newest members in the log."""
+        """Whether this controller, with this disk, is a voter in the newest members of the log."""
         return self.log.members.is_voter(self.id, self._config.directory)
 
     @property
     def may_campaign(self) -> bool:
-        """Whether this controller may campaign: it is a voter, or was one before the newest
-        members, which are not committed. Of two voters, only the one that leaves can commit that.
+        """Whether this controller may campaign: it is a voter, or was one before the newest,
+        uncommitted members. If one of two voters leaves, only the leaving one can commit that.
         """
         log = self.log
         if log.members_index <= self.commit:
@@ -143,26 +142,26 @@ class RaftCore:
         return self.log.members.lists(self.id, self._config.directory)
 
     def progress_of(self, member: int) -> Progress | None:
-        """Return what the leader knows of another member."""
+        """Return the progress of another member."""
         return self._progress.get(member)
 
     @property
     def confirmed_round(self) -> int:
-        """Newest heartbeat round that a majority has answered: until it was sent, no other leader
-        had been elected.
+        """Newest heartbeat round acknowledged by a majority: no other leader had been elected
+        before it was sent.
         """
         return self._majority_reached(
             {peer: progress.round for peer, progress in self._progress.items()}, self._round
         )
 
     def take_messages(self) -> list[Message]:
-        """Return the messages that may leave now."""
+        """Return the messages that may be sent now."""
         messages, self._messages = self._messages, []
         return messages
 
     def take_write(self) -> Write | None:
-        """Return what must become durable next; None: nothing, or a write is under way. With
-        nothing to write, release the messages that waited for it.
+        """Return what must become durable next; None: nothing, or a write is in progress. If there
+        is nothing to write, release the messages that waited for it.
         """
         if self._in_flight is not None:
             return None
@@ -182,7 +181,7 @@ class RaftCore:
         return self._in_flight
 
     def persisted(self, took_us: int = 0) -> None:
-        """Note that the write under way is durable. took_us: how long it took; 0: unknown."""
+        """Record that the current write is durable. took_us: its duration; 0: unknown."""
         if took_us:
             self.fsyncs.add(took_us, self._now_ms)
         write, self._in_flight = self._in_flight, None
@@ -216,8 +215,8 @@ class RaftCore:
             self._start_pre_vote()
 
     def propose(self, records: list[bytes], members: Members | None = None) -> int | None:
-        """Append to the leader's log. Return the index; None: not the leader, or it is handing
-        over.
+        """Append to the leader's log. Return the index; None: not the leader, or it is transferring
+        leadership.
         """
         if not self.is_leader or self.transferring_to is not None:
             return None
@@ -226,8 +225,8 @@ class RaftCore:
         return index
 
     def propose_members(self, members: Members) -> str | None:
-        """Change the quorum. Return why not, or None if it is proposed: as in Raft 6, it holds from
-        then on.
+        """Propose a membership change, which applies immediately (Raft section 6). Return why it is
+        rejected, or None.
         """
         if not self.is_leader or self.transferring_to is not None:
             return "this controller is not the leader"
@@ -244,8 +243,8 @@ class RaftCore:
         return why
 
     def read_round(self) -> int | None:
-        """Start a heartbeat round. A read of what is committed now may be answered once
-        `confirmed_round` reaches the returned round. None: not possible now.
+        """Start a heartbeat round. A read may be served once `confirmed_round` reaches the returned
+        round. None: currently impossible.
         """
         if not self.is_ready_to_serve:
             return None
@@ -253,7 +252,9 @@ class RaftCore:
         return self._round
 
     def transfer(self, target: int) -> bool:
-        """Transfer leadership; give up after one election timeout. Refuse proposals meanwhile."""
+        """Transfer leadership; give up after one election timeout. Proposals are rejected
+        meanwhile.
+        """
         if (
             not self.is_leader
             or target == self.id
@@ -297,7 +298,7 @@ class RaftCore:
     # --- elections --------------------------------------------------------------------------------
 
     def _start_pre_vote(self) -> None:
-        """Ask for pre-votes: find out whether an election could be won, before a new term disturbs
+        """Request pre-votes: determine whether an election could be won, before a new term disrupts
         the others.
         """
         self.role = Role.PRE_CANDIDATE
@@ -313,7 +314,7 @@ class RaftCore:
         self._count_votes()
 
     def _start_election(self, *, transfer: bool) -> None:
-        """Begin a new term and ask for votes. Our own vote, like all others, counts once it is
+        """Start a new term and request votes. Our own vote, like all others, counts once it is
         durable.
         """
         self._new_term(self.term + 1)
@@ -350,7 +351,7 @@ class RaftCore:
         return self.leader is not None and silent_ms < self._config.election_ms
 
     def _answer_pre_vote(self, request: Vote) -> None:
-        """Answer at once: a pre-vote changes no state, so nothing has to be durable before."""
+        """Respond immediately: a pre-vote changes no state, so nothing has to be durable first."""
         granted = request.term > self.term and self._is_up_to_date(request)
         term = request.term if granted else self.term
         self._messages.append(VoteReply(self.id, request.sender, term, granted, pre=True))
@@ -368,7 +369,7 @@ class RaftCore:
 
     def _is_up_to_date(self, request: Vote) -> bool:
         """Return whether the candidate's log ends in a later term, or in the same term and is at
-        least as long (Raft 5.4.1).
+        least as long (Raft section 5.4.1).
         """
         return (request.last_term, request.last_index) >= (self.log.last_term, self.log.last_index)
 
@@ -422,8 +423,8 @@ class RaftCore:
         self._reset_election_timer()
 
     def _new_term(self, term: int) -> None:
-        """Enter a later term. Messages that wait for the disk belong to the old term: an
-        acknowledgement not sent in it must not be sent now.
+        """Start a later term. Messages that wait for the disk belong to the old term, and must not
+        be sent any more.
         """
         if term > self.term:
             self.term = term
@@ -438,7 +439,7 @@ class RaftCore:
     # --- following --------------------------------------------------------------------------------
 
     def _on_earlier_term(self, message: Message) -> None:
-        """Tell a leader of an earlier term that the term has ended."""
+        """Notify a leader of an earlier term that the term has ended."""
         if isinstance(message, Append | Install):
             self._reply(AppendReply(self.id, message.sender, self.term, 0, rejected=True))
 
@@ -511,9 +512,9 @@ class RaftCore:
         self._reply_accepted(install, self.commit)
 
     def _answer_heartbeat(self, message: Append | Install) -> None:
-        """Answer the first message of each heartbeat round at once if the disk is busy.
+        """Respond to the first message of each heartbeat round immediately if the disk is busy.
 
-        Not before the term is durable: a voter that forgot it could follow the leader before.
+        Not before the term is durable: a voter that forgot it could follow the previous leader.
         """
         write = self._in_flight
         if (
@@ -528,8 +529,8 @@ class RaftCore:
             )
 
     def _reply(self, reply: AppendReply) -> None:
-        """Send the reply once everything that it acknowledges is durable. It replaces one that
-        waits and says less, so that a disk that hangs does not collect an answer per heartbeat.
+        """Send the reply once everything that it acknowledges is durable. It replaces a waiting
+        reply that it covers, so that replies do not accumulate while the disk hangs.
         """
         waiting = self._after_write
         last = waiting[-1] if waiting else None
@@ -551,11 +552,11 @@ class RaftCore:
         return log.last_index
 
     def _sync_progress(self) -> None:
-        """Keep one progress per other member of the log's newest members, and for removed ones
-        until they know it.
+        """Keep the progress of each other member in the newest members of the log, and of removed
+        ones until they know about it.
 
-        What is known of one disk does not hold for the disk that replaced it, possibly under the
-        same id.
+        The progress of one disk is not valid for a disk that replaced it, possibly with the same
+        id.
         """
         members, known = self.log.members, self._progress
         for member in members.everyone:
@@ -604,7 +605,7 @@ class RaftCore:
             self.transfer(target)
 
     def _heartbeat(self) -> None:
-        """Start a heartbeat round; the answers also reveal lost messages."""
+        """Start a heartbeat round; the replies also reveal lost messages."""
         self._forget_removed()
         self._round += 1
         self.promises.acknowledged(self.id, self.term, self.log.stable, self.commit)
@@ -697,7 +698,7 @@ class RaftCore:
         self._finish_transfer(reply.sender)
 
     def _finish_transfer(self, member: int) -> None:
-        """Let the target hold an election at once, if it has the whole log."""
+        """Make the target campaign immediately, if it has the whole log."""
         if member == self.transferring_to and self._progress[member].match == self.log.last_index:
             self._messages.append(TimeoutNow(self.id, member, self.term))
 
@@ -713,21 +714,21 @@ class RaftCore:
             self._become_follower(self.term, None)
 
     def _send_commit(self, member: int, progress: Progress) -> None:
-        """Send the commit index at once, not with the next heartbeat: followers serve what is
-        committed.
+        """Send the commit index immediately, not with the next heartbeat: followers serve committed
+        records.
         """
         if progress.state is State.REPLICATE and progress.commit_sent < self.commit:
             self._send_append(member, progress, [])
 
     def _may_commit(self, index: int) -> bool:
-        """Return whether counting may commit `index`: only entries of the leader's own term (Raft
-        5.4.2).
+        """Return whether `index` may be committed by counting: only entries of the leader's own
+        term (Raft section 5.4.2).
         """
         return self.log.term_at(index) == self.term
 
     def _quorum_contact_ms(self) -> int:
-        """Return the time until which a majority certainly followed us: when the newest message was
-        sent that a majority has answered.
+        """Return the time until which a majority certainly followed us: when the newest message
+        acknowledged by a majority was sent.
         """
         return self._majority_reached(
             {member: progress.contact_ms for member, progress in self._progress.items()},
@@ -737,7 +738,7 @@ class RaftCore:
     def _majority_reached(self, values: dict[int, int], own: int) -> int:
         return majority.reached(self.log.members.voters, values | {self.id: own})
 
-    # --- waiting for the disk ---------------------------------------------------------------------
+    # --- disk -------------------------------------------------------------------------------------
 
     def _take_base(self) -> Base | None:
         base, self._base_to_write = self._base_to_write, None

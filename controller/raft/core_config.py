@@ -1,16 +1,14 @@
-"""Configure a core. Pure."""
+"""Raft settings of one controller."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """Configure one core.
-
-    heartbeat_ms: also the time after which a lost append is noticed. election_ms: silence after
+    """heartbeat_ms: also the time after which a lost append is detected. election_ms: silence after
     which a voter may campaign; each voter waits up to twice as long, at random. The other values
-    limit what is under way to one follower. A leader whose fsync p99 exceeds half a heartbeat hands
-    over to a voter with a faster disk.
+    limit in-flight messages to one follower. A leader whose fsync p99 exceeds half a heartbeat
+    transfers leadership to a voter with a faster disk.
     """
 
     node_id: int

@@ -1,11 +1,5 @@
-"""Give access to one controller's data directory: the journal's files, the thread for blocking
-calls, and the identity.
-
-Invariants: `sync` of a file makes its bytes durable, `sync` of the directory its names; after a
-crash, nothing else is guaranteed. This is a port, so that the simulator can be slow, fail and lose
-what was not synced.
-
-Must not know frames.
+"""Ports to one controller's data directory: the journal's files, the thread for blocking calls, and
+the identity. The simulator implements slow and failing disks that lose unsynced data.
 """
 
 import os
@@ -17,7 +11,9 @@ from penstock.controller.raft.identity import Identity, sync_directory
 
 
 class AppendFile(Protocol):
-    """A file that is only appended to. Methods raise OSError."""
+    """A file that is only appended to. `sync` makes its bytes durable, `sync` of the directory its
+    name. Methods raise OSError.
+    """
 
     def append(self, data: bytes) -> None: ...
     def sync(self) -> None: ...
@@ -42,8 +38,8 @@ class JournalFiles(Protocol):
 
 
 class JournalOwner(Protocol):
-    """What the data directory stores about its journal, beside it. Methods block, as those of
-    JournalFiles, and raise OSError.
+    """The journal state that the data directory stores next to the journal. Methods block, like
+    those of JournalFiles, and raise OSError.
     """
 
     @property
@@ -51,17 +47,17 @@ class JournalOwner(Protocol):
 
     @property
     def journal_number(self) -> int:
-        """Number of the newest segment that was begun; 0: none."""
+        """Number of the newest segment; 0: none."""
         ...
 
     def note_journal(self, number: int) -> None:
-        """Store the number of a segment that was begun durably. Durable on return."""
+        """Store the number of a durable new segment. Durable on return."""
         ...
 
 
 class DataDirectory(Protocol):
-    """What `ControllerServer` needs of its machine. thread: runs blocking calls one after
-    another.
+    """The machine resources of a `ControllerServer`. thread: runs blocking calls one
+    after another.
     """
 
     @property
@@ -76,7 +72,7 @@ class DataDirectory(Protocol):
 
 
 class _LocalFile:
-    """Readable by its owner only: the metadata have the salted keys of users."""
+    """Readable by its owner only: the metadata contain the salted keys of users."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(

@@ -1,10 +1,4 @@
-"""Identify a data directory: its cluster, its disk, and whether it must still join.
-
-Invariants: One process uses a directory (a lock file), and it belongs to one cluster permanently.
-Its directory id is drawn once, to distinguish a controller whose disk was lost from its earlier
-self (KIP-853). It has the number of its journal's newest segment, so that it does not accept
-another journal. A file is whole or missing. Source: Kafka `meta.properties`.
-"""
+"""The identity of a data directory: its cluster, its disk, and whether it must still join."""
 
 import fcntl
 import os
@@ -26,7 +20,13 @@ def new_id() -> str:
 
 
 class Identity:
-    """The identity of a data directory, locked by its process until `close`."""
+    """The identity of a data directory, locked by its process until `close`. A directory belongs to
+    one cluster permanently.
+
+    Its directory id is generated once, to distinguish a controller whose disk was lost from its
+    earlier self (KIP-853). It stores the number of its journal's newest segment, so that it rejects
+    another journal.
+    """
 
     def __init__(self, path: Path) -> None:
         """Lock the directory. Raises DataDirInUse."""
@@ -76,7 +76,7 @@ class Identity:
             self._write(_CLUSTER, cluster_id)
 
     def joined(self) -> None:
-        """Note that the quorum added this controller: if it is removed later, it does not join
+        """Record that the quorum added this controller: if it is removed later, it does not join
         again by itself.
         """
         (self._path / _JOINING).unlink(missing_ok=True)
@@ -92,9 +92,7 @@ class Identity:
         self._write(_JOURNAL, str(number))
 
     def retire(self, why: str) -> None:
-        """Retire a directory that forgot what it promised: no later start uses it. Durable on
-        return.
-        """
+        """Retire a directory that lost its promises: no later start uses it. Durable on return."""
         self._write(_FORGOT, why)
 
     def __str__(self) -> str:
@@ -115,7 +113,7 @@ class Identity:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make created, renamed and deleted names durable."""
+    """Make created, renamed and deleted file names durable."""
     file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(file)

@@ -1,9 +1,6 @@
-"""Join a quorum with an empty directory: ask until this controller is a learner.
+"""Join a quorum with an empty directory: request it until this controller is a learner (KIP-853).
 
-Invariants: The controller asks only until it was added once: a removed controller does not come
-back by itself. It does not vote before the leader's log names it, with this very disk.
-
-Must not take part in the log: the quorum's leader sends it. Source: KIP-853, observers.
+A removed controller does not join again by itself.
 """
 
 import asyncio
@@ -42,7 +39,7 @@ async def join(
     client: ControllerClient,
 ) -> None:
     """Return when this controller is a member. An operator may have to remove its earlier disk
-    first. Closes the client, which asks `config.join`.
+    first. Closes the client, which contacts `config.join`.
     """
     request = m.AddLearner(
         node_id=config.controller_id, address=address, directory_id=identity.directory_id

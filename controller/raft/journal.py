@@ -1,24 +1,7 @@
-"""Store a voter's log and hard state on disk: append-only segment files of checksummed frames, one
+"""The log and hard state of one voter on disk: append-only segment files of checksummed frames, one
 frame and one fdatasync per write.
 
-Invariants: `append` returns only when the frame is on disk. One frame is written at a time, so a
-crash can tear only the last frame of the last segment. `open` cuts a torn end; a broken frame
-*before* a whole one, or in an older segment, is damage to acknowledged data, and `open` refuses it.
-After a failed write or fsync the journal is unusable: what reached the disk is unknown, and a
-second fsync may report success wrongly (Linux drops the dirty pages). Methods block: call them in
-the journal's one thread (`controller.raft.node`).
-
-Must not decide anything. Source: Raft reference 5.1; Rebello et al., "Can Applications Recover from
-fsync Failures?" (ATC 2020).
-
-Frame (little endian): magic u32, payload bytes u32, CRC32C of the payload u32, CRC32C of the header
-before this field u32; then the payload, msgpack [hard state | nil, base | nil, [entry, ...],
-directory id]. Frames are read in order: a hard state replaces the one before; a base that continues
-the log drops what lies before it, any other base replaces the log; an entry replaces the one of its
-index and everything after it. A segment `<number, 20 digits>.journal` begins with a frame of hard
-state, base and directory id, so that they outlive the segments before it; other frames omit the
-directory id. The data directory stores the number of the newest segment before anything follows its
-first frame: a journal that was emptied, exchanged or restored from an older copy does not open.
+See Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
 """
 
 import struct
@@ -39,7 +22,7 @@ _CRC = struct.Struct("<I")
 _MAGIC_BYTES = struct.pack("<I", _MAGIC)
 _SUFFIX = ".journal"
 FRAME_BYTES_MAX = 256 << 20
-"""Larger frames are a defect: the queues of runtime and transport hold less."""
+"""Larger frames are a bug: the queues of runtime and transport hold less."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -58,8 +41,8 @@ NEW_BASE = Base(0, 0, 0, Members(()))
 
 @dataclass(slots=True)
 class Recovered:
-    """Hold what the journal had when it was opened. `cut_bytes`: length of the torn end that was
-    removed.
+    """The contents of the journal when it was opened. `cut_bytes`: length of the removed
+    torn end.
     """
 
     hard: HardState = NEW_HARD_STATE
@@ -101,7 +84,7 @@ def encode_frame(
 
 
 def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
-    """Return the frame at `at` and its size in bytes, or what is wrong with it."""
+    """Return the frame at `at` and its size in bytes, or why it is invalid."""
     if len(data) - at < _HEADER.size:
         return f"{len(data) - at} bytes are less than a frame header"
     magic, length, payload_crc, header_crc = _HEADER.unpack_from(data, at)
@@ -120,7 +103,20 @@ def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
 
 
 class Journal:
-    """Append to one directory of segments. One thread of one process uses it."""
+    """Appends to one directory of segments, in one thread of one process.
+
+    Frame (little endian): magic u32, payload bytes u32, CRC32C of the payload u32, CRC32C of the
+    header before this field u32; then the payload, msgpack [hard state | nil, base | nil, [entry,
+    ...], directory id]. A hard state replaces the previous one; a base that continues the log drops
+    everything before it, any other base replaces the log; an entry replaces the one with its index
+    and everything after it. A segment `<number, 20 digits>.journal` begins with a frame of hard
+    state, base and directory id, so that earlier segments can be deleted.
+
+    Frames are written one at a time, so a crash can only tear the last frame of the last segment.
+    After a failed write or fsync the journal is unusable: what is on disk is unknown, and a second
+    fsync may succeed wrongly (Linux drops the dirty pages). The data directory stores the number of
+    the newest segment, so that an emptied, exchanged or restored journal is detected.
+    """
 
     def __init__(self, files: JournalFiles, owner: JournalOwner) -> None:
         self._files = files
@@ -137,8 +133,9 @@ class Journal:
         """Base of the last segment; earlier segments stay until it begins after their end."""
 
     def open(self) -> Recovered:
-        """Read everything and cut a torn end, at about 200 MB/s. Raises JournalCorrupt,
-        JournalForgot.
+        """Read everything and truncate a torn end, at about 200 MB/s. Raises JournalForgot, and
+        JournalCorrupt for a broken frame before an intact one, or in an older segment: acknowledged
+        data is damaged.
         """
         segments = self._segments()
         recovered = Recovered()
@@ -173,7 +170,7 @@ class Journal:
         return recovered
 
     def start(self, base: Base) -> int:
-        """Begin a segment at `base`, the new begin of the log. Durable on return. Raises
+        """Begin a segment at `base`, the new start of the log. Durable on return. Raises
         JournalFailed.
 
         Return its number, which no earlier start of this data directory had.
@@ -195,7 +192,7 @@ class Journal:
         self._note(self._number, entries)
 
     def drop_before(self, base: Base) -> None:
-        """Delete segments without entries after `base`, the new begin of the log. Begin a new
+        """Delete segments without entries after `base`, the new start of the log. Begin a new
         segment for the next time.
         """
         if self._begins_at != base:
@@ -274,7 +271,7 @@ def _segment_name(number: int) -> str:
 
 
 def _whole_frame_follows(data: memoryview, at: int) -> bool:
-    """Return whether a valid frame follows a broken one: then the broken one is not a torn end."""
+    """Return whether a valid frame follows a broken one, which is then not a torn end."""
     raw = bytes(data[at:])
     found = raw.find(_MAGIC_BYTES)
     while found >= 0:

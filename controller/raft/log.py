@@ -1,10 +1,5 @@
-"""Hold the log of one voter in memory: entries after a base, and which of them are on disk. Pure.
-
-Invariants: Indexes are contiguous from the base on, and so are the offsets of records. stable <=
-written <= last_index; an entry at or below `stable` is on disk. One write is under way at a time:
-entries truncated meanwhile are removed from `written`, so that the end of that write never counts
-for entries that came later (etcd's "append ABA race"). Source: Raft 5.3 and 7; etcd/raft `log.go`,
-`log_unstable.go`.
+"""The in-memory log of one voter: entries after a base, and which of them are on disk. Pure. See
+Raft 5.3 and 7, and etcd/raft `log.go`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,6 +9,12 @@ from penstock.controller.raft.messages import Base, Entry, Members
 
 
 class RaftLog:
+    """Indexes and record offsets are contiguous from the base. stable <= written <= last_index; an
+    entry at or below `stable` is on disk. One write is in progress at a time: entries truncated
+    meanwhile are removed from `written`, so that the end of that write does not count for later
+    entries (etcd's "append ABA race").
+    """
+
     def __init__(self, base: Base, entries: Sequence[Entry]) -> None:
         """entries: as recovered from the disk."""
         self.base = base
@@ -41,9 +42,7 @@ class RaftLog:
 
     @property
     def members(self) -> Members:
-        """The newest members in the log, committed or not (Raft 6: a server uses the latest
-        configuration in its log).
-        """
+        """The newest members in the log, committed or not (Raft section 6)."""
         return self._members[-1][1] if self._members else self.base.members
 
     @property
@@ -66,7 +65,7 @@ class RaftLog:
         return self._entries[at].term if 0 <= at < len(self._entries) else None
 
     def offset_at(self, index: int) -> int:
-        """Return the end offset of the records up to `index`, which the log must hold."""
+        """Return the end offset of the records up to `index`, which the log must contain."""
         at = index - self.base.index
         assert 0 <= at <= len(self._entries), (
             f"index {index} outside [{self.base.index}, {self.last_index}]"
@@ -80,8 +79,8 @@ class RaftLog:
         )
 
     def covered_index(self, offset: int) -> int:
-        """Return the last index that every snapshot of `offset` covers, wherever in a row of
-        entries without records it was taken.
+        """Return the last index covered by every snapshot of `offset`, wherever it was taken in a
+        run of entries without records.
         """
         at = bisect_left(self._entries, offset, key=lambda entry: entry.end_offset)
         ends_here = (
@@ -96,7 +95,7 @@ class RaftLog:
 
     def last_agreeing(self, index: int, term: int) -> tuple[int, int]:
         """Return the last (index, term) at or before `index` whose term is at most `term`: a log
-        that ends so cannot have a later one.
+        that ends there cannot have a later one.
         """
         at = min(index, self.last_index)
         while at > self.base.index and self._entries[at - self.base.index - 1].term > term:
@@ -151,16 +150,16 @@ class RaftLog:
         return self._entries[self.written - self.base.index :]
 
     def handed_over(self) -> None:
-        """Note that all entries were given to the disk."""
+        """Record that all entries were passed to the disk."""
         self.written = self.last_index
 
     def persisted(self, last_index: int) -> None:
-        """Note that the write that ended with `last_index` is durable."""
+        """Record that the write that ended with `last_index` is durable."""
         self.stable = max(self.stable, min(last_index, self.written))
 
     def compact(self, index: int) -> None:
-        """Drop entries up to `index`, which a snapshot holds. Entries that are not on disk yet must
-        stay.
+        """Drop entries up to `index`, which are in a snapshot. Entries that are not on disk yet
+        must stay.
         """
         assert index <= self.stable, f"compact at {index}, the disk has entries up to {self.stable}"
         term = self.term_at(index)

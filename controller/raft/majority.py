@@ -1,8 +1,4 @@
-"""Count majorities. Pure.
-
-Invariant: Two majorities of one set of voters share a voter. Only voters are counted, although the
-tables have other nodes too. Source: Raft 5.2 and 5.3; etcd/raft `quorum/majority.go`.
-"""
+"""Count majorities of voters. Pure. The tables may contain other nodes, which are ignored."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum

@@ -1,11 +1,8 @@
-"""Decide which changes of the quorum are allowed: one voter at a time, and only when the last
-change is committed. Pure.
+"""Decide which membership changes are allowed: one voter at a time, and only after the last change
+is committed. Pure.
 
-Invariants: Every majority of the old voters shares a voter with every majority of the new ones, so
-that no two leaders of one term can be elected while some voters use the old set and some the new
-one. A change builds on the members that it was made from: `version` rises by one. A controller is
-an id *and* a disk: one that lost its disk is another controller, and must be removed and added.
-Source: Ongaro's thesis 4.1 and 4.2.1; KIP-853 for learners first and directory ids.
+See Ongaro's thesis 4.1 and 4.2.1, and KIP-853. A controller is an id and a disk: one that lost its
+disk is another controller, and must be removed and added.
 """
 
 from collections.abc import Iterable
@@ -24,7 +21,7 @@ def founded(addresses: Iterable[tuple[int, str]]) -> Members:
 def added_learner(
     members: Members, node_id: int, address: str = "", directory: str = ""
 ) -> Members:
-    """Return the members with a new learner, which receives the log and votes later."""
+    """Return the members with a new learner, which receives the log and becomes a voter later."""
     if node_id in members.everyone:
         return members
     endpoints = _with(members.endpoints, Endpoint(node_id, address, directory))
@@ -34,7 +31,7 @@ def added_learner(
 
 
 def promoted(members: Members, node_id: int) -> Members:
-    """Return the members with a learner made voter; a voter stays one."""
+    """Return the members with a learner promoted to voter; a voter stays one."""
     if node_id not in members.learners:
         return members
     learners = tuple(learner for learner in members.learners if learner != node_id)
@@ -55,7 +52,7 @@ def removed(members: Members, node_id: int) -> Members:
 
 
 def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
-    """Return the members with the addresses and disks that they sent. Another disk than the known
+    """Return the members with the addresses and disks that they sent. A disk other than the known
     one is not a change of that member but another controller.
     """
     known = members.endpoints
@@ -70,18 +67,17 @@ def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
 
 
 def is_impostor(members: Members, node_id: int, directory: str, version: int) -> bool:
-    """Return whether the sender has another disk than the member that it claims to be, and its
+    """Return whether the sender has a disk other than that of the member it claims to be, and its
     members (of that version) are no newer than ours.
 
-    Its messages must not be counted: it is the member as it was before it was removed and added
-    again, or it lost its disk.
+    Its messages must not be counted: the member was removed and added again, or it lost its disk.
     """
     listed = members.endpoint(node_id).directory
     return listed not in {"", directory} and version <= members.version
 
 
 def is_meant(members: Members, own: Endpoint, wanted: str, version: int) -> bool:
-    """Return whether a call is for this controller's disk; or for an earlier disk, because the
+    """Return whether a call is for this controller's disk, or for an earlier disk because the
     caller's members (of that version) are older than ours.
     """
     return wanted in {"", own.directory} or (
@@ -92,7 +88,7 @@ def is_meant(members: Members, own: Endpoint, wanted: str, version: int) -> bool
 def refusal(
     old: Members, new: Members, *, is_pending: bool, has_committed_in_term: bool
 ) -> str | None:
-    """Return why the leader may not propose `new` now; None: it may."""
+    """Return why the leader may not propose `new` now, or None."""
     if is_pending:
         return "another change of the quorum is not committed yet"
     if not has_committed_in_term:

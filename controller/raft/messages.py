@@ -1,12 +1,5 @@
-"""Define the messages between voters, what they store on disk, and what the core hands to its
-driver.
-
-Invariant: Everything here is a value; a message names its sender, its receiver and its term. Values
-are encoded as msgpack arrays, on the wire and in the journal.
-
-Must not have behavior beyond sizes and ends. Source: Ongaro & Ousterhout, "In Search of an
-Understandable Consensus Algorithm", figures 2 and 13; etcd/raft `raftpb` for pre-vote, check-quorum
-and transfer.
+"""Messages between voters, stored values, and output of the core for its driver. All are encoded as
+msgpack arrays, on the wire and in the journal.
 """
 
 from dataclasses import dataclass
@@ -14,14 +7,14 @@ from dataclasses import dataclass
 import msgspec
 
 NOBODY = -1
-"""No voter has this id: no vote was given."""
+"""No voter has this id: no vote was granted."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Locate a controller and one of its disks (KIP-853: the directory id of a voter).
+    """A controller and one of its disks (KIP-853: the directory id of a voter).
 
-    address: host:port; empty: unknown. directory: drawn when the directory is new; empty: any,
-    until the controller has sent it.
+    address: host:port; empty: unknown. directory: generated for a new directory; empty: any, until
+    the controller has sent it.
     """
 
     node_id: int
@@ -30,11 +23,11 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """List the members of the quorum with their addresses, sorted by id. Learners receive the log
-    and do not count.
+    """The members of the quorum with their addresses, sorted by id. Learners receive the log and do
+    not count.
 
-    version: number of the change that led here. If two lists name a controller with different
-    disks, the one with the higher version is right.
+    version: number of the change that resulted in this list. If two lists contain a controller with
+    different disks, the one with the higher version is valid.
     """
 
     voters: tuple[int, ...]
@@ -54,8 +47,8 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
         return Endpoint(node_id)
 
     def is_voter(self, node_id: int, directory: str) -> bool:
-        """Return whether the controller with this disk votes. A disk that replaced a lost one does
-        not: it may lack a promise.
+        """Return whether the controller with this disk is a voter. A disk that replaced a lost one
+        is not: it may lack a promise.
         """
         return node_id in self.voters and self.endpoint(node_id).directory in {"", directory}
 
@@ -65,8 +58,8 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """Hold one proposal: its records are committed together or not at all. An entry without records
-    begins a leader's term or has new members.
+    """One proposal: its records are committed together or not at all. An entry without records
+    starts a leader's term or contains new members.
     """
 
     index: int
@@ -86,8 +79,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):
-    """Mark the begin of a log: its entries follow `index`, and a snapshot holds everything up to
-    it.
+    """The start of a log: its entries follow `index`, and a snapshot contains everything
+    up to it.
     """
 
     index: int
@@ -97,17 +90,17 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
-    """Hold what a voter must never forget."""
+    """The state that a voter must never lose."""
 
     term: int = 0
     vote: int = NOBODY
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
-    """Describe one start of a controller and the durable state with which it began.
+    """One start of a controller and its durable state at that time.
 
-    number: rises with every start of a data directory. nonce: drawn at the start, to distinguish
-    two copies of a directory.
+    number: increases with every start of a data directory. nonce: generated at the start, to
+    distinguish two copies of a directory.
     """
 
     number: int = 0
@@ -118,9 +111,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Promise(msgspec.Struct, frozen=True, array_like=True):
-    """Hold what start `number` of the disk `directory` has promised: see
-    `controller.raft.promises`.
-    """
+    """The promises of start `number` of the disk `directory`: see `controller.raft.promises`."""
 
     directory: str
     number: int
@@ -138,8 +129,8 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Vote(_Message, frozen=True, array_like=True, tag=1):
-    """Ask for a vote. pre: ask whether the voter would grant it, which changes nothing. transfer:
-    the leader itself asked for this election.
+    """Request a vote. pre: ask whether the voter would grant it, which changes nothing. transfer:
+    the leader itself requested this election.
     """
 
     last_index: int
@@ -157,8 +148,8 @@ class Append(_Message, frozen=True, array_like=True, tag=3):
     """Send entries that follow (prev_index, prev_term); without entries, a heartbeat. round,
     sent_ms: the leader's, returned in the reply.
 
-    promises: of all voters, with each heartbeat, so that also followers notice a disk that forgot
-    its own.
+    promises: of all voters, with each heartbeat, so that followers also detect a disk that lost its
+    promises.
     """
 
     prev_index: int
@@ -171,10 +162,10 @@ class Append(_Message, frozen=True, array_like=True, tag=3):
 
 
 class AppendReply(_Message, frozen=True, array_like=True, tag=4):
-    """Answer an append. index: the log equals the leader's up to it, durably; if rejected, the
-    prev_index that did not match.
+    """The reply to an append. index: the log equals the leader's up to it, durably; if rejected,
+    the prev_index that did not match.
 
-    hint_index, hint_term: the last place at which a rejecting log may still agree.
+    hint_index, hint_term: the last position at which a rejecting log may still agree.
     """
 
     index: int
@@ -188,7 +179,9 @@ class AppendReply(_Message, frozen=True, array_like=True, tag=4):
 
 
 class HeartbeatReply(_Message, frozen=True, array_like=True, tag=7):
-    """Answer a heartbeat while the disk is busy: this voter follows, and acknowledges no entry."""
+    """The reply to a heartbeat while the disk is busy: this voter follows, and acknowledges no
+    entry.
+    """
 
     round: int
     sent_ms: int
@@ -205,7 +198,7 @@ class Install(_Message, frozen=True, array_like=True, tag=5):
 
 
 class TimeoutNow(_Message, frozen=True, array_like=True, tag=6):
-    """Ask the receiver to hold an election at once: the leader hands over."""
+    """Ask the receiver to campaign immediately: the leader transfers leadership."""
 
 
 Message = Vote | VoteReply | Append | AppendReply | HeartbeatReply | Install | TimeoutNow
@@ -213,7 +206,7 @@ Message = Vote | VoteReply | Append | AppendReply | HeartbeatReply | Install | T
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What has to be durable, in this order, before `messages` may leave. base: the log was
+    """What must be durable, in this order, before `messages` may be sent. base: the log was
     replaced by a snapshot.
     """
 

@@ -1,13 +1,5 @@
-"""Drive one core: messages and time in, disk and network out.
-
-Invariants: The core's contract holds (`core`): the messages of a write leave only when it is
-durable, and one write is under way. Everything that arrives while the disk is busy shares the next
-fdatasync. A journal that fails ends the node: `failed` has the error, and nothing more is sent.
-Listeners are called while an input is handled, after all output was handed out. A disk that has
-promised something ignores messages at first: it neither votes nor acknowledges until the other
-voters, which may remember more, have had time to say so.
-
-Must not know what a record is. Source: etcd `raft.Node`.
+"""The driver of one Raft core, like etcd's `raft.Node`: messages and time in, disk and
+network out.
 """
 
 import asyncio
@@ -34,7 +26,13 @@ class Transport(Protocol):
 
 
 class RaftNode:
-    """Run one voter. Call `open`, then `start`; call `close` once."""
+    """Runs one voter. Call `open`, then `start`; call `close` once.
+
+    The messages of a write are sent only when it is durable, and there is one write at a time.
+    Everything that arrives meanwhile shares the next fdatasync. A failed journal ends the node. A
+    disk with promises ignores messages at first: it neither votes nor acknowledges until the other
+    voters, which may remember more, have had time to report that.
+    """
 
     def __init__(self, journal: Journal, thread: Executor, changed: Callable[[], None]) -> None:
         """thread: runs the journal's work, one call after another; `close` shuts it down.
@@ -68,7 +66,7 @@ class RaftNode:
         return self._core
 
     async def open(self) -> Recovered:
-        """Return what the disk holds. Raises JournalCorrupt."""
+        """Return the contents of the disk. Raises JournalCorrupt."""
         return await self.blocking(self._journal.open)
 
     async def start(
@@ -80,7 +78,7 @@ class RaftNode:
         *,
         commit: int,
     ) -> None:
-        """Take part in the quorum. recovered: the log to begin with; its base may be newer than the
+        """Take part in the quorum. recovered: the initial log; its base may be newer than the
         disk's.
         """
         self.start_number = await self.blocking(lambda: self._journal.start(recovered.base))
@@ -95,7 +93,7 @@ class RaftNode:
         self.pump()
 
     async def close(self) -> None:
-        """Close the node after the write under way."""
+        """Close the node after the current write."""
         if not self.failed.done():
             self.failed.set_result(None)
         if self._timer is not None:
@@ -106,7 +104,7 @@ class RaftNode:
         self._thread.shutdown(wait=False)
 
     def accept_messages(self) -> None:
-        """Accept messages: no voter in reach knows of a promise that this disk forgot."""
+        """Accept messages: no reachable voter knows of a promise that this disk lost."""
         self._ignores_messages = False
 
     def receive(self, message: Message) -> None:
@@ -122,7 +120,7 @@ class RaftNode:
             raise error or QuorumClosed("the quorum was stopped")
 
     async def compact(self, index: int) -> None:
-        """Drop entries up to `index`, as far as they are on the disk."""
+        """Drop entries up to `index`, as far as they are on disk."""
         core = self.core
         core.log.compact(min(index, core.log.stable, core.commit))
         base: Base = core.log.base
@@ -135,7 +133,7 @@ class RaftNode:
         return await self._loop.run_in_executor(self._thread, work)
 
     def pump(self) -> None:
-        """Hand out the core's output; call this after every input."""
+        """Process the core's output; call this after every input."""
         core = self.core
         if self.failed.done():
             return
@@ -177,8 +175,8 @@ class RaftNode:
         self._changed()
 
     def _set_timer(self, deadline_ms: int | None) -> None:
-        """Set the timer. An earlier timer may remain: it is set again when it fires, because
-        heartbeats move the deadline often and timers are expensive.
+        """Set the timer. An earlier timer is kept, and set again when it fires, because heartbeats
+        move the deadline often and timers are expensive.
         """
         if deadline_ms is None:
             return

@@ -1,9 +1,8 @@
-"""Track what a leader knows of one follower, and how much it may send to it. Pure.
+"""The progress of one follower, as known to the leader, and how much may be sent to it. Pure. See
+etcd/raft `tracker/progress.go`.
 
-Invariants: match < next. `match` never decreases, because only durable entries are acknowledged. In
-PROBE one append is under way at a time; in REPLICATE up to a count and a number of bytes; in
-SNAPSHOT none: the follower loads a snapshot from the store. Source: etcd/raft
-`tracker/progress.go`, `tracker/inflights.go`.
+One append is in flight in PROBE, a limited number in REPLICATE, and none in SNAPSHOT, while the
+follower loads a snapshot from the store.
 """
 
 from collections import deque
@@ -19,23 +18,25 @@ class State(Enum):
 class Progress:
     def __init__(self, next_index: int, now_ms: int, directory: str = "") -> None:
         self.directory = directory
-        """Directory id of the disk that this describes; it does not hold for another one."""
+        """Directory id of the disk, which this progress is valid for."""
         self.leaves_at_ms = 0
-        """Of a removed follower: until when the leader sends it its removal. 0: it is a member, or
+        """For a removed follower: until when the leader sends it its removal. 0: it is a member, or
         its removal is not committed.
         """
         self.fsync_us = 0
         self.caught_up_ms = 0
-        """When it last had everything that the leader had; 0: never."""
+        """When it last had the leader's whole log; 0: never."""
         self.match = 0
         self.next = next_index
         self.state = State.PROBE
         self.round = 0
-        """Newest heartbeat round that it has answered."""
+        """Newest heartbeat round that it has acknowledged."""
         self.heard_ms = now_ms
-        """When the newest message was sent that it has answered with its log, after its disk."""
+        """When the newest message was sent that it has acknowledged with its log, after
+        its disk.
+        """
         self.contact_ms = now_ms
-        """When the newest message was sent that it has answered in any way."""
+        """When the newest message was sent that it has acknowledged in any way."""
         self.commit_sent = 0
         self.probe_is_out = False
         self._inflight: deque[tuple[int, int]] = deque()
@@ -48,7 +49,7 @@ class Progress:
         return self.state is State.PROBE and not self.probe_is_out
 
     def sent(self, last_index: int, size_bytes: int) -> None:
-        """Note that entries up to `last_index` were sent."""
+        """Record that entries up to `last_index` were sent."""
         if self.state is State.REPLICATE:
             self._inflight.append((last_index, size_bytes))
             self._inflight_bytes += size_bytes
@@ -57,17 +58,19 @@ class Progress:
             self.probe_is_out = True
 
     def answered(self, round_number: int, sent_ms: int) -> None:
-        """Note an answer with the follower's log."""
+        """Record a reply with the follower's log."""
         self.contacted(round_number, sent_ms)
         self.heard_ms = max(self.heard_ms, sent_ms)
 
     def contacted(self, round_number: int, sent_ms: int) -> None:
-        """Note any answer: the follower follows, its disk may be busy."""
+        """Record any reply: the follower follows, its disk may be busy."""
         self.round = max(self.round, round_number)
         self.contact_ms = max(self.contact_ms, sent_ms)
 
     def acknowledged(self, index: int) -> bool:
-        """Note that the follower has entries up to `index` durably. Return whether that is new."""
+        """Record that the follower has entries up to `index` durably. Return whether that
+        is new.
+        """
         while self._inflight and self._inflight[0][0] <= index:
             self._inflight_bytes -= self._inflight.popleft()[1]
         is_news = index > self.match
@@ -77,11 +80,11 @@ class Progress:
         return is_news
 
     def rejected(self, prev_index: int, agreed_max: int) -> bool:
-        """Note that the follower does not have (prev_index, its term); it may agree up to
+        """Record that the follower does not have (prev_index, its term); it may agree up to
         `agreed_max`.
 
         Return False if that changes nothing: the reply is old, or from a disk that lacks what it
-        has acknowledged, and is not answered.
+        has acknowledged, and gets no response.
         """
         if self.state is State.REPLICATE:
             if prev_index <= self.match:

@@ -1,19 +1,7 @@
-"""Remember what controllers' disks have promised, as far as this controller knows, and detect one
-that forgot. Pure.
-
-A disk that was restored from an older copy, or that lost its last frame, still has its directory
-id: it would vote a second time in a term and acknowledge the same index a second time. Its own
-files cannot show that; the memory of the others does. Each start of a controller has a number that
-rises with every start of its directory, and names the state with which it began. That state must
-contain what earlier starts of the directory promised. Leaders learn promises from answers and votes
-and send them to followers with each heartbeat.
-
-Invariants: A disk that forgot nothing is never accused. Its term never falls. In one term, its log
-keeps everything that it acknowledged to the leader of that term. It keeps permanently what that
-leader knew to be committed.
-
-Limits: Memory is lost with the process: what no running controller remembers is not detected. Must
-not do I/O. Source: docs/design/metadata.md.
+"""Track the promises of controllers' disks, and detect a disk that lost some. Pure. See
+docs/design/metadata.md. A disk that was restored from an older copy still has its directory id: it
+would vote twice in a term and acknowledge the same index twice. Its own files cannot show that; the
+memory of the other controllers can.
 """
 
 from collections.abc import Iterable
@@ -22,16 +10,14 @@ from dataclasses import dataclass
 from penstock.controller.raft.messages import NOBODY, Promise, Start
 
 DISKS_MAX = 64
-"""Number of directories remembered; the one first seen is dropped. A quorum has at most five
-voters.
-"""
+"""Number of tracked directories; the oldest is dropped. A quorum has at most five voters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """Hold what one disk has promised.
+    """The promises of one disk.
 
-    term: reached, durably. index: acknowledged to the leader of that term; vote: given in it.
+    term: reached, durably. index: acknowledged to the leader of that term; vote: granted in it.
     committed: acknowledged and committed.
     """
 
@@ -67,15 +53,21 @@ class _Disk:
 
 
 class Promises:
-    """Remember the promises of all disks that one controller knows of."""
+    """The promises of all disks known to one controller.
+
+    Each start of a controller has a number that increases with every start of its directory, and
+    the state with which it began, which must contain what earlier starts promised. Leaders learn
+    promises from replies and votes, and send them to followers with each heartbeat. Promises that
+    no running controller remembers are not checked.
+    """
 
     def __init__(self) -> None:
         self._disks: dict[str, _Disk] = {}
         self._directory_of: dict[int, str] = {}
-        """Directory id of each controller, by the last message of it."""
+        """Directory id of each controller, in its last message."""
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Return why nothing from this start of a controller may be counted; empty: it may. Call
+        """Return why nothing from this start of a controller may be counted; empty if it may. Call
         this before each of its messages counts.
         """
         disk = self._disk(directory)
@@ -90,7 +82,7 @@ class Promises:
         return forgotten(start, disk.before)
 
     def acknowledged(self, member: int, term: int, index: int, commit: int) -> None:
-        """Note an acknowledgement to the leader of `term`, whose commit index is `commit`."""
+        """Record an acknowledgment to the leader of `term`, whose commit index is `commit`."""
         self._note(member, Promised(term, index, min(index, commit)))
 
     def voted(self, member: int, term: int, candidate: int) -> None:
@@ -118,7 +110,7 @@ class Promises:
         return tuple(promises)
 
     def learn(self, promises: Iterable[Promise]) -> None:
-        """Add the promises that a leader sent."""
+        """Add promises sent by a leader."""
         for promise in promises:
             disk = self._disk(promise.directory)
             if promise.number > disk.number:
@@ -149,7 +141,9 @@ class Promises:
 
 
 def forgotten(start: Start, promised: Promised) -> str:
-    """Return what a disk that began with this state lacks of its promises; empty: nothing."""
+    """Return which promises are missing in the initial state of a disk; empty if none. A disk that
+    lost nothing is never accused.
+    """
     if start.term < promised.term:
         return f"it had reached term {promised.term}, its journal is in term {start.term}"
     if start.term == promised.term and promised.vote not in {NOBODY, start.vote}:

@@ -1,13 +1,5 @@
-"""Define the replicated log for the runtime (`Quorum`), and implement it with Raft, for one voter
-or several.
-
-Invariants: `propose` returns when its records are committed, and no reader gets a record before.
-Offsets are contiguous. A proposal of an epoch that has ended raises `NotLeader`, and the runtime
-then drops its image. Leadership is active only when everything that earlier leaders committed is
-committed here, so that an image at `committed_offset` is complete; and not during a transfer, when
-proposals are refused. The epoch is Raft's term.
-
-Must not decode records. Source: Raft reference 5; KRaft `RaftClient`.
+"""The replicated log of the runtime (`Quorum`), implemented with Raft for one or several voters.
+Records are not decoded.
 """
 
 import asyncio
@@ -43,8 +35,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Say who leads. active: this process does, under `epoch`. address: of the leader; empty:
-    unknown.
+    """The current leader. active: this process leads, with `epoch`, which is Raft's term, and has
+    everything that earlier leaders committed. address: of the leader; empty: unknown.
     """
 
     active: bool
@@ -54,7 +46,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRecords:
-    """Hold committed records [base_offset, base_offset + len(records)) as they were proposed."""
+    """Committed records [base_offset, base_offset + len(records)) as they were proposed."""
 
     base_offset: MetadataOffset
     records: list[bytes]
@@ -103,18 +95,18 @@ class Quorum(Protocol):
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
         """Return when a majority has confirmed, after this call, that `epoch` still leads: reads
-        may then be answered. Raises as `propose`.
+        may then be served. Raises the errors of `propose`.
         """
         ...
 
     def point_at(self, offset: MetadataOffset) -> Base:
-        """Return the place in the log at which a snapshot of the records below `offset` ends; all
-        of them must be committed.
+        """Return the position in the log at which a snapshot of the records below `offset` ends;
+        all of them must be committed.
         """
         ...
 
     async def drop_before(self, offset: MetadataOffset) -> None:
-        """Drop records below `offset`, which a snapshot covers; some may stay."""
+        """Drop records below `offset`, which a snapshot covers; some may remain."""
         ...
 
 
@@ -127,7 +119,7 @@ class _Proposed:
 
 
 class RaftQuorum:
-    """Run one controller of a Raft quorum: a voter, a learner, or a controller that is not a
+    """Runs one controller of a Raft quorum: a voter, a learner, or a controller that is not a
     member.
 
     addresses: configured host:port of controllers; an address in the log takes precedence.
@@ -157,15 +149,15 @@ class RaftQuorum:
         self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._epoch_ends: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
         self.began_empty = False
-        """Whether the disk held nothing at the start: the log came from a snapshot or from other
+        """Whether the disk was empty at the start: the log came from a snapshot or from other
         controllers.
         """
         self.begun = Start()
-        """The state with which this start of the controller began, once it has."""
+        """The initial state of this start of the controller, once it is known."""
         self._accepted_by: set[int] = set()
-        """Voters that remember no promise that this disk forgot."""
+        """Voters that know of no promise that this disk lost."""
         self._endpoints_heard: dict[int, Endpoint] = {}
-        """Addresses that members sent; the leader proposes new ones."""
+        """Addresses sent by members; the leader proposes new ones."""
         self._has_new_endpoints = False
         self._was_outside = False
         self._transferring_to: int | None = None
@@ -186,12 +178,12 @@ class RaftQuorum:
     ) -> None:
         """Recover and take part in the quorum.
 
-        snapshot: the newest whole one, which the caller has loaded. passed_over: a newer one is
+        snapshot: the newest intact one, which the caller has loaded. passed_over: a newer one is
         damaged. members: of a new cluster; empty: of an existing one, whose leader will send them.
 
         Raises JournalCorrupt, JournalForgot, SnapshotMissing (a gap before the journal),
         SnapshotCorrupt (`passed_over`, and the disk is empty: records after the older snapshot may
-        exist only in the damaged one, as after `penstock controller recover`).
+        only be in the damaged one, for example after `penstock controller recover`).
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
@@ -221,7 +213,7 @@ class RaftQuorum:
         core.promises.refusal(core.id, self._config.directory, self.begun)
 
     async def close(self) -> None:
-        """Stop taking part, after the write under way. Waiters get QuorumClosed."""
+        """Stop taking part, after the current write. Waiters get QuorumClosed."""
         await self._node.close()
         self._publish_changes()
 
@@ -234,8 +226,8 @@ class RaftQuorum:
         return self.core.promises.refusal(member, directory, start) if self.begun.number else ""
 
     def answered(self, member: int, why: str) -> None:
-        """Note another controller's check of the state with which this start began. why: what this
-        disk forgot; empty: nothing as far as it knows.
+        """Record another controller's check of the initial state of this start. why: what this disk
+        lost; empty: nothing as far as it knows.
         """
         if why:
             self._retire(member, why)
@@ -264,7 +256,7 @@ class RaftQuorum:
 
     @property
     def is_outside(self) -> bool:
-        """Whether there is a quorum of which this disk is not a member: it was removed, or not
+        """Whether a quorum exists and this disk is not a member: it was removed, or not
         added yet.
         """
         core = self.core
@@ -281,14 +273,16 @@ class RaftQuorum:
         return tuple(filter(None, (self.address_of(node_id) for node_id in members.everyone)))
 
     def address_of(self, node_id: int | None) -> str:
-        """Return the address of a controller: from the log, else as configured; empty: unknown."""
+        """Return the address of a controller: from the log, otherwise as configured; empty:
+        unknown.
+        """
         if node_id is None:
             return ""
         return self._members_seen.endpoint(node_id).address or self._addresses.get(node_id, "")
 
     def introduce(self, endpoint: Endpoint) -> None:
-        """Note the address that a controller, possibly this one, sent. If it is a member, the
-        leader proposes it to all.
+        """Record the address sent by a controller, possibly this one. If it is a member, the leader
+        proposes it to all.
         """
         if self._endpoints_heard.get(endpoint.node_id) != endpoint:
             self._endpoints_heard[endpoint.node_id] = endpoint
@@ -401,7 +395,7 @@ class RaftQuorum:
             await self._commit_moved.wait()
 
     async def wait_changed(self) -> None:
-        """Return at the next commit, change of leadership, or need of a snapshot; possibly more
+        """Return at the next commit, leadership change, or need for a snapshot; possibly more
         often.
         """
         self._node.check_running()
@@ -418,8 +412,8 @@ class RaftQuorum:
         return Base(index, term, log.offset_at(index), log.members_at(index))
 
     async def drop_before(self, offset: MetadataOffset) -> None:
-        """See Quorum.drop_before. Delete whole segment files, and begin a new one so that the next
-        snapshot can drop this one.
+        """See Quorum.drop_before. Deletes whole segment files, and begins a new one so that the
+        next snapshot can drop this one.
         """
         await self._node.compact(self.core.log.covered_index(offset))
 
@@ -429,7 +423,7 @@ class RaftQuorum:
         self._node.pump()
 
     def transfer(self, target: int) -> bool:
-        """Begin to transfer leadership to another voter; return whether it has begun."""
+        """Start to transfer leadership to another voter; return whether it has started."""
         begun = self.core.transfer(target)
         self._node.pump()
         return begun
@@ -452,7 +446,7 @@ class RaftQuorum:
         self._epoch_ends = [end for end in self._epoch_ends if not end[1].done()]
 
     def _publish_changes(self) -> None:
-        """Answer decided proposals and reads, and publish what has changed. Called after every
+        """Complete decided proposals and reads, and publish what has changed. Called after every
         input.
         """
         if self.failed.done():
@@ -512,7 +506,7 @@ class RaftQuorum:
         self._wake()
 
     def _publish_is_outside(self) -> None:
-        """Wake waiters when this controller becomes, or is no longer, outside of the quorum, which
+        """Wake waiters when this controller becomes, or is no longer, outside the quorum, which
         moves no offset.
         """
         was_outside, self._was_outside = self._was_outside, self.is_outside
@@ -520,8 +514,8 @@ class RaftQuorum:
             self._wake()
 
     def _propose_endpoints(self) -> None:
-        """Propose new addresses and disks as one change of the members. If that is not possible
-        now, it is repeated later.
+        """Propose new addresses and disks as one membership change. If that is currently
+        impossible, it is retried later.
         """
         if self.failed.done() or not self.core.is_ready_to_serve:
             return
@@ -556,7 +550,7 @@ class RaftQuorum:
                 _refuse(answer, NotLeader(self.address_of(core.leader)))
 
     def _end(self) -> None:
-        """Refuse everything that waits: this controller no longer decides."""
+        """Fail all waiters: this controller no longer decides."""
         self._leadership = Leadership(active=False, epoch=self._leadership.epoch)
         try:
             self._node.check_running()
@@ -586,9 +580,7 @@ def _refuse(answer: "asyncio.Future[_T]", error: Exception) -> None:
 
 
 def _join(recovered: Recovered, snapshot: Base) -> None:
-    """Replace the journal by a snapshot that it does not lead up to: the disk is behind, or was
-    lost.
-    """
+    """Replace the journal by a snapshot that it does not reach: the disk is behind, or was lost."""
     at = snapshot.index - recovered.base.index
     if at == 0 or (
         at <= len(recovered.entries) and recovered.entries[at - 1].term == snapshot.term

@@ -1,12 +1,6 @@
 """Send messages between voters over gRPC: one stream per direction, dialed by the sender.
 
-Invariants: `send` never blocks and never fails; what cannot be delivered soon is lost, which Raft
-tolerates. Heartbeats share the stream with appends, so that a blocked stream also stops the
-heartbeats. A stream begins with sender, receiver, cluster, disk and the sender's address; messages
-of a controller whose disk was replaced are refused. A controller is dialed at the address that it
-sent, then at the one in the log, then at the configured one.
-
-Must not read messages. Source: etcd `rafthttp`.
+Heartbeats share the stream with appends, so that a blocked stream also stops the heartbeats.
 """
 
 import asyncio
@@ -37,14 +31,15 @@ _log = structlog.get_logger(__name__)
 
 BACKOFF_S = 0.1
 REFUSED_BACKOFF_S = 1.0
-"""Pause before dialing a controller that refuses (another cluster, another disk) or whose name has
-no address; longer than for one that may be starting. Each look-up of a name opens several sockets.
+"""Pause before dialing a controller that rejects the stream (another cluster, another disk) or
+whose name cannot be resolved; longer than for one that may be starting. Each lookup of a name opens
+several sockets.
 """
 _UNRESOLVED: Final = ("errors resolving", "DNS resolution failed")
-"""What gRPC says of a name without address."""
+"""gRPC's message for an unresolved name."""
 
 WRITE_TIMEOUT_S = 2.0
-"""Longest time of a write; then the stream is dialed again."""
+"""Timeout of a write; then the stream is dialed again."""
 
 WAITING_COUNT_MAX = 1_024
 """Number of messages waiting for one voter; more are lost."""
@@ -57,8 +52,8 @@ GROUP_BYTES = 4 << 20
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """Begin a stream. to_directory: disk of the receiver; empty: any. version: of the sender's
-    members. start: the sender's.
+    """The first message of a stream. to_directory: disk of the receiver; empty: any. version: of
+    the sender's members. start: the sender's.
     """
 
     cluster_id: str
@@ -70,24 +65,24 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Memory(Protocol):
-    """Check and report promises: see `controller.raft.promises`."""
+    """Checks and reports promises: see `controller.raft.promises`."""
 
     @property
     def begun(self) -> Start: ...
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Return why nothing from this start of a controller may be counted; empty: it may."""
+        """Return why nothing from this start of a controller may be counted; empty if it may."""
         ...
 
     def answered(self, member: int, why: str) -> None:
-        """Note another controller's answer to `begun`: what this disk forgot; empty: nothing as far
-        as it knows.
+        """Record another controller's response to `begun`: what this disk lost; empty: nothing as
+        far as it knows.
         """
         ...
 
 
 class _NoMemory:
-    """Implement Memory for a controller without a journal."""
+    """Implements Memory for a controller without a journal."""
 
     begun = Start()
 
@@ -100,7 +95,7 @@ class _NoMemory:
 
 
 class Refused(NamedTuple):
-    """Say why a stream must end. forgot: its sender's disk lacks what it promised."""
+    """Raised if a stream must end. forgot: its sender's disk lacks what it promised."""
 
     why: str
     forgot: bool = False
@@ -117,7 +112,12 @@ _NOBODY = Members(())
 
 
 class PeerTransport:
-    """Send and receive messages for one controller. peers: configured host:port of the others."""
+    """Sends and receives messages for one controller. `send` never blocks and never fails;
+    undelivered messages are lost, which Raft tolerates. A controller is dialed at the address that
+    it sent, then at the one in the log, then at the configured one.
+
+    peers: configured host:port of the others.
+    """
 
     def __init__(
         self,
@@ -133,8 +133,7 @@ class PeerTransport:
         gate: Gate | None = None,
     ) -> None:
         """members: returns the current members. introduce: called with the address of each
-        controller that has connected. tls: None for plaintext. gate: checks senders; None: all may
-        send.
+        connected controller. tls: None for plaintext. gate: checks senders; None: all may send.
         """
         self._tls = tls
         self._gate = gate or Gate()
@@ -147,13 +146,13 @@ class PeerTransport:
         self._introduce = introduce
         self._heard: dict[int, Endpoint] = {}
         self._refused = ""
-        """The last reason that was logged, to log repeated ones once."""
+        """The last logged reason, to log repeated ones once."""
 
         self._senders: dict[int, _Sender] = {}
         self._started = False
 
     def start(self, address: str) -> None:
-        """Begin to send. Dial the members at once, so that they learn our `address`."""
+        """Start to send. Dial the members immediately, so that they learn our `address`."""
         self._own = Endpoint(self._own.node_id, address, self._own.directory)
         self._started = True
         for member in sorted({*self._peers, *self._members().everyone} - {self._own.node_id}):
@@ -222,8 +221,8 @@ class PeerTransport:
                 del self._heard[sender.node_id]
 
     def _refusal(self, hello: Hello) -> Refused | None:
-        """Return why the sender is refused, if it is. Checked with every group, because members and
-        promises change while a stream lasts.
+        """Return why the sender is rejected, or None. Checked with every group, because members and
+        promises change during a stream.
         """
         own, sender, members = self._own, hello.sender, self._members()
         if hello.cluster_id != self._cluster_id:
@@ -268,7 +267,7 @@ class PeerTransport:
         )
 
     def _addresses_of(self, node_id: int) -> list[str]:
-        """Return the possible addresses of a controller, the likeliest first; none if it should not
+        """Return the possible addresses of a controller, most likely first; none if it should not
         be dialed.
         """
         members = self._members()
@@ -284,7 +283,7 @@ class PeerTransport:
 
 
 class _Sender:
-    """Send to one controller, as long as an address of it is known."""
+    """Sends to one controller, as long as its address is known."""
 
     def __init__(
         self,
@@ -321,7 +320,7 @@ class _Sender:
 
     async def _run(self) -> None:
         logged: str | None = None
-        """The last failure that was logged, to log repeated ones once."""
+        """The last logged failure, to log repeated ones once."""
         attempt = 0
         while addresses := self._addresses_of(self._node_id):
             address = addresses[attempt % len(addresses)]
@@ -358,7 +357,7 @@ class _Sender:
             await asyncio.sleep(backoff_s)
 
     def _trouble(self, error: BaseException) -> str:
-        """Return what is wrong with TLS or this controller's certificate; empty: nothing."""
+        """Return the problem with TLS or this controller's certificate; empty if there is none."""
         if not isinstance(error, RpcFailed):
             return ""
         if error.code() is StatusCode.UNAUTHENTICATED:
@@ -367,7 +366,7 @@ class _Sender:
 
     async def _send_all(self, call: StreamCall, hello: Hello) -> float:
         """Send until the stream breaks or the receiver's disk is another one. The other side sends
-        a welcome and its end.
+        a welcome message and its end.
 
         Return the seconds until the next attempt.
         """
@@ -392,7 +391,7 @@ class _Sender:
             return BACKOFF_S
         finally:
             ending.cancel()
-            # `await ending` would mix up our cancellation with the task's.
+            # `await ending` would confuse our cancellation with the task's.
             await asyncio.wait((ending,))
             if not ending.cancelled():
                 ending.exception()

@@ -1,13 +1,6 @@
-"""Decide when a leader with a slow disk hands over, and to whom. Pure.
+"""Decide when a leader with a slow disk transfers leadership, and to whom. Pure.
 
-A commit waits for the leader's own disk only if the followers are slower still, but every promise
-of the leader does: beyond half a heartbeat, clients notice its volume. Invariants: A follower gets
-leadership for its disk only if its fsync takes at most half of the limit. The leader's disk must
-have been slow for a while (one long write proves nothing). After a hand-over, and at the begin of a
-leadership, time passes before the next one, so that leadership does not alternate between two slow
-disks.
-
-Must not read a clock. Source: Ongaro's thesis 3.10 (leadership transfer).
+Every promise of the leader waits for its own disk: beyond half a heartbeat, clients notice that.
 """
 
 from bisect import bisect_left, insort
@@ -17,7 +10,7 @@ from dataclasses import dataclass
 
 SAMPLES_MAX = 256
 SAMPLES_MIN = 10
-"""Fewer writes give no p99."""
+"""Fewer writes do not result in a p99."""
 
 AGE_MS_MAX = 30_000
 SLOW_COUNT_MIN = 3
@@ -27,12 +20,12 @@ HOLD_ELECTIONS = 2
 PAUSE_ELECTIONS = 5
 COOL_DOWN_ELECTIONS = 30
 """In election timeouts: how long the disk must be slow, the pause of a new leader, and the pause
-after a hand-over.
+after a transfer.
 """
 
 
 class FsyncWindow:
-    """Measure how long the last writes took to become durable."""
+    """Durations of the last writes until they were durable."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int]] = deque()
@@ -57,7 +50,7 @@ class FsyncWindow:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A voter that answered within the election timeout."""
+    """A voter that responded within the election timeout."""
 
     node_id: int
     match: int
@@ -65,7 +58,11 @@ class Candidate:
 
 
 class SlowVolume:
-    """Decide for one controller, over all its leaderships."""
+    """Decides for one controller, over all its leaderships. A leader transfers leadership only if
+    its disk was slow for a while, to a follower whose fsync takes at most half of the limit. After
+    a transfer, and at the start of a leadership, time passes before the next one, so that
+    leadership does not alternate between two slow disks.
+    """
 
     def __init__(self, limit_us: int, election_ms: int) -> None:
         self._limit_us = limit_us
@@ -74,13 +71,13 @@ class SlowVolume:
         self._not_before_ms = 0
 
     def gained(self, now_ms: int) -> None:
-        """Note that leadership begins."""
+        """Record that leadership begins."""
         self._slow_since_ms = None
         self._not_before_ms = max(self._not_before_ms, now_ms + PAUSE_ELECTIONS * self._election_ms)
 
     def target(self, now_ms: int, own: FsyncWindow, candidates: Iterable[Candidate]) -> int | None:
-        """Return the voter that should lead instead, now: of those with a fast disk, the one with
-        the longest log.
+        """Return the voter that should lead instead: of those with a fast disk, the one with the
+        longest log.
         """
         if not self._is_slow(now_ms, own) or now_ms < self._not_before_ms:
             return None
