@@ -18,12 +18,12 @@ BAD_CHECKSUM: Final = "the batch does not match its checksum"
 BAD_COUNT: Final = "the batch declares more records than its bytes can hold, or a negative count"
 BAD_DELTA: Final = "the offset of a record lies behind the batch's last offset"
 BAD_END: Final = "bytes are left behind the batch's last record"
-BAD_FIELD: Final = "a key, value or header runs over the end of its record"
+BAD_FIELD: Final = "a key, value or header exceeds the end of its record"
 BAD_HEADER_COUNT: Final = "a record declares more headers than its bytes can hold"
 BAD_HEADER_NAME: Final = "the key of a record header is null"
 BAD_NUMBER: Final = "a number in a record has too many bits or runs over its end"
 BAD_RECORD_END: Final = "a record does not end where its length says"
-BAD_RECORD_LENGTH: Final = "a record's length runs over the end of its batch"
+BAD_RECORD_LENGTH: Final = "a record's length exceeds the end of its batch"
 
 
 class LostRecords(NamedTuple):

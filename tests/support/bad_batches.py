@@ -79,7 +79,7 @@ BAD = {
     ),
     "more records": Stored(batch_of(_SOUND + record(3)), (0, 1, 2), "bytes are left behind"),
     "garbage": Stored(batch_of(_GARBAGE), (), "too many bits"),
-    "a truncated record": Stored(batch_of(_SOUND[:-3]), (0, 1), "runs over the end"),
+    "a truncated record": Stored(batch_of(_SOUND[:-3]), (0, 1), "exceeds the end"),
     "framed snappy": Stored(batch_of(bytes(cramjam.snappy.compress(_SOUND)), 2), (), "snappy"),
     "not zstd": Stored(batch_of(_SOUND, 4), (), "cannot be decompressed"),
     "an offset behind the last": Stored(

