@@ -455,7 +455,7 @@ class Broker:
             self._in_background(self.client_metrics.sender.run())
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` as a task that ends with this broker at the latest."""
+        """Run `work` as a task, which is cancelled when this broker ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)

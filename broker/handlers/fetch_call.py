@@ -471,7 +471,9 @@ class FetchCall:
             self._reserve(target, limit_bytes)
 
     def _take_loaded(self, target: FetchTarget, partition: Partition, limit_bytes: int) -> bool:
-        """Take read-ahead data. Like a cold read, it ends the wait and uses all reserved bytes."""
+        """Add read-ahead data to the response. Like a cold read, it ends the wait and uses all
+        reserved bytes.
+        """
         if self._loaded_count == _LOADED_COUNT_MAX:
             return False
         records = partition.read_loaded(

@@ -1,7 +1,7 @@
 """Incremental fetch sessions (KIP-227).
 
 A full request (epoch 0) creates a session. Later requests only contain changed partitions, and
-responses only partitions with records, errors, or another high watermark or log start.
+responses only partitions with records, errors, or a changed high watermark or log start.
 """
 
 from collections.abc import Sequence

@@ -165,7 +165,7 @@ def _fill_in(
     *,
     committed: bool,
 ) -> bool:
-    """Fill in an error or one of the ends of a partition. Return False if records must be
+    """Set an error, or the start or end offset of a partition. Return False if records must be
     searched.
     """
     if not isinstance(partition, Partition):

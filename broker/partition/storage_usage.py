@@ -1,8 +1,8 @@
 """Measure the storage used by the data stream of a partition. Pure.
 
-Every record that the partition can serve counts once, whether it is committed or only in the WAL.
-Ranges count completely, even if the log start lies inside, and shared objects count in each
-partition by its own range.
+Every record that the partition can serve counts once, whether it is committed or only in the WAL. A
+range counts in full even if the log start is inside it. Partitions that share an object count only
+their own ranges.
 """
 
 from collections.abc import Sequence

@@ -40,9 +40,9 @@ class _Waiting(NamedTuple):
 class CheckProcess:
     """The worker process of a broker, started with the first request.
 
-    A request that exceeds the limits of the worker gets TOO_SLOW, and the next one a new process.
-    Topics take turns, so a topic with slow checks delays others by one batch each. The caller
-    limits waiting requests.
+    A request that exceeds the limits of the worker gets TOO_SLOW, and a new process is started for
+    the next one. Topics take turns, so a topic with slow checks delays others by one batch each.
+    The caller limits waiting requests.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ _OK: Final = 200
 
 class TokenKeys:
     """Only one read runs at a time, limited in time and size, and it continues when the client that
-    caused it disconnects. Tokens with invented key ids cause at most one read every
+    caused it disconnects. Tokens with unknown key ids cause at most one read every
     `unknown_interval_s`. After an error, the known keys stay in use. One thread verifies all
     tokens, because anyone can forge and send them.
 

@@ -87,8 +87,8 @@ def _forwarded_by(client: m.Requester | None, caller: Caller | None) -> dict[str
 def _done(
     text: Callable[[_Asked], str], asked: Iterable[_Asked], items: Iterable[m.ItemResult]
 ) -> list[str]:
-    """Return the distinct texts of completed items. The text of a rejected item may be missing,
-    because its numbers may be unknown.
+    """Return the distinct descriptions of completed items. Rejected items may lack a description,
+    because their codes may be unknown.
     """
     return list(
         dict.fromkeys(

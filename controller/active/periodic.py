@@ -112,7 +112,7 @@ class Ticks:
     async def watch_moves(self) -> None:
         """Fence sources that do not close in time. Run until cancelled or until the runtime ends.
 
-        A new leader gives a source a whole timeout: it could not close while no controller was
+        A new leader gives a source a full timeout: it could not close while no controller was
         active.
         """
         while True:

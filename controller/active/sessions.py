@@ -58,7 +58,7 @@ class Sessions:
         self._next_tick_ms: int | None = None
 
     def registered(self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int) -> None:
-        """Give a registered node a whole timeout to open its stream. Idempotent."""
+        """Give a registered node a full timeout to open its stream. Idempotent."""
         if node_epoch <= self._over.get(node_id, -1):
             return
         session = self._sessions.get(node_id)

@@ -129,7 +129,7 @@ class BatchHeader(NamedTuple):
 
         The base timestamp is not a bound: it is that of the first record, or the delete horizon,
         and later records may be older. Max timestamp is the only timestamp of a batch with log
-        append time or one record, unless the header contradicts itself.
+        append time or one record, unless the header is inconsistent.
         """
         if self.attributes & TIMESTAMP_TYPE_MASK or not self.record_count:
             return self.max_timestamp_ms
@@ -141,8 +141,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def newest_timestamp_ms(self) -> int:
-        """Return an upper bound of the record timestamps; NEWEST_UNKNOWN if the header contradicts
-        itself.
+        """Return an upper bound of the record timestamps; NEWEST_UNKNOWN if the header is
+        inconsistent.
 
         sarama writes max timestamp -1, and a batch that was stored without a record check may have
         any. The base timestamp is that of the first record, unless it is the delete horizon.

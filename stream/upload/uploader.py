@@ -271,7 +271,7 @@ class Uploader:
             )
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Retry an idempotent call until it succeeds. Only WalFenced ends it.
+        """Retry an idempotent call until it succeeds. Raises only WalFenced.
 
         An attempt that times out doubles the timeout of the next one, up to a limit: otherwise no
         attempt would ever finish on a slow store, and overloaded controllers would process requests

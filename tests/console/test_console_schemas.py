@@ -187,4 +187,4 @@ def test_a_registry_that_fails_is_asked_once_for_a_page() -> None:
         decoder = TopicDecoder({}, SchemaCache(registry.url), DecodeProcess())
         shown = [decoder.show("value", framed(number, CLICK)) for number in (1, 2, 1)]
     assert registry.requests == ["GET /schemas/ids/1"]
-    assert {(view.kind, "answers 500" in view.note) for view in shown} == {("hex", True)}
+    assert {(view.kind, "returned 500" in view.note) for view in shown} == {("hex", True)}

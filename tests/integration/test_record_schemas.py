@@ -428,7 +428,7 @@ async def test_known_schemas_outlive_the_registry_and_others_wait_for_it(
     async with Attacker.connected(cluster.broker.port) as client:
         answer = await client.produce("t", encode_batch([Record(0, NOW_MS, None, value)]))
         assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert "answers 500" in answer.error_message
+        assert "returned 500" in answer.error_message
         registry.fails = False
         registry.hangs.clear()
         await until(lambda: _is_asked_again(client, registry, value))

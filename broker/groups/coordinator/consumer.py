@@ -85,8 +85,8 @@ class ConsumerCoordinator:
     """Consumer groups of one broker. Call all methods on the event loop.
 
     A response is sent only when the records it depends on are durable, including those of earlier
-    heartbeats. Changes of a rejected append are undone, and an append that fails later makes the
-    partition load again from its log.
+    heartbeats. Changes of a rejected append are undone; after an append that fails later, the
+    partition is reloaded from its log.
     """
 
     def __init__(

@@ -56,8 +56,8 @@ class GroupJournal:
         self, group: Group, changes: GroupChanges, *, is_new: bool = False
     ) -> "asyncio.Future[ErrorCode]":
         """Append the records of a step. Returns the outcome of this step and all earlier ones. An
-        immediately rejected step is undone; an append that fails later makes the partition load
-        again from its log.
+        immediately rejected step is undone; after an append that fails later, the partition is
+        reloaded from its log.
 
         is_new: the group replaces a classic one.
         """

@@ -271,7 +271,7 @@ def _altered(
 
 
 async def handle_delete_share_group_offsets(node: Node, ctx: RequestContext) -> Response:
-    """DeleteShareGroupOffsets (92): of whole topics."""
+    """DeleteShareGroupOffsets (92). Only the offsets of whole topics can be deleted."""
     request = decoded(ctx, deleting.decode_request)
     if not are_shares_on(node):
         off = deleting.DeleteShareGroupOffsetsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

@@ -174,8 +174,9 @@ class Ledger:
 
     Pages and inline entries of a clean partition equal those of the image at the last capture. A
     written page is kept until its offsets are rewritten, or its version is emptied. Each `capture`
-    takes at most about `entries_max` entries, to limit the time between two batches of the writer;
-    what changes meanwhile is dirty again, so the last call alone determines the captured moment.
+    takes at most about `entries_max` entries, to limit the time between two batches of the writer.
+    Partitions that change meanwhile become dirty again, so the last call determines the state that
+    is published.
     """
 
     def __init__(self) -> None:
@@ -265,9 +266,7 @@ class Ledger:
         )
 
     def versions(self) -> "Counter[int]":
-        """Return the number of bytes that a root refers to, by the version whose object contains
-        them.
-        """
+        """Return the number of referenced bytes in each version's object."""
         found: Counter[int] = Counter()
         for topic in self._topics.values():
             for shard in topic.shards:

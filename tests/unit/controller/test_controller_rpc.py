@@ -441,7 +441,7 @@ async def test_a_call_without_a_controller_ends_at_its_deadline(start: Start) ->
     client = cluster.client()
     await client.describe()
     await cluster.server.stop()
-    with pytest.raises(TimeoutError, match="no answer from the controller"):
+    with pytest.raises(TimeoutError, match="no response from the controller"):
         await client.put_key_value(m.PutKeyValue(key="k", value=b"v"), timeout_s=0.3)
     await client.close()
 

@@ -405,7 +405,7 @@ def test_behind_an_unsound_length_the_rest_of_a_batch_is_left_out(compiled: bool
     found = decode(cut + bytes(plain(44, 1)), compiled=compiled, on_unreadable=lost.append)
     assert found["offset"].to_pylist() == [40, 44]
     assert [(error.offset, error.end_offset) for error in lost] == [(41, 44)]
-    assert "at offsets 41 to 43: a record's length runs over" in str(lost[0])
+    assert "at offsets 41 to 43: a record's length exceeds" in str(lost[0])
 
 
 @BOTH
