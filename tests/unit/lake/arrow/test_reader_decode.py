@@ -310,18 +310,18 @@ MALFORMED = {
     ),
     "key over the end": (
         batch_of(record(bytes([0, 0, 0, 20, 1, 0]))),
-        "over the end of its record",
+        "exceeds the end of its record",
     ),
     "value over the end": (
         batch_of(record(bytes([0, 0, 0, 1, 20, 0]))),
-        "over the end of its record",
+        "exceeds the end of its record",
     ),
     "too many headers": (batch_of(record(bytes([0, 0, 0, 1, 1, 20]))), "more headers"),
     "negative headers": (batch_of(record(bytes([0, 0, 0, 1, 1, 1]))), "more headers"),
     "header name null": (batch_of(record(bytes([0, 0, 0, 1, 1, 2, 1, 1]))), "header is null"),
     "header over the end": (
         batch_of(record(bytes([0, 0, 0, 1, 1, 2, 0, 8]))),
-        "over the end of its record",
+        "exceeds the end of its record",
     ),
     "bytes behind the value": (
         batch_of(record(bytes([0, 0, 0, 1, 1, 0, 0]))),
