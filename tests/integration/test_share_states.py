@@ -26,9 +26,11 @@ from penstock.broker.groups.share.state.model import (
 from penstock.broker.node import Broker
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import delete_share_group_state
 from penstock.protocol.request_limits import elements_max
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
+from tests.support.conversation import ask
 from tests.support.waiting import until
 
 TOPIC = "orders"
@@ -219,3 +221,47 @@ async def test_a_group_goes_on_and_its_states_go_with_it(cluster: Cluster) -> No
     assert await broker.groups.delete_group(GROUP) is ErrorCode.NONE
     for key in keys(cluster):
         assert (await broker.share_states.summary(key)).state_epoch == 0
+
+
+async def delete_without_epoch(broker: Broker, *wanted: SharePartitionKey) -> set[ErrorCode]:
+    """Delete states as Kafka's requests do. Returns the codes."""
+    partitions = [delete_share_group_state.PartitionData(key.partition) for key in wanted]
+    data = delete_share_group_state.DeleteStateData(wanted[0].topic_id, partitions)
+    request = delete_share_group_state.DeleteShareGroupStateRequest(GROUP, [data])
+    address = f"127.0.0.1:{broker.port}"
+    answer = await asyncio.to_thread(ask, address, apis.DELETE_SHARE_GROUP_STATE, request)
+    return {ErrorCode(found["error_code"]) for found in answer["results"][0]["partitions"]}
+
+
+async def test_states_of_a_group_are_not_deleted_without_an_epoch(cluster: Cluster) -> None:
+    """The state of a group that exists stays, wherever it and the group are coordinated."""
+    await ensure_topic(cluster.broker, OFFSETS_TOPIC)
+    await until(lambda: cluster.leader_of(OFFSETS_TOPIC, 0) >= 0)
+    epoch = await beat(cluster, "a", 0)
+    await until(
+        lambda: len((group_on(cluster) or ShareGroup("", None)).partitions.initialized) == 1
+    )
+    first = cluster.broker
+    assert leaders(cluster, first) == set(cluster.brokers)
+    by_broker = {
+        broker: [key for key in keys(cluster) if _coordinates(cluster, broker, key)]
+        for broker in cluster.brokers.values()
+    }
+    for wanted_epoch in (epoch, -1):  # the group has a member, and none
+        await beat(cluster, "a", wanted_epoch)
+        for broker, wanted in by_broker.items():
+            assert await delete_without_epoch(broker, *wanted) == {ErrorCode.INVALID_REQUEST}
+        for key in keys(cluster):
+            assert (await first.share_states.summary(key)).state_epoch > 0
+    assert await coordinator(cluster).groups.delete_group(GROUP) is ErrorCode.NONE
+    for broker, wanted in by_broker.items():
+        for key in wanted:  # left behind by another group of this id
+            await first.share_states.initialize(key, state_epoch=9, start_offset=5)
+        assert await delete_without_epoch(broker, *wanted) == {ErrorCode.NONE}
+        for key in wanted:
+            assert (await first.share_states.summary(key)).start_offset == NO_START_OFFSET
+
+
+def _coordinates(cluster: Cluster, broker: Broker, key: SharePartitionKey) -> bool:
+    index = broker.share_coordinator.partition_of(key.coordinator_key) or 0
+    return cluster.leader_of(SHARE_STATES_TOPIC, index) == broker.node_id

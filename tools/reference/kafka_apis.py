@@ -64,7 +64,7 @@ Kafka clients neither send nor receive them, because a broker includes them in a
 | ListOffsets | 10000 in a partition of the request requests a fork point; 10000 and 10001 in the response: the fork point, or why there is none |
 | Metadata | 10000 in the request includes snapshots and deleted topics; 10000 in a topic of the response: one of them |
 | WriteTxnMarkers | 10000 in a marker of the request: its serial |
-| DeleteShareGroupState | 10000 in a partition of the request: the group epoch of the deletion; states of later epochs are kept |
+| DeleteShareGroupState | 10000 in a partition of the request: the group epoch of the deletion; states of later epochs are kept. Without it, the state is kept while the group exists |
 | ReadShareGroupStateSummary | 10000 in a partition of the request requests deletions; 10000 in a partition of the response: the group epoch of the last one |
 | DescribeLogDirs | 10000 in the request requests details; 10000 to 10002 in a partition of the response: the number of objects, the bytes in WAL objects, and the bytes shared with forks, snapshots, deleted topics or deleted records |
 

@@ -4,7 +4,7 @@ together.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
 from uuid import UUID
@@ -22,6 +22,7 @@ from penstock.broker.handlers.authorization import allows_cluster
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.share.owners import unowned_epochs
 from penstock.broker.handlers.yielding import listed, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.protocol.error_codes import ErrorCode
@@ -116,11 +117,29 @@ async def handle_write_share_group_state(node: Node, ctx: RequestContext) -> Res
 
 
 async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Response:
-    """DeleteShareGroupState (86)."""
+    """DeleteShareGroupState (86). Kafka's request has no epoch: then no group may use the state."""
     request = decoded(ctx, deleting.decode_request)
+    unowned: Mapping[SharePartitionKey, int | ShareStateError] = {}
+    if allows_cluster(node, ctx, Operation.CLUSTER_ACTION) and request.group_id:
+        unowned = await unowned_epochs(
+            node,
+            request.group_id,
+            (
+                SharePartitionKey(request.group_id, topic.topic_id, data.partition)
+                for topic in request.topics
+                for data in topic.partitions
+                if topic.topic_id is not None and data.state_epoch == ANY_EPOCH
+            ),
+        )
 
     def begin(key: SharePartitionKey, data: deleting.PartitionData) -> "asyncio.Future[None]":
-        return node.share_coordinator.delete(key, state_epoch=data.state_epoch)
+        epoch = unowned.get(key, data.state_epoch)
+        if isinstance(epoch, int):
+            return node.share_coordinator.delete(key, state_epoch=epoch)
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        refused.set_exception(epoch)
+        refused.exception()  # asyncio logs one that nobody retrieves
+        return refused
 
     def answer(partition: int, _: None) -> deleting.PartitionResult:
         return deleting.PartitionResult(partition)
