@@ -63,7 +63,7 @@ class LoadReporter:
         self._is_excluded = False
         self._lag_s = 0.0
         self._store_stats = store_stats
-        self._requests = StoreRates(self._loop.time())
+        self._requests = StoreRates(self._loop.time(), store_stats() if store_stats else None)
         self._damage = DamageLog() if damage is None else damage
 
     async def run(self) -> None:

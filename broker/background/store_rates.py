@@ -14,16 +14,23 @@ _PUTS: Final = ("put", "put_if_absent", "put_if_match")
 _GETS: Final = ("get", "get_range", "get_tail", "head")
 
 
-class StoreRates:
-    """Rates of store requests. now: monotonic seconds."""
+WATCHED_S_MIN: Final = 1.0
+"""Shorter times give no rate: a few requests of a start would look like thousands per second."""
 
-    def __init__(self, now: float) -> None:
+
+class StoreRates:
+    """Rates of store requests. now: monotonic seconds. stats: the counters now, which an earlier
+    start of the broker in this process may have increased; None: they are 0.
+    """
+
+    def __init__(self, now: float, stats: StoreStats | None = None) -> None:
         self._sampled_at = now
-        self._seen = StoreRequests(0, 0, 0, 0, 0, 0)
+        self._seen = _totals({} if stats is None else stats.operations)
         self._sums = StoreRequests(0, 0, 0, 0, 0, 0)
         self._seconds = 0.0
 
-    def sample(self, stats: StoreStats, now: float) -> StoreRequests:
+    def sample(self, stats: StoreStats, now: float) -> StoreRequests | None:
+        """Return the rates, None before WATCHED_S_MIN."""
         elapsed_s = max(now - self._sampled_at, 1e-3)
         self._sampled_at = now
         decay = exp(-elapsed_s / DECAY_S)
@@ -35,6 +42,8 @@ class StoreRates:
                 for known, new, old in zip(self._sums, self._seen, seen, strict=True)
             )
         )
+        if self._seconds < WATCHED_S_MIN:
+            return None
         return StoreRequests(*(total / self._seconds for total in self._sums))
 
 

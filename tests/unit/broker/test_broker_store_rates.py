@@ -16,6 +16,7 @@ async def test_rates_are_of_the_time_that_was_watched_and_fade() -> None:
     await store.head("k1")
     assert [info.key async for info in store.list("k1", limit=1)] == ["k1"]
     first = rates.sample(store.snapshot(), 102.0)
+    assert first is not None
     assert (first.put_s, first.list_s, first.get_s, first.delete_s, first.failed_s) == (
         10.0,
         0.5,
@@ -24,5 +25,21 @@ async def test_rates_are_of_the_time_that_was_watched_and_fade() -> None:
         0.0,
     )
     assert first.written_bytes_s == 50.0
-    assert 0 < rates.sample(store.snapshot(), 104.0).put_s < 5.1
-    assert rates.sample(store.snapshot(), 164.0).put_s == pytest.approx(0.0, abs=1e-3)
+    later, last = (rates.sample(store.snapshot(), now) for now in (104.0, 164.0))
+    assert later is not None
+    assert 0 < later.put_s < 5.1
+    assert last is not None
+    assert last.put_s == pytest.approx(0.0, abs=1e-3)
+
+
+async def test_a_start_counts_neither_what_was_before_nor_its_first_moment() -> None:
+    """A broker that starts again in its process keeps the counters of the store."""
+    store = MeteredStore(MemoryStore())
+    for number in range(1_000):
+        await store.put(f"k{number}", b"")
+    rates = StoreRates(100.0, store.snapshot())
+    await store.put("k", b"")
+    assert rates.sample(store.snapshot(), 100.01) is None
+    found = rates.sample(store.snapshot(), 102.0)
+    assert found is not None
+    assert 0 < found.put_s < 1
