@@ -58,6 +58,10 @@ class KafkaFailed(DeployError):
     """The brokers did not answer, or refused a request."""
 
 
+class NoResponse(KafkaFailed):
+    """The brokers that a request needs do not respond; they may, later."""
+
+
 def print_error(error: Exception) -> None:
     """Print an error on stderr. Escapes what is not printable in it, and indents the lines behind
     the first, so that none of them passes for another message.

@@ -5,14 +5,16 @@ asked. A leader or coordinator that just changed is asked again, for RETRY_S at 
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Self, TypeVar
 
-from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.clients.wire import WireClient, patience_s
 from penstock.deploy.errors import KafkaFailed, near_hint
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode, explain, known_code
 from penstock.protocol.gen import find_coordinator, list_offsets, metadata
+from penstock.protocol.offset_specs import LATEST
 
 RETRY_S: Final = 10.0
 _PAUSE_S: Final = 0.2
@@ -39,8 +41,10 @@ class Moved(KafkaFailed):
 class Brokers:
     """Connects to the brokers that it needs. Use as a context manager."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, skipped: Collection[int] = ()) -> None:
+        """skipped: ids of brokers that `all` leaves out, because they do not respond."""
         self._any = WireClient(bootstrap)
+        self._skipped = skipped
         self._clients: dict[int, WireClient] = {}
 
     def __enter__(self) -> Self:
@@ -70,6 +74,8 @@ class Brokers:
     def all(self) -> Iterable[tuple[int, WireClient]]:
         """Yield each broker's id and client."""
         for broker in self.metadata([]).brokers:
+            if broker.node_id in self._skipped:
+                continue
             yield broker.node_id, self.client(broker.node_id, broker.host, broker.port)
 
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
@@ -108,9 +114,31 @@ class Brokers:
         times = timestamp if isinstance(timestamp, Mapping) else dict.fromkeys(keys, timestamp)
         return self.retried(lambda: self._offsets(keys, times))
 
+    def known_ends(self, wanted: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the end offsets of partitions whose leaders respond."""
+        keys = list(wanted)
+        described = self.metadata(list(dict.fromkeys(topic for topic, _ in keys)))
+        leaders = {
+            (topic.name or "", part.partition_index): part.leader_id
+            for topic in described.topics
+            for part in topic.partitions
+        }
+        found: dict[Partition, int] = {}
+        for broker in described.brokers:
+            led = [key for key in keys if leaders.get(key) == broker.node_id]
+            if led and broker.node_id not in self._skipped:
+                with suppress(KafkaFailed):
+                    client = self.client(broker.node_id, broker.host, broker.port)
+                    found |= _asked_offsets(client, led, dict.fromkeys(led, LATEST))
+        return found
+
     def coordinator(self, group: str) -> WireClient:
         """Return the client of the broker that coordinates a group."""
-        return self._coordinator(_GROUP, group, f"group {group!r}")[1]
+        return self.group_coordinator(group)[1]
+
+    def group_coordinator(self, group: str) -> tuple[int, WireClient]:
+        """Return the broker that coordinates a group, and its client."""
+        return self._coordinator(_GROUP, group, f"group {group!r}")
 
     def transaction_coordinator(self, transactional_id: str) -> tuple[int, WireClient]:
         """Return the broker that coordinates the transactions of the id, and its client."""
@@ -130,7 +158,7 @@ class Brokers:
 
     def retried(self, ask: Callable[[], _T]) -> _T:
         """Return the answer, asked again while a leader or coordinator changes."""
-        ends_at = time.monotonic() + RETRY_S
+        ends_at = time.monotonic() + min(RETRY_S, patience_s())
         while True:
             try:
                 return ask()
@@ -198,7 +226,7 @@ def _asked_offsets(
             )
             for topic, indexes in by_topic(wanted).items()
         ],
-        timeout_ms=int(RETRY_S * 1_000),
+        timeout_ms=int(min(RETRY_S, patience_s()) * 1_000),
     )
     answer = client.ask(
         apis.LIST_OFFSETS, request, list_offsets.encode_request, list_offsets.decode_response

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.deploy.clients import profiles, security, state_file
-from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.deploy.errors import DeployError, NoResponse, UsageError
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
@@ -98,7 +98,7 @@ def _addresses(text: str) -> set[str]:
     return {re.sub(r"^localhost:", "127.0.0.1:", address) for address in found}
 
 
-def no_broker(target: Target) -> KafkaFailed:
+def no_broker(target: Target) -> NoResponse:
     """Return the error for brokers that do not answer, with what to do."""
     origin = f" ({target.origin})" if target.origin else ""
     state = _known_dev_cluster()
@@ -108,7 +108,7 @@ def no_broker(target: Target) -> KafkaFailed:
         advice = f"`penstock dev` runs with brokers at {state.bootstrap}: use --bootstrap"
     else:
         advice = "`penstock dev` runs, but its brokers do not answer: see its output"
-    return KafkaFailed(f"no broker answers at {target.bootstrap}{origin}; {advice}")
+    return NoResponse(f"no broker answers at {target.bootstrap}{origin}; {advice}")
 
 
 def _known_dev_cluster() -> state_file.ClusterState | None:

@@ -10,12 +10,14 @@ import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
+from math import inf
 from typing import Final, Self, TypeVar
 
 from penstock.base.tls_faults import explain
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import Target, find_brokers, no_broker
-from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.errors import KafkaFailed, NoResponse
 from penstock.protocol.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
 from penstock.protocol.errors import WireError
 from penstock.protocol.framing import encode_request_frame, parse_response_header
@@ -25,12 +27,25 @@ from penstock.protocol.primitives import Reader, Writer
 TIMEOUT_S: Final = 35.0
 """Longer than the brokers wait for the controller."""
 _CONNECT_TIMEOUT_S: Final = 5.0
+_GREETING_TIMEOUT_S: Final = 1.0
+"""Longest wait for a broker to greet, if there are others. A hung one still accepts connections."""
 _RESPONSE_BYTES_MAX: Final = 100 << 20
 _SIZE: Final = struct.Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
 _CA: Final = "ssl.ca.location"
 _RequestT = TypeVar("_RequestT")
 _ResponseT = TypeVar("_ResponseT")
+_patience_s: ContextVar[float] = ContextVar("patience_s", default=inf)
+
+
+def wait_at_most(seconds: float) -> None:
+    """Let no request of this context wait longer."""
+    _patience_s.set(seconds)
+
+
+def patience_s() -> float:
+    """Return the longest wait of a request in this context."""
+    return _patience_s.get()
 
 
 class WireClient:
@@ -83,7 +98,7 @@ class WireClient:
         frame = encode_request_frame(
             api, version, self._correlation_id, encode, request, client_id="penstock"
         )
-        self._socket.settimeout(timeout_s)
+        self._socket.settimeout(min(timeout_s, patience_s()))
         try:
             self._socket.sendall(frame)
             begin = self._read(_SIZE.size)
@@ -100,8 +115,8 @@ class WireClient:
         except (OSError, WireError) as error:
             # With TLS 1.3 a broker refuses a client's certificate after the handshake.
             fault = explain(str(error), ca_setting=_CA) if isinstance(error, ssl.SSLError) else ""
-            raise KafkaFailed(
-                f"{api.name} got no answer from {self._bootstrap}: {fault or error}"
+            raise NoResponse(
+                f"{api.name} got no response from {self._bootstrap}: {fault or error}"
             ) from None
 
     def _log_in(self) -> None:
@@ -186,11 +201,44 @@ def _check_plain(begin: bytes | bytearray, address: str) -> None:
 
 
 def _connect(target: Target, security: ClientSecurity) -> socket.socket:
-    for address in target.bootstrap.split(","):
+    """Return a connection to the first broker that responds. If none does in time, return one to
+    the first that accepts connections: it may only be slow.
+    """
+    addresses = target.bootstrap.split(",")
+    slow = ""
+    for address in addresses:
         connection = _connected(address, security)
-        if connection is not None:
+        if connection is None:
+            continue
+        if len(addresses) == 1 or _greets(connection, security):
             return connection
-    raise no_broker(target)
+        connection.close()  # A late greeting would look like the response to another request.
+        slow = slow or address
+    connection = _connected(slow, security) if slow else None
+    if connection is None:
+        raise no_broker(target)
+    return connection
+
+
+def _greets(connection: socket.socket, security: ClientSecurity) -> bool:
+    """Return whether a broker responds in time. With TLS it has, in the handshake."""
+    if security.protocol.has_tls:
+        return True
+    request = encode_request_frame(
+        API_VERSIONS, 0, 0, api_versions.encode_request, api_versions.ApiVersionsRequest()
+    )
+    connection.settimeout(min(_GREETING_TIMEOUT_S, patience_s()))
+    try:
+        connection.sendall(request)
+        with connection.makefile("rb") as stream:
+            size = stream.read(_SIZE.size)
+            if len(size) == _SIZE.size:
+                stream.read(min(max(0, _SIZE.unpack(size)[0]), _RESPONSE_BYTES_MAX))
+    except TimeoutError:
+        return False
+    except OSError:
+        pass  # The first request says why.
+    return True
 
 
 def _connected(address: str, security: ClientSecurity) -> socket.socket | None:
@@ -198,7 +246,9 @@ def _connected(address: str, security: ClientSecurity) -> socket.socket | None:
     host, _, port = address.strip().rpartition(":")
     host = host.strip("[]")
     try:
-        connection = socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S)
+        connection = socket.create_connection(
+            (host, int(port)), timeout=min(_CONNECT_TIMEOUT_S, patience_s())
+        )
     except (OSError, ValueError, OverflowError):
         return None
     tls = security.tls()
