@@ -50,8 +50,8 @@ class StreamView:
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """One broker. session: None: it has none, or no controller leads. note: why the balancer
-    excludes it. bytes_*_s, append_*_ms, store: its last report; append_*_ms is None without
-    appends. version: empty if it never reported one.
+    excludes it. bytes_*_s, requests_s, append_*_ms, store: its last report; None without one, and
+    append_*_ms also without appends. version: empty if it never reported one.
     """
 
     node_id: int
@@ -62,9 +62,9 @@ class NodeView:
     rack: str | None
     leads: int
     open_streams: int
-    bytes_in_s: int
-    bytes_out_s: int
-    requests_s: int
+    bytes_in_s: int | None
+    bytes_out_s: int | None
+    requests_s: int | None
     append_p50_ms: float | None
     append_p99_ms: float | None
     loop_lag_ms: float | None
@@ -154,9 +154,9 @@ def _node(image: MetadataImage, node: NodeState, reported: BrokerLoad | None) ->
         rack=node.rack,
         leads=image.topics.led_count(identity),
         open_streams=len(image.streams.opened_by(identity)),
-        bytes_in_s=load.load.bytes_in,
-        bytes_out_s=load.load.bytes_out,
-        requests_s=load.load.requests,
+        bytes_in_s=None if reported is None else load.load.bytes_in,
+        bytes_out_s=None if reported is None else load.load.bytes_out,
+        requests_s=None if reported is None else load.load.requests,
         append_p50_ms=load.append_p50_ms,
         append_p99_ms=load.append_p99_ms,
         loop_lag_ms=load.loop_lag_ms,

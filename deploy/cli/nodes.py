@@ -137,8 +137,8 @@ def _row(node: "NodeView") -> tuple[object, ...]:
         node.rack or "-",
         node.leads,
         node.open_streams,
-        node.bytes_in_s / 1e6,
-        node.bytes_out_s / 1e6,
+        "-" if node.bytes_in_s is None else node.bytes_in_s / 1e6,
+        "-" if node.bytes_out_s is None else node.bytes_out_s / 1e6,
         _latencies(node),
         node.note or "-",
     )

@@ -37,9 +37,9 @@ def _nodes(view: TopView) -> Table:
             "fenced" if node.fenced else "alive",
             cell(node.address),
             f"{node.leads:,}",
-            f"{node.bytes_in_s / 1e6:,.2f}",
-            f"{node.bytes_out_s / 1e6:,.2f}",
-            f"{node.requests_s:,}",
+            _megabytes(node.bytes_in_s),
+            _megabytes(node.bytes_out_s),
+            _whole(node.requests_s),
             _answers(node),
             "-" if node.loop_lag_ms is None else f"{node.loop_lag_ms:,.0f}",
             cell(node.note or "-"),
@@ -100,7 +100,7 @@ def _topics(view: TopView) -> Table:
             f"{topic.partitions:,}",
             f"{topic.without_leader:,}",
             rate,
-            f"{topic.records:,}",
+            _whole(topic.records),
             size(topic.stored_bytes),
         )
     table.caption = f"and {left:,} more" if left > 0 else None if view.topics else "(no topics)"
@@ -114,6 +114,14 @@ def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
     for name in numbers:
         table.add_column(name, justify="right")
     return table
+
+
+def _whole(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _megabytes(bytes_s: int | None) -> str:
+    return "-" if bytes_s is None else f"{bytes_s / 1e6:,.2f}"
 
 
 def _answers(node: NodeView) -> str:

@@ -1,12 +1,11 @@
 """Define what `penstock top` shows, as values.
 
-Invariant: pure. Rates of topics need two measurements of end offsets; before the second they are
-None. Field names are keys of `--json`.
+Invariant: pure. What is not known is None, never 0. Field names are keys of `--json`.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from penstock.controller.metadata.image import MetadataImage
@@ -14,29 +13,44 @@ from penstock.deploy.admin.cost import Prices, StoreCost, store_cost
 from penstock.deploy.admin.views import ClusterView
 
 STANDARD = Prices()
-Offsets = Mapping[str, int]
-"""Sum of the end offsets of each topic's partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
+    """What the metadata contain of a topic. starts: log start offsets by partition."""
+
     partitions: int
     led: int
     bytes: int
+    topic_id: UUID | None = None
+    starts: Mapping[int, int] = field(default_factory=dict[int, int])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCount:
+    """records: offsets between start and end of the logs; None until each partition was measured
+    once. records_s: written per second; None before a second measurement. age_s: since the oldest
+    measurement of a partition that `records` contains.
+    """
+
+    records: int | None
+    records_s: float | None
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic. records: written so far. stored_bytes: in committed objects; the last seconds are
-    still in WALs.
+    """One topic. records, records_s, records_age_s: see `TopicCount`. stored_bytes: in committed
+    objects; the last seconds are still in WALs.
     """
 
     name: str
     partitions: int
     without_leader: int
-    records: int
+    records: int | None
     records_s: float | None
     stored_bytes: int
+    records_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +62,7 @@ class TopView:
 
 
 def stored_topics(image: MetadataImage) -> dict[str, Stored]:
-    """Return partitions and bytes of each topic."""
+    """Return partitions, bytes and log start offsets of each topic."""
     sizes: dict[UUID, int] = defaultdict(int)
     for stream in image.streams:
         sizes[stream.topic_id] += sum(entry.size_bytes for entry in stream.entries)
@@ -57,6 +71,12 @@ def stored_topics(image: MetadataImage) -> dict[str, Stored]:
             len(topic.partitions),
             sum(part.leader >= 0 for part in topic.partitions),
             sizes[topic.topic_id],
+            topic.topic_id,
+            {
+                part.partition: data.start_offset
+                for part in topic.partitions
+                if (data := image.streams.get(part.data_stream_id)) is not None
+            },
         )
         for topic in image.topics
     }
@@ -65,24 +85,26 @@ def stored_topics(image: MetadataImage) -> dict[str, Stored]:
 def view_top(
     cluster: ClusterView,
     stored: Mapping[str, Stored],
-    now: Offsets,
-    before: Offsets | None,
-    elapsed_s: float,
+    counts: Mapping[str, TopicCount],
     *,
     prices: Prices = STANDARD,
 ) -> TopView:
-    """Build the view, with the busiest topics first. before: offsets `elapsed_s` seconds ago. A
-    topic with fewer records now has been created again.
-    """
-    topics: list[TopicView] = []
-    for name, has in stored.items():
-        records = now.get(name, 0)
-        known = before is not None and name in before and records >= before[name] and elapsed_s > 0
-        rate = (records - before[name]) / elapsed_s if before is not None and known else None
-        topics.append(
-            TopicView(name, has.partitions, has.partitions - has.led, records, rate, has.bytes)
+    """Build the view, with the busiest topics first."""
+    unknown = TopicCount(None, None, 0.0)
+    topics = [
+        TopicView(
+            name,
+            has.partitions,
+            has.partitions - has.led,
+            count.records,
+            count.records_s,
+            has.bytes,
+            round(count.age_s, 3),
         )
-    topics.sort(key=lambda topic: (-(topic.records_s or 0.0), -topic.records, topic.name))
+        for name, has in stored.items()
+        for count in (counts.get(name, unknown),)
+    ]
+    topics.sort(key=lambda topic: (-(topic.records_s or 0.0), -(topic.records or 0), topic.name))
     stored_bytes = sum(has.bytes for has in stored.values())
     return TopView(
         cluster,

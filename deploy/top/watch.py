@@ -1,8 +1,8 @@
 """Measure a cluster: metadata and loads from its controller, end offsets from its brokers.
 
-Invariant: measuring changes nothing; brokers that do not answer are left out. Uses one follower and
-one connection per broker while open. Must not import gRPC before it is needed. The methods block:
-the class has its own event loop.
+Invariant: measuring changes nothing; of brokers that do not respond the last values remain. Uses
+one follower and one connection per broker while open. Must not import gRPC before it is needed. The
+methods block: the class has its own event loop.
 """
 
 import asyncio
@@ -15,8 +15,9 @@ from penstock.deploy.admin.cost import Prices
 from penstock.deploy.admin.views import view_cluster
 from penstock.deploy.clients.controllers import answer_of, connect
 from penstock.deploy.errors import NoController
+from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.offsets import EndOffsets
-from penstock.deploy.top.view import STANDARD, Offsets, TopView, stored_topics, view_top
+from penstock.deploy.top.view import STANDARD, TopView, stored_topics, view_top
 
 if TYPE_CHECKING:
     from penstock.base.ids import NodeId
@@ -37,8 +38,7 @@ class Watch:
         self._prices = prices
         self._runner = asyncio.Runner()
         self._ends = EndOffsets()
-        self._before: Offsets | None = None
-        self._measured_at = 0.0
+        self._counts = RecordCounts()
 
     def __enter__(self) -> Self:
         self._runner.run(self._open())
@@ -54,17 +54,14 @@ class Watch:
         self._runner.run(asyncio.sleep(seconds))
 
     def measure(self) -> TopView:
-        loads = self._runner.run(broker_loads(self._client))
+        loads = self._runner.run(broker_loads(self._client)) or {}
         image = self._follower.image
         cluster, stored = view_cluster(image, self._controller, loads), stored_topics(image)
-        addresses = list(broker_addresses(image).values())
-        ends, now = self._ends.measure(addresses), time.monotonic()
-        offsets = {name: sum(partitions.values()) for name, partitions in ends.items()}
-        view = view_top(
-            cluster, stored, offsets, self._before, now - self._measured_at, prices=self._prices
-        )
-        self._before, self._measured_at = offsets, now
-        return view
+        addresses, led = broker_addresses(image), led_partitions(image)
+        asked = {addresses[node]: led[node] for node in addresses if node in led}
+        ends = self._ends.measure(asked)
+        counts = self._counts.add(stored, ends, time.monotonic())
+        return view_top(cluster, stored, counts, prices=self._prices)
 
     async def _open(self) -> None:
         from penstock.controller.api.follower import MetadataFollower
@@ -84,14 +81,16 @@ class Watch:
         await self._client.close()
 
 
-async def broker_loads(client: "ControllerClient") -> "Mapping[NodeId, BrokerLoad]":
-    """Return the brokers' loads, or none without an active controller."""
+async def broker_loads(
+    client: "ControllerClient", timeout_s: float = _TIMEOUT_S
+) -> "Mapping[NodeId, BrokerLoad] | None":
+    """Return the brokers' loads, None if no active controller responds."""
     from penstock.controller.api.errors import ControllerError
 
     try:
-        found = await client.propose_moves(ProposeMoves(moves_max=0), timeout_s=_TIMEOUT_S)
+        found = await client.propose_moves(ProposeMoves(moves_max=0), timeout_s=timeout_s)
     except (TimeoutError, ControllerError):
-        return {}
+        return None
     return {broker.node_id: broker for broker in found.before}
 
 
@@ -102,3 +101,13 @@ def broker_addresses(image: "MetadataImage") -> dict[int, str]:
         for node in image.nodes
         if not node.fenced
     }
+
+
+def led_partitions(image: "MetadataImage") -> dict[int, dict[str, list[int]]]:
+    """Return the partitions of all topics by leader."""
+    led: dict[int, dict[str, list[int]]] = {}
+    for topic in image.topics:
+        for part in topic.partitions:
+            if part.leader >= 0:
+                led.setdefault(part.leader, {}).setdefault(topic.name, []).append(part.partition)
+    return led

@@ -1,34 +1,82 @@
 """`penstock top` computes rates from two samples."""
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 
 from penstock.controller.api.load_messages import StoreRequests
 from penstock.deploy.admin.cost import Prices, store_cost, usd_month
 from penstock.deploy.admin.views import ClusterView
+from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.view import Stored, view_top
 
 CLUSTER = ClusterView("c", "127.0.0.1:1", 1, 1, 1, 1, [], [])
-STORED = {"a": Stored(2, 2, 100), "b": Stored(3, 1, 50), "new": Stored(1, 1, 0)}
+STORED = {
+    "a": Stored(2, 2, 100, None, {0: 10}),
+    "b": Stored(3, 1, 50),
+    "new": Stored(1, 1, 0),
+}
 
 
-def test_rates_are_differences_and_the_busiest_topic_is_first() -> None:
-    view = view_top(CLUSTER, STORED, {"a": 100, "b": 90, "new": 5}, {"a": 100, "b": 50}, 2.0)
+def counted(counts: RecordCounts, now_s: float, **ends: dict[int, int]) -> dict[str, Any]:
+    """Return records and rates by topic after a measurement."""
+    found = counts.add(STORED, ends, now_s)
+    return {name: (count.records, count.records_s) for name, count in found.items()}
+
+
+def test_rates_compare_two_measurements_and_the_busiest_topic_is_first() -> None:
+    counts = RecordCounts()
+    assert counted(counts, 0.0, a={0: 100, 1: 0}, b={0: 50, 1: 0, 2: 0}) == {
+        "a": (90, None),
+        "b": (50, None),
+        "new": (None, None),
+    }
+    assert counts.records_s is None
+    ends = {"a": {0: 100, 1: 0}, "b": {0: 90, 1: 0, 2: 0}, "new": {0: 5}}
+    view = view_top(CLUSTER, STORED, counts.add(STORED, ends, 2.0))
     assert [
         (topic.name, topic.records, topic.records_s, topic.without_leader) for topic in view.topics
-    ] == [
-        ("b", 90, 20.0, 2),
-        ("a", 100, 0.0, 0),
-        ("new", 5, None, 0),
-    ]
-    assert view.stored_bytes == 150
+    ] == [("b", 90, 20.0, 2), ("a", 90, 0.0, 0), ("new", 5, None, 0)]
+    assert (view.stored_bytes, counts.records_s) == (150, 20.0)
 
 
-def test_there_are_no_rates_before_a_second_look_nor_for_a_topic_made_anew() -> None:
-    assert {topic.records_s for topic in view_top(CLUSTER, STORED, {"a": 1}, None, 0.0).topics} == {
-        None
-    }
-    (again,) = view_top(CLUSTER, {"a": Stored(1, 1, 0)}, {"a": 3}, {"a": 100}, 1.0).topics
-    assert again.records_s is None
+def test_deleted_records_do_not_count() -> None:
+    stored = {"a": Stored(2, 2, 0, None, {0: 1_154, 1: 7})}
+    found = RecordCounts().add(stored, {"a": {0: 1_154, 1: 9}}, 0.0)
+    assert found["a"].records == 2
+
+
+def test_a_leader_that_is_gone_for_a_while_changes_neither_counts_nor_rates() -> None:
+    """Its partition returns with what was written meanwhile, and not as if all of it were new."""
+    counts = RecordCounts()
+    counted(counts, 0.0, a={0: 16_010, 1: 0})
+    counted(counts, 2.0, a={0: 16_024, 1: 0})
+    for now_s in (4.0, 6.0):
+        found = counts.add(STORED, {"a": {1: 0}}, now_s)["a"]
+        assert (found.records, found.age_s) == (16_014, now_s - 2.0)
+    assert counted(counts, 12.0, a={0: 16_094, 1: 0})["a"] == (16_084, 7.0)
+
+
+def test_values_of_brokers_that_all_went_silent_remain_with_their_age() -> None:
+    counts = RecordCounts()
+    counted(counts, 0.0, new={0: 10})
+    counted(counts, 2.0, new={0: 30})
+    found = counts.add(STORED, {}, 62.0)["new"]
+    assert (found.records, found.records_s, found.age_s) == (30, 10.0, 60.0)
+    assert counts.records_s is None
+
+
+def test_a_topic_made_anew_begins_without_a_rate() -> None:
+    counts = RecordCounts()
+    for topic_id, end, rate in (
+        (UUID(int=1), 1, None),
+        (UUID(int=1), 3, 1.0),
+        (UUID(int=2), 9, None),
+    ):
+        stored = {"a": Stored(1, 1, 0, topic_id)}
+        (found,) = counts.add(stored, {"a": {0: end}}, float(end)).values()
+        assert (found.records, found.records_s) == (end, rate)
 
 
 def test_cost_is_put_and_list_at_one_price_and_get_at_another() -> None:

@@ -1,0 +1,90 @@
+"""Count the records of topics, and how fast they become more, from end offsets.
+
+Invariant: pure. A partition that was not measured keeps its last value, and a rate compares two
+measurements of the same partition, so a leader that does not respond, or that returns, changes
+neither counts nor rates of the topic.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from penstock.deploy.top.offsets import Ends
+from penstock.deploy.top.view import Stored, TopicCount
+
+RATE_S: Final = 5.0
+"""Age from which the rate of a partition no longer counts in sums."""
+
+
+class _Seen(NamedTuple):
+    """rate: records per second since the measurement before; None: there was none."""
+
+    end: int
+    at_s: float
+    rate: float | None
+
+
+@dataclass(slots=True)
+class _Topic:
+    topic_id: UUID | None
+    partitions: dict[int, _Seen]
+
+    def measured(self, ends: Mapping[int, int], now_s: float) -> None:
+        for index, end in ends.items():
+            before = self.partitions.get(index)
+            rate = None
+            if before is not None and end >= before.end and now_s > before.at_s:
+                rate = (end - before.end) / (now_s - before.at_s)
+            self.partitions[index] = _Seen(end, now_s, rate)
+
+    def rates(self, since_s: float) -> list[float]:
+        """Return the known rates of partitions that were measured since then."""
+        return [
+            seen.rate
+            for seen in self.partitions.values()
+            if seen.rate is not None and seen.at_s >= since_s
+        ]
+
+    def count(self, stored: Stored, now_s: float) -> TopicCount:
+        known = self.partitions
+        rates = self.rates(now_s - RATE_S) or self.rates(0.0)
+        return TopicCount(
+            sum(max(0, seen.end - stored.starts.get(index, 0)) for index, seen in known.items())
+            if len(known) >= stored.partitions
+            else None,
+            sum(rates) if rates else None,
+            now_s - min((seen.at_s for seen in known.values()), default=now_s),
+        )
+
+
+class RecordCounts:
+    """Keeps the last end offset of each partition of topics that exist."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Topic] = {}
+        self.records_s: float | None = None
+        """Written to all topics per second, by the last measurements."""
+
+    def add(
+        self, stored: Mapping[str, Stored], ends: Ends, now_s: float
+    ) -> Mapping[str, TopicCount]:
+        """Add a measurement, and return the counts of all topics. ends: of the partitions that were
+        measured.
+        """
+        self._topics = {name: self._known(name, topic.topic_id) for name, topic in stored.items()}
+        for name, topic in self._topics.items():
+            topic.measured(ends.get(name, {}), now_s)
+        rates = [rate for topic in self._topics.values() for rate in topic.rates(now_s - RATE_S)]
+        self.records_s = sum(rates) if rates else None
+        return {name: self._topics[name].count(topic, now_s) for name, topic in stored.items()}
+
+    def ends(self, name: str) -> Mapping[int, int]:
+        """Return the last known end offsets of a topic by partition."""
+        topic = self._topics.get(name)
+        return {} if topic is None else {at: seen.end for at, seen in topic.partitions.items()}
+
+    def _known(self, name: str, topic_id: UUID | None) -> _Topic:
+        """Return what is known of a topic; nothing if another one had its name."""
+        known = self._topics.get(name)
+        return known if known and known.topic_id == topic_id else _Topic(topic_id, {})
