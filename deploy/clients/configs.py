@@ -42,6 +42,17 @@ _SOURCES: Final = {
     7: "client metrics",
     8: "group",
 }
+_KINDS: Final = {
+    1: "boolean",
+    2: "string",
+    3: "int",
+    4: "short",
+    5: "long",
+    6: "double",
+    7: "list",
+    8: "class",
+    9: "password",
+}
 DEFAULT_SOURCES: Final = frozenset({"process", "default"})
 """Sources of values that were not set while the cluster runs."""
 _LISTED: Final = {CLIENT_METRICS_RESOURCE: "client-metrics", GROUP_RESOURCE: "group"}
@@ -58,7 +69,9 @@ _OF_BROKERS: Final = frozenset({BROKER_RESOURCE, BROKER_LOGGER_RESOURCE})
 
 @dataclass(frozen=True, slots=True)
 class ConfigView:
-    """source: where the value comes from. live: whether it can change while brokers run."""
+    """source: where the value comes from. live: whether it can change while brokers run. kind: the
+    type, as in Kafka. doc: empty unless it was asked for.
+    """
 
     name: str
     value: str
@@ -66,6 +79,13 @@ class ConfigView:
     live: bool
     others: tuple[tuple[str, str], ...]
     """Value and source of what would hold without it."""
+    kind: str = ""
+    doc: str = ""
+
+    @property
+    def default(self) -> str:
+        """Return the value without those that were set while the cluster runs."""
+        return self.others[-1][0] if self.others else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +114,12 @@ def resources(bootstrap: str) -> list[ResourceView]:
     return sorted(found, key=lambda view: (view.type, view.name))
 
 
-def describe(bootstrap: str, resource: tuple[int, str]) -> list[ConfigView]:
+def describe(
+    bootstrap: str, resource: tuple[int, str], *, with_docs: bool = False
+) -> list[ConfigView]:
     """Return the configs of one resource by name. resource: Kafka's type, and the name."""
     wanted = describe_configs.DescribeConfigsResource(*resource, None)
-    request = describe_configs.DescribeConfigsRequest([wanted], True, False)
+    request = describe_configs.DescribeConfigsRequest([wanted], True, with_docs)
     with _client_of(bootstrap, resource) as client:
         answer = client.ask(
             apis.DESCRIBE_CONFIGS,
@@ -132,6 +154,8 @@ def _view(config: describe_configs.DescribeConfigsResourceResult) -> ConfigView:
             (synonym.value or "", _SOURCES.get(synonym.source, str(synonym.source)))
             for synonym in config.synonyms[1:]
         ),
+        _KINDS.get(config.config_type, ""),
+        config.documentation or "",
     )
 
 

@@ -5,7 +5,7 @@ Source: Kafka's `kafka-consumer-groups`, `kafka-share-groups` and `kafka-streams
 KIP-932, KIP-1071.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.broker.groups.classic.embedded import MalformedEmbedded, decode_assignment
 from penstock.deploy.admin.groups.streams import described_streams
@@ -18,6 +18,7 @@ from penstock.deploy.admin.groups.views import (
     OffsetView,
 )
 from penstock.deploy.clients.brokers import Brokers, Partition, check
+from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import KafkaFailed, near_hint
 from penstock.protocol import apis
 from penstock.protocol.gen import (
@@ -31,7 +32,9 @@ from penstock.protocol.gen import (
 )
 from penstock.protocol.offset_specs import LATEST
 
-_NAMED_TOPICS: int = 9
+EndsOf = Callable[[Sequence[Partition]], Mapping[Partition, int]]
+
+NAMED_TOPICS: int = 9
 """Version of OffsetFetch and OffsetCommit that names topics; later ones have only ids."""
 
 
@@ -41,20 +44,38 @@ def listed_groups(
     """Return the groups of all coordinators by name, only those in these states and of these types
     if there are any.
     """
-    request = list_groups.ListGroupsRequest(list(states), list(types))
     found: list[ListedGroup] = []
     for node_id, client in brokers.all():
-        answer = client.ask(
-            apis.LIST_GROUPS, request, list_groups.encode_request, list_groups.decode_response
-        )
-        check(answer.error_code, None, f"broker {node_id} cannot list groups")
-        found += [
-            ListedGroup(
-                item.group_id, item.group_type, item.group_state, item.protocol_type, node_id
-            )
-            for item in answer.groups
-        ]
+        found += groups_of(node_id, client, states, types)
     return sorted(found, key=lambda item: item.group)
+
+
+def groups_of(
+    node_id: int, client: WireClient, states: Sequence[str] = (), types: Sequence[str] = ()
+) -> list[ListedGroup]:
+    """Return the groups that one broker coordinates."""
+    answer = client.ask(
+        apis.LIST_GROUPS,
+        list_groups.ListGroupsRequest(list(states), list(types)),
+        list_groups.encode_request,
+        list_groups.decode_response,
+    )
+    check(answer.error_code, None, f"broker {node_id} cannot list groups")
+    return [
+        ListedGroup(item.group_id, item.group_type, item.group_state, item.protocol_type, node_id)
+        for item in answer.groups
+    ]
+
+
+def found_group(brokers: Brokers, name: str) -> ListedGroup:
+    """Return one group, from its coordinator alone. Raises KafkaFailed."""
+    node_id, client = brokers.retried(lambda: brokers.group_coordinator(name))
+    for group in groups_of(node_id, client):
+        if group.group == name:
+            return group
+    raise KafkaFailed(
+        f"group {name!r} does not exist, or you may not describe it; it may have been deleted"
+    )
 
 
 def found_groups(brokers: Brokers, names: Sequence[str]) -> list[ListedGroup]:
@@ -69,14 +90,17 @@ def found_groups(brokers: Brokers, names: Sequence[str]) -> list[ListedGroup]:
     return [listed[name] for name in dict.fromkeys(names)] if names else list(listed.values())
 
 
-def described(brokers: Brokers, group: ListedGroup) -> GroupView:
-    """Return the members and offsets of a group."""
+def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = None) -> GroupView:
+    """Return the members and offsets of a group. ends_of: returns the end offsets of partitions, as
+    far as they are known; None: all leaders must respond.
+    """
+    ends_of = ends_of or (lambda keys: brokers.offsets(brokers.existing(keys), LATEST))
     found = brokers.retried(lambda: _described(brokers, group))
     if group.type == GroupType.SHARE:
-        offsets = brokers.retried(lambda: _share_offsets(brokers, group.group))
+        offsets = brokers.retried(lambda: _share_offsets(brokers, group.group, ends_of))
     else:
         committed = committed_offsets(brokers, group.group)
-        offsets = _with_readers(_lags(brokers, committed, found.members), found.members)
+        offsets = _with_readers(_lags(committed, found.members, ends_of), found.members)
     lag = sum(item.lag for item in offsets if item.lag is not None)
     return GroupView(
         group.group,
@@ -103,7 +127,7 @@ def committed_offsets(brokers: Brokers, group: str) -> dict[Partition, int]:
             request,
             offset_fetch.encode_request,
             offset_fetch.decode_response,
-            version=_NAMED_TOPICS,
+            version=NAMED_TOPICS,
         )
         (found,) = answer.groups
         check(found.error_code, None, f"the offsets of group {group!r} cannot be read")
@@ -136,7 +160,11 @@ def delete(brokers: Brokers, group: str) -> None:
 
 def share_start_offsets(brokers: Brokers, group: str) -> dict[Partition, OffsetView]:
     """Return where a share group is in each partition that it has read."""
-    found = brokers.retried(lambda: _share_offsets(brokers, group))
+    found = brokers.retried(
+        lambda: _share_offsets(
+            brokers, group, lambda keys: brokers.offsets(brokers.existing(keys), LATEST)
+        )
+    )
     return {(item.topic, item.partition): item for item in found}
 
 
@@ -238,7 +266,7 @@ def _described_share(brokers: Brokers, name: str) -> DescribedGroup:
     return DescribedGroup(found.group_state, found.assignor_name, members)
 
 
-def _share_offsets(brokers: Brokers, name: str) -> list[OffsetView]:
+def _share_offsets(brokers: Brokers, name: str, ends_of: EndsOf) -> list[OffsetView]:
     request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
         [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(name, None)]
     )
@@ -258,7 +286,7 @@ def _share_offsets(brokers: Brokers, name: str) -> list[OffsetView]:
             start = part.start_offset if part.start_offset >= 0 else None
             lag = part.lag if part.lag >= 0 else None
             views.append(OffsetView(topic.topic_name, part.partition_index, start, None, lag))
-    ends = brokers.offsets(brokers.existing((view.topic, view.partition) for view in views), LATEST)
+    ends = ends_of([(view.topic, view.partition) for view in views])
     return [
         OffsetView(
             view.topic,
@@ -272,7 +300,7 @@ def _share_offsets(brokers: Brokers, name: str) -> list[OffsetView]:
 
 
 def _lags(
-    brokers: Brokers, committed: Mapping[Partition, int], members: Sequence[MemberView]
+    committed: Mapping[Partition, int], members: Sequence[MemberView], ends_of: EndsOf
 ) -> list[OffsetView]:
     """Return the partitions that have a committed offset or a reader."""
     read = {
@@ -282,7 +310,7 @@ def _lags(
         for index in indexes
     }
     keys = sorted({*committed, *read})
-    ends = brokers.offsets(brokers.existing(keys), LATEST)
+    ends = ends_of(keys)
     views: list[OffsetView] = []
     for key in keys:
         current, end = committed.get(key), ends.get(key)

@@ -42,8 +42,9 @@ _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NO
 class TransactionsClient:
     """Connects to the brokers that it needs. Use as a context manager."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._brokers = Brokers(bootstrap)
+    def __init__(self, bootstrap: str, skipped: Collection[int] = ()) -> None:
+        """skipped: ids of coordinators that `listed` leaves out, because they do not respond."""
+        self._brokers = Brokers(bootstrap, skipped)
 
     def __enter__(self) -> Self:
         return self
