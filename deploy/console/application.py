@@ -22,8 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.base.errors import StreamError
 from penstock.deploy.clients.security import use
+from penstock.deploy.clients.wire import wait_at_most
 from penstock.deploy.console import login
 from penstock.deploy.console.console import Busy, Console, page
+from penstock.deploy.console.deferred import REQUEST_S, DeferredPages, deferred
 from penstock.deploy.console.guard import HEADERS, is_known_host
 from penstock.deploy.console.login import COOKIE, session_at
 from penstock.deploy.console.pages import (
@@ -45,10 +47,12 @@ from penstock.deploy.console.pages import (
     users,
 )
 from penstock.deploy.console.rights import NotAllowed
-from penstock.deploy.errors import DeployError, KafkaFailed, NoController, UsageError
+from penstock.deploy.errors import DeployError, KafkaFailed, NoController, NoResponse, UsageError
 from penstock.lake.manifest.errors import ManifestNotFound
 from penstock.objectstore.errors import ObjectStoreError
 
+HEALTH: Final = "/live/health"
+_AT_ONCE: Final = ("/live/", "/login")
 _OPEN_PATHS: Final = ("/login", "/static/")
 _STATIC: Final = Path(__file__).with_name("static")
 
@@ -62,6 +66,7 @@ def application(console: Console) -> ASGIApp:
         try:
             yield
         finally:
+            await app.state.pages.close()
             await console.live.stop()
             await asyncio.to_thread(console.decoding.close)
 
@@ -78,6 +83,7 @@ def application(console: Console) -> ASGIApp:
         lifespan=lifespan,
     )
     app.state.console = console
+    app.state.pages = DeferredPages()
     return _Guard(app, console)
 
 
@@ -85,6 +91,7 @@ def _routes() -> list[BaseRoute]:
     get: tuple[tuple[str, Callable[[Request], Awaitable[Response]]], ...] = (
         ("/", overview.overview),
         ("/live/overview", overview.live),
+        (HEALTH, overview.health),
         ("/nodes", nodes.nodes),
         ("/topics", topics.topics),
         ("/topics/{topic}", topics.topic),
@@ -139,7 +146,10 @@ def _routes() -> list[BaseRoute]:
         ("/sql", sql.run),
     )
     return [
-        *(Route(path, call, methods=["GET"]) for path, call in get),
+        *(
+            Route(path, call if path.startswith(_AT_ONCE) else deferred(call), methods=["GET"])
+            for path, call in get
+        ),
         *(Route(path, call, methods=["POST"]) for path, call in post),
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
@@ -195,9 +205,12 @@ class _Guard:
             return PlainTextResponse(f"the console is at {console.options.base}/\n", 404)
         request = Request(scope)
         session = console.open_session
+        if scope["method"] == "GET":
+            wait_at_most(REQUEST_S)
         if console.options.login:
-            found = await session_at(console, request.cookies.get(COOKIE, ""))
             path = console.options.inner(scope["path"])
+            token = request.cookies.get(COOKIE, "")
+            found = await session_at(console, token, is_use=not path.startswith(HEALTH))
             if found is None and not path.startswith(_OPEN_PATHS):
                 return _to_login(console.options.base, path, scope["method"])
             session = found or session
@@ -217,8 +230,16 @@ async def _explain(request: Request, error: Exception) -> Response:
     status, title = _status_of(error)
     text = error.detail if isinstance(error, HTTPException) else str(error)
     if isinstance(error, TimeoutError) and not isinstance(error, DeployError):
-        text = text or "the cluster did not answer in time"
-    return page(request, "error.html", status, title=title, text=text)
+        text = text or "the cluster did not respond in time"
+    return page(
+        request,
+        "error.html",
+        status,
+        title=title,
+        text=text,
+        may_work_later=isinstance(error, NoResponse | NoController | TimeoutError | Busy),
+        may_retry=status >= 500,
+    )
 
 
 def _status_of(error: Exception) -> tuple[int, str]:
@@ -226,7 +247,7 @@ def _status_of(error: Exception) -> tuple[int, str]:
         case HTTPException(status_code=404):
             return 404, "There is no such page"
         case HTTPException():
-            return error.status_code, "This request cannot be answered"
+            return error.status_code, "This request is not allowed"
         case NotAllowed():
             return 403, "This is not allowed"
         case UsageError():
@@ -234,10 +255,12 @@ def _status_of(error: Exception) -> tuple[int, str]:
         case Busy():
             return 503, "Too busy"
         case NoController():
-            return 502, "The controllers do not answer"
+            return 502, "The controllers do not respond"
+        case NoResponse():
+            return 502, "The brokers do not respond"
         case KafkaFailed():
-            return 502, "The brokers refused, or did not answer"
+            return 502, "The brokers refused the request"
         case TimeoutError():
-            return 504, "No answer"
+            return 504, "No response"
         case _:
-            return 502, "The object store did not answer as expected"
+            return 502, "The object store did not respond as expected"

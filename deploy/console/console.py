@@ -1,16 +1,20 @@
 """Hold what all pages of one console share, and render their templates.
 
 Calls that block run in threads: at most `CALLS_MAX` at once, and at most `CALLS_WAITING_MAX` wait
-for a turn; further ones are refused with 503. `STATEMENTS_MAX` statements of SQL run at once.
+for a turn; further ones are refused with 503. At most `SEARCHES_MAX` searches of records and
+`STATEMENTS_MAX` statements of SQL run at once.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qs, quote, unquote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -19,22 +23,31 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from penstock.deploy.console import formats
+from penstock.deploy.console.config_choices import unit_of
 from penstock.deploy.console.decoding import SchemaCache
+from penstock.deploy.console.group_list import LastGroups
 from penstock.deploy.console.guard import BODY_BYTES_MAX, is_same_origin, is_token
+from penstock.deploy.console.health import STALE_S, STORE, Health
 from penstock.deploy.console.live import LiveCluster
 from penstock.deploy.console.options import ConsoleOptions
+from penstock.deploy.console.records import can_browse
 from penstock.deploy.console.rights import NotAllowed, Rights
 from penstock.deploy.console.sessions import Session, Sessions
 from penstock.deploy.console.statements import is_available
+from penstock.deploy.console.terms import TERMS
 from penstock.deploy.doctor.report import Report
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import DeployError, NoResponse, UsageError
 from penstock.deploy.records.decode_process import DecodeProcess
 
 CALLS_MAX: Final = 6
 CALLS_WAITING_MAX: Final = 32
+SEARCHES_MAX: Final = 4
+SEARCH_S_MAX: Final = 20.0
+"""More than a search takes if the store responds."""
 STATEMENTS_MAX: Final = 2
 FIELDS_MAX: Final = 100
 FORM_S_MAX: Final = 30.0
+PROBLEMS_SHOWN_MAX: Final = 5
 NOTICE_COOKIE: Final = "penstock_notice"
 THEME_COOKIE: Final = "penstock_theme"
 THEMES: Final = ("light", "dark")
@@ -50,7 +63,7 @@ class Busy(DeployError):
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
     """An entry of the navigation. needs: "cluster": DESCRIBE of the cluster; "owner": a console
-    without login; "sql": that and SQL.
+    without login; "sql": that, SQL and a store.
     """
 
     path: str
@@ -89,6 +102,7 @@ class Console:
         self.sessions = sessions
         self.schemas = schemas
         self.decoding = DecodeProcess()
+        self.groups = LastGroups()
         self.open_session = Session("", csrf, "", options.security)
         """Of everyone who comes in without login."""
         self.streams = 0
@@ -96,6 +110,8 @@ class Console:
         self.report: Report | None = None
         """Of the last examination by the doctor."""
         self.examining = asyncio.Lock()
+        self._searches = ThreadPoolExecutor(SEARCHES_MAX, "console-search")
+        self._searching = 0
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._waiting = 0
         self._statements = asyncio.Semaphore(STATEMENTS_MAX)
@@ -106,8 +122,9 @@ class Console:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._shown = {"terms": TERMS, "problems_max": PROBLEMS_SHOWN_MAX}
         self._templates.filters.update(formats.FILTERS)
-        self._templates.filters |= {"path": _quoted, "code": _with_code}
+        self._templates.filters |= {"path": _quoted, "code": _with_code, "unit": unit_of}
 
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function that blocks, as the user of this request. Raises Busy."""
@@ -119,6 +136,30 @@ class Console:
                 return await asyncio.to_thread(function, *args, **kwargs)
         finally:
             self._waiting -= 1
+
+    async def search(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call a function that reads the store. Raises Busy, and NoResponse if the store does not
+        respond, which occupies no thread that other pages need.
+        """
+        store = self.live.health().ages_s.get(STORE, 0.0)
+        if store > STALE_S:
+            raise NoResponse(f"the object store has not responded for {store:.0f} s")
+        if self._searching >= SEARCHES_MAX:
+            raise Busy("other searches wait for the object store; try again in a moment")
+        self._searching += 1
+        bound = partial(copy_context().run, partial(function, *args, **kwargs))
+        running = asyncio.get_running_loop().run_in_executor(self._searches, bound)
+        running.add_done_callback(self._searched)
+        try:
+            async with asyncio.timeout(SEARCH_S_MAX):
+                return await asyncio.shield(running)
+        except TimeoutError:
+            raise NoResponse(f"the object store did not respond for {SEARCH_S_MAX:.0f} s") from None
+
+    def _searched(self, running: "asyncio.Future[Any]") -> None:
+        self._searching -= 1
+        if not running.cancelled():
+            running.exception()
 
     @asynccontextmanager
     async def statement_turn(self) -> AsyncGenerator[None, None]:
@@ -136,9 +177,9 @@ class Console:
     def _shows(self, tab: NavigationEntry, rights: Rights) -> bool:
         if tab.needs == "cluster":
             return rights.sees_cluster
-        if tab.needs == "sql" and not self.has_sql:
-            return False
-        return not (tab.needs in ("owner", "sql") and rights.is_bounded)
+        if tab.needs == "sql":
+            return "sql" in self.offered(rights)
+        return not (tab.needs == "owner" and rights.is_bounded)
 
     def render(self, template: str, request: Request, **values: object) -> str:
         session = session_of(request)
@@ -152,10 +193,38 @@ class Console:
             theme=theme if theme in THEMES else "",
             notice=unquote(request.cookies.get(NOTICE_COOKIE, ""))[:_NOTICE_CHARS_MAX],
             here=request.url.path,
+            here_query=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             query=dict(request.query_params),
             changes=self.options.allow_changes,
+            health=self._health_for(session),
+            offered=self.offered(session.rights),
+            **self._shown,
             **values,
         )
+
+    def _health_for(self, session: Session) -> Health | None:
+        """Return the health of the cluster; None before login."""
+        if self.options.login and session is self.open_session:
+            return None
+        return self.live.health()
+
+    def offered(self, rights: Rights) -> Collection[str]:
+        """Return which optional pages work here: "messages", "objects", "sql"."""
+        has_store = bool(self.options.store) and not self.options.store.startswith("memory:")
+        return {
+            name
+            for name, works in (
+                ("messages", has_store and can_browse()),
+                ("objects", has_store),
+                ("sql", has_store and self.has_sql and not rights.is_bounded),
+            )
+            if works
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        """Return the addresses of brokers that respond."""
+        return self.live.bootstrap()
 
 
 def console_of(request: Request) -> Console:
@@ -170,10 +239,17 @@ def rights_of(request: Request) -> Rights:
     return session_of(request).rights
 
 
-def page(request: Request, template: str, status: int = 200, **values: object) -> Response:
-    """Render a page. A notice of the last change is shown once."""
+def page(
+    request: Request,
+    template: str,
+    status: int = 200,
+    *,
+    keeps_notice: bool = False,
+    **values: object,
+) -> Response:
+    """Render a page. A notice of the last change is shown once; keeps_notice: on the next page."""
     response = HTMLResponse(console_of(request).render(template, request, **values), status)
-    if NOTICE_COOKIE in request.cookies:
+    if NOTICE_COOKIE in request.cookies and not keeps_notice:
         response.delete_cookie(NOTICE_COOKIE)
     return response
 

@@ -1,12 +1,12 @@
 """Follow one cluster for the pages: its metadata all the time, its figures while they are watched.
 
 Invariants: an observer changes nothing. Figures are measured every two seconds, and only for a
-minute after they were last wanted. A listener that is slow misses old samples, never delays others.
-Belongs to one event loop.
+minute after they were last wanted. What cannot be measured keeps its last value, and `health`
+returns its age. Belongs to one event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -21,18 +21,29 @@ from penstock.controller.metadata.topics import PartitionKey
 from penstock.deploy.admin.cost import Prices
 from penstock.deploy.admin.views import view_cluster
 from penstock.deploy.clients.controllers import connect, no_controller
+from penstock.deploy.console.health import SILENT_S, STALE_S, BrokerHealth, Health, diagnose
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.samples import INTERVAL_S, Sample, Samples, sample_of
+from penstock.deploy.console.store_probe import StoreProbe
 from penstock.deploy.errors import NoController
-from penstock.deploy.top.offsets import EndOffsets, Ends
-from penstock.deploy.top.view import Offsets, TopView, stored_topics, view_top
-from penstock.deploy.top.watch import broker_addresses, broker_loads
+from penstock.deploy.top.counts import RecordCounts
+from penstock.deploy.top.offsets import EndOffsets, Ends, Led
+from penstock.deploy.top.view import TopView, stored_topics, view_top
+from penstock.deploy.top.watch import broker_addresses, broker_loads, led_partitions
 
 if TYPE_CHECKING:
+    from penstock.base.ids import NodeId
+    from penstock.controller.api.load_messages import BrokerLoad
     from penstock.controller.metadata.delta import MetadataDelta
 
 WANTED_S: Final = 60.0
 TIMEOUT_S: Final = 5.0
+LOADS_S: Final = 1.5
+"""Longest wait for the loads of brokers, which the next measurement asks for again."""
+ENDS_S: Final = 3.0
+"""Longest wait for end offsets of one broker."""
+GRACE_S: Final = 0.5
+"""How long a measurement waits for brokers; the responses of slower ones count in the next one."""
 SEEN_S: Final = 2.0
 LISTENERS_MAX: Final = 64
 QUEUED_MAX: Final = 8
@@ -50,20 +61,27 @@ class LiveCluster:
         self._options = options
         self._wall_ms = wall_ms
         self._prices = prices or Prices()
-        self._ends = EndOffsets(options.security)
+        self._ends = EndOffsets(options.security, ENDS_S)
+        self._counts = RecordCounts()
+        self._asking: dict[int, asyncio.Task[Ends | None]] = {}
+        """Requests for end offsets that brokers have not responded to."""
+        self._asked_at: dict[int, float] = {}
+        """When brokers got the request that they have not responded to."""
+        self._responded_at: dict[int, float] = {}
+        """When brokers last responded, on the clock of the event loop."""
+        self._loads: Mapping[NodeId, BrokerLoad] = {}
+        self._loads_at = 0.0
+        self._store = StoreProbe(options.store)
+        self._probing: asyncio.Task[None] | None = None
         self._client: ControllerClient | None = None
         self._follower: MetadataFollower | None = None
         self._wanted_until = 0.0
         self._measuring: asyncio.Task[None] | None = None
         self._view: TopView | None = None
-        self._measured = asyncio.Condition()
-        self._before: Offsets | None = None
-        self._measured_at = 0.0
+        self._leaderless = 0
         self._listeners: set[asyncio.Queue[Sample]] = set()
         self._changes: set[Callable[[MetadataDelta], None]] = set()
         self.samples = Samples()
-        self.ends: Ends = {}
-        """The end offsets of the last measurement."""
 
     async def start(self) -> None:
         if not self._options.controller:
@@ -75,15 +93,18 @@ class LiveCluster:
             await self._follower.start(TIMEOUT_S)
 
     async def stop(self) -> None:
-        if self._measuring is not None:
-            self._measuring.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._measuring
+        for task in (self._measuring, self._probing):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        await self._store.close()
         if self._follower is not None:
             await self._follower.stop()
         if self._client is not None:
             await self._client.close()
         self._ends.close()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
     # --- metadata ---------------------------------------------------------------------------------
 
@@ -126,6 +147,8 @@ class LiveCluster:
     async def quorum(self) -> QuorumStatus:
         """Return the quorum as its leader sees it. Raises NoController."""
         client = self._known_client()
+        if self.silent_s > STALE_S:
+            raise no_controller(client, self._options.controller, self.silent_s)
         try:
             return await client.describe_quorum(timeout_s=TIMEOUT_S)
         except (TimeoutError, ControllerError):
@@ -161,23 +184,96 @@ class LiveCluster:
     # --- figures ----------------------------------------------------------------------------------
 
     async def top(self) -> TopView:
-        """Return the figures, measured at most a few seconds ago. Raises NoController."""
-        _ = self.image
-        is_fresh = self._measuring is not None and self._view is not None
+        """Return the figures of the last measurement, or what the metadata contain before the first
+        one. Raises NoController.
+        """
+        image = self.image
         self.want()
-        if is_fresh and self._view is not None:
-            return self._view
-        async with self._measured, asyncio.timeout(TIMEOUT_S + INTERVAL_S):
-            await self._measured.wait()
-        assert self._view is not None
+        if self._view is None:
+            return view_top(
+                view_cluster(image, self._options.controller, {}),
+                stored_topics(image),
+                {},
+                prices=self._prices,
+            )
         return self._view
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        """Return the last known end offsets of a topic by partition."""
+        return self._counts.ends(topic)
+
+    @property
+    def is_measured(self) -> bool:
+        return self._view is not None
+
+    def health(self) -> Health:
+        """Return what is wrong now, and how old values are."""
+        follower = self._follower
+        if follower is None:
+            return diagnose(0.0, {}, self._store.health(), 0)
+        leaderless = self._leaderless if self._measuring is not None else 0
+        return diagnose(self.silent_s, self.brokers(), self._store.health(), leaderless)
+
+    def brokers(self) -> dict[int, BrokerHealth]:
+        """Return the state of each registered broker, by id."""
+        if self._follower is None:
+            return {}
+        now = asyncio.get_running_loop().time()
+        since_loads = now - self._loads_at
+        found: dict[int, BrokerHealth] = {}
+        for node in self._follower.image.nodes:
+            load = self._loads.get(node.node_id)
+            session = None if load is None else load.session
+            age = None if session is None else session.heartbeat_age_ms
+            # Heartbeats since the loads came are not known, so a young age says nothing now.
+            is_silent = age is not None and age > SILENT_S * 1_000
+            is_asked = self._measuring is not None and not node.fenced
+            asked_at = self._asked_at.get(node.node_id, now) if is_asked else now
+            responded_at = self._responded_at.get(node.node_id) if is_asked else None
+            found[node.node_id] = BrokerHealth(
+                node.node_id,
+                node.fenced,
+                age / 1_000 + since_loads if is_silent and age is not None else None,
+                session.ends_in_ms / 1_000 - since_loads if session is not None else None,
+                now - asked_at,
+                None if responded_at is None else now - responded_at,
+                None if load is None else load.append_p99_ms,
+            )
+        return found
+
+    def silent_brokers(self) -> frozenset[int]:
+        """Return the ids of brokers that would not respond to a request."""
+        return frozenset(at for at, broker in self.brokers().items() if broker.is_silent)
+
+    def addresses(self) -> dict[int, str]:
+        """Return the addresses of brokers that are not fenced, by id; none without controllers."""
+        return {} if self._follower is None else broker_addresses(self._follower.image)
+
+    def bootstrap(self) -> str:
+        """Return the addresses of brokers to send requests to: those given, without brokers that do
+        not respond.
+        """
+        given = self._options.bootstrap
+        if self._follower is None:
+            return given
+        addresses: dict[int, str] = {
+            node.node_id: f"{node.host or node.machine_host}:{node.port}"
+            for node in self._follower.image.nodes
+        }
+        silent = {addresses[at] for at in self.silent_brokers()}
+        others = [at for at in given.split(",") if at.strip() not in silent]
+        return ",".join(others or sorted(set(addresses.values()) - silent)) or given
 
     def want(self) -> None:
         """Measure for a minute from now on."""
         loop = asyncio.get_running_loop()
         self._wanted_until = loop.time() + WANTED_S
-        if self._measuring is None or self._measuring.done():
+        if self._follower is not None and self._measuring is None:
+            now = loop.time()
+            self._loads_at = now
+            self._responded_at, self._asked_at = {}, {}
             self._measuring = loop.create_task(self._measure_regularly())
+            self._probing = loop.create_task(self._store.run())
 
     @contextmanager
     def listen(self) -> Generator[asyncio.Queue[Sample], None, None]:
@@ -203,33 +299,78 @@ class LiveCluster:
                 await asyncio.sleep(max(_PAUSE_S, INTERVAL_S - (loop.time() - began)))
         finally:
             self._measuring = None
-            self._before = None
+            if self._probing is not None:
+                self._probing.cancel()
 
     async def _measure(self) -> None:
-        loads = await broker_loads(self._known_client())
+        ends = asyncio.create_task(self._measured_ends())
+        loads = await self._fresh_loads()
+        found = await ends
         image = self.image
-        ends = await asyncio.to_thread(self._ends.measure, list(broker_addresses(image).values()))
-        now = asyncio.get_running_loop().time()
-        image = self.image
-        offsets = {name: sum(partitions.values()) for name, partitions in ends.items()}
+        if loads is not None:
+            self._loads, self._loads_at = loads, asyncio.get_running_loop().time()
         view = view_top(
-            view_cluster(image, self._options.controller, loads),
-            stored_topics(image),
-            offsets,
-            self._before,
-            now - self._measured_at,
+            view_cluster(image, self._options.controller, self._loads),
+            stored := stored_topics(image),
+            self._counts.add(stored, found, asyncio.get_running_loop().time()),
             prices=self._prices,
         )
-        self._before, self._measured_at, self.ends = offsets, now, ends
         self._view = view
-        sample = sample_of(view, self._wall_ms())
+        self._leaderless = sum(topic.without_leader for topic in view.topics)
+        sample = sample_of(
+            view,
+            self._wall_ms(),
+            self._counts.records_s if found else None,
+            has_loads=loads is not None,
+        )
         self.samples.add(sample)
         for queue in self._listeners:
             if queue.full():
                 queue.get_nowait()
             queue.put_nowait(sample)
-        async with self._measured:
-            self._measured.notify_all()
+
+    async def _fresh_loads(self) -> "Mapping[NodeId, BrokerLoad] | None":
+        """Return the loads of brokers, None if no controller responds."""
+        client = self._known_client()
+        if self.silent_s > SILENT_S:
+            return None
+        return await broker_loads(client, LOADS_S)
+
+    async def _measured_ends(self) -> Ends:
+        """Return the end offsets from brokers that respond within GRACE_S, or that have responded
+        to the last request since.
+        """
+        loop = asyncio.get_running_loop()
+        image = self.image
+        addresses, led = broker_addresses(image), led_partitions(image)
+        for gone in self._responded_at.keys() - addresses.keys():
+            del self._responded_at[gone]
+            self._asked_at.pop(gone, None)
+        for node_id, address in addresses.items():
+            self._responded_at.setdefault(node_id, loop.time())
+            if node_id not in self._asking:
+                self._asking[node_id] = loop.create_task(
+                    self._ends_of(node_id, address, led.get(node_id, {}))
+                )
+        if self._asking:
+            await asyncio.wait(self._asking.values(), timeout=GRACE_S)
+        found: dict[str, dict[int, int]] = {}
+        for node_id, task in list(self._asking.items()):
+            if not task.done():
+                continue
+            del self._asking[node_id]
+            for topic, partitions in (task.result() or {}).items():
+                found.setdefault(topic, {}).update(partitions)
+        return found
+
+    async def _ends_of(self, node_id: int, address: str, led: Led) -> Ends | None:
+        loop = asyncio.get_running_loop()
+        self._asked_at.setdefault(node_id, loop.time())
+        found = await asyncio.to_thread(self._ends.of_broker, address, led)
+        if found is not None:
+            self._responded_at[node_id] = loop.time()
+            self._asked_at.pop(node_id, None)
+        return found
 
     def _known_client(self) -> ControllerClient:
         _ = self.image

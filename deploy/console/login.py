@@ -18,15 +18,17 @@ from penstock.deploy.errors import KafkaFailed
 COOKIE: Final = "penstock_session"
 
 
-async def session_at(console: Console, token: str) -> Session | None:
-    """Return the session of a cookie, with rights that are recent enough."""
-    session = console.sessions.find(token)
+async def session_at(console: Console, token: str, *, is_use: bool = True) -> Session | None:
+    """Return the session of a cookie, with rights that are recent enough. is_use: the user did
+    something, so the session lasts longer.
+    """
+    session = console.sessions.find(token) if is_use else console.sessions.peek(token)
     if session is None:
         return None
     if session.has_old_rights:
         try:
             session.rights = await console.call(
-                rights.ask_rights, console.options.bootstrap, session.security
+                rights.ask_rights, console.bootstrap, session.security
             )
         except KafkaFailed:
             if not console.sessions.is_open(session):
@@ -54,12 +56,12 @@ async def log_in(request: Request) -> Response:
     try:
         security = await console.call(
             rights.log_in,
-            console.options.bootstrap,
+            console.bootstrap,
             console.options.security,
             user,
             given.get("password", ""),
         )
-        allowed = await console.call(rights.ask_rights, console.options.bootstrap, security)
+        allowed = await console.call(rights.ask_rights, console.bootstrap, security)
     except KafkaFailed as error:
         console.sessions.failed(address)
         return page(request, "login.html", 401, problem=str(error))

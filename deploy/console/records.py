@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from typing import Any, Final
 
 from penstock.base.extras import install_hint
@@ -76,6 +77,11 @@ class RecordsFound:
     bounds: Windows
     problem: str = ""
     """Which records were left out because they cannot be read."""
+
+
+def can_browse() -> bool:
+    """Return whether what reads records is installed."""
+    return all(find_spec(name) is not None for name in ("numpy", "pyarrow"))
 
 
 def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:

@@ -4,7 +4,7 @@ Invariant: pure. Memory: `SAMPLES_MAX` samples of about 200 bytes.
 """
 
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -23,9 +23,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     at_ms: int
-    bytes_in: int
-    bytes_out: int
-    requests: int
+    bytes_in: int | None
+    bytes_out: int | None
+    requests: int | None
     records: float | None
     append_p50_ms: float | None
     append_p99_ms: float | None
@@ -35,22 +35,27 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     usd_month: float | None
 
 
-def sample_of(view: TopView, at_ms: int) -> Sample:
-    nodes = [node for node in view.cluster.nodes if not node.fenced]
-    requests = view.cost.requests
-    rates = [topic.records_s for topic in view.topics if topic.records_s is not None]
+_NAMES: Final = tuple(field.encode_name for field in msgspec.structs.fields(Sample))
+
+
+def sample_of(view: TopView, at_ms: int, records_s: float | None, *, has_loads: bool) -> Sample:
+    """Return the sample of a measurement. records_s: written to all topics. has_loads: whether the
+    loads in the view are of now.
+    """
+    nodes = [node for node in view.cluster.nodes if not node.fenced and has_loads]
+    requests = view.cost.requests if has_loads else None
     return Sample(
         at_ms=at_ms,
-        bytes_in=sum(node.bytes_in_s for node in nodes),
-        bytes_out=sum(node.bytes_out_s for node in nodes),
-        requests=sum(node.requests_s for node in nodes),
-        records=sum(rates) if rates else None,
+        bytes_in=_total([node.bytes_in_s for node in nodes]),
+        bytes_out=_total([node.bytes_out_s for node in nodes]),
+        requests=_total([node.requests_s for node in nodes]),
+        records=records_s,
         append_p50_ms=_slowest([node.append_p50_ms for node in nodes]),
         append_p99_ms=_slowest([node.append_p99_ms for node in nodes]),
         put=None if requests is None else requests.put_s,
         get=None if requests is None else requests.get_s,
         list_=None if requests is None else requests.list_s,
-        usd_month=view.cost.requests_usd_month,
+        usd_month=None if requests is None else view.cost.requests_usd_month,
     )
 
 
@@ -65,6 +70,24 @@ class Samples:
 
     def all(self) -> list[Sample]:
         return list(self._samples)
+
+    def last_known(self) -> dict[str, Any]:
+        """Return the last known value of each field, None if there is none."""
+        found: dict[str, Any] = dict.fromkeys(_NAMES)
+        for sample in reversed(self._samples):
+            found = {
+                name: value if found[name] is None else found[name]
+                for name, value in msgspec.to_builtins(sample).items()
+            }
+            if None not in found.values():
+                break
+        return found
+
+
+def _total(values: list[int | None]) -> int | None:
+    """Return the sum, None if a part is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _slowest(values: list[float | None]) -> float | None:

@@ -95,6 +95,15 @@ class Sessions:
         """Note that the user has changed the cluster, and with it what there is to see."""
         session.changed_at = self._now()
 
+    def is_settling(self, session: Session) -> bool:
+        """Return whether the user has just changed the cluster."""
+        return self._now() - session.changed_at < SETTLE_S
+
+    def peek(self, token: str) -> Session | None:
+        """Return the session of a cookie without counting this as a use."""
+        session = self._sessions.get(token)
+        return session if session is not None and self.is_open(session) else None
+
     def close(self, session: Session) -> None:
         self._sessions.pop(session.token, None)
 

@@ -5,24 +5,26 @@ Invariant: pure; the result does not refer to the image.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from penstock.base.ids import ObjectId
 from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.controller.metadata.topics import is_moving
 from penstock.deploy.admin.reassign.trace import MoveView
 from penstock.deploy.clients import kafka as clients
+from penstock.deploy.console.health import STALE_S, BrokerHealth
 from penstock.deploy.errors import UsageError
-from penstock.deploy.top.view import TopicView
+from penstock.deploy.top.view import TopicView, TopView
 from penstock.stream.format.layout import BlockEntry
 from penstock.stream.ports import ObjectRole
 
 TOPIC_ORDERS: Final[Mapping[str, Callable[[TopicView], tuple[float, str]]]] = {
     "name": lambda topic: (0.0, topic.name),
     "rate": lambda topic: (-(topic.records_s or 0.0), topic.name),
-    "records": lambda topic: (-topic.records, topic.name),
+    "records": lambda topic: (-(topic.records or 0), topic.name),
     "size": lambda topic: (-topic.stored_bytes, topic.name),
 }
 BAR_UNITS: Final = 1_000
@@ -95,6 +97,38 @@ class BlockView:
     block: BlockEntry
 
 
+class NodeStateView(NamedTuple):
+    text: str
+    is_good: bool
+
+
+def broker_states(
+    view: TopView, brokers: Mapping[int, BrokerHealth], controllers_silent_s: float
+) -> dict[int, NodeStateView]:
+    """Return the state of each broker, as far as it is known now."""
+    return {
+        node.node_id: _node_state(
+            brokers.get(node.node_id) or BrokerHealth(node.node_id, node.fenced),
+            controllers_silent_s,
+        )
+        for node in view.cluster.nodes
+    }
+
+
+def _node_state(broker: BrokerHealth, controllers_silent_s: float) -> NodeStateView:
+    if controllers_silent_s > STALE_S:
+        responds = broker.age_s is not None and broker.age_s <= STALE_S
+        return NodeStateView("responds" if responds else "not known", False)
+    if broker.is_fenced:
+        return NodeStateView("fenced", False)
+    return NodeStateView("silent", False) if broker.is_silent else NodeStateView("alive", True)
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether brokers keep their own records in the topic."""
+    return topic in INTERNAL_TOPICS
+
+
 def topics_now(image: MetadataImage, measured: Iterable[TopicView]) -> list[TopicView]:
     """Return the topics that exist now, with their measured figures if they existed then."""
     figures = {topic.name: topic for topic in measured}
@@ -104,7 +138,7 @@ def topics_now(image: MetadataImage, measured: Iterable[TopicView]) -> list[Topi
             topic.name,
             len(topic.partitions),
             sum(partition.leader < 0 for partition in topic.partitions),
-            records=0,
+            records=None,
             records_s=None,
             stored_bytes=0,
         )

@@ -15,7 +15,7 @@ from penstock.deploy.clients.security import ClientSecurity, read_file
 from penstock.deploy.clients.users import create_user
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
-from tests.support.browser import browser
+from tests.support.browser import browser, console_errors
 from tests.support.console import Answer, ConsoleProcess, Visitor, produce
 from tests.support.npm import package
 
@@ -78,6 +78,16 @@ def console(cluster: LocalCluster) -> Iterator[ConsoleProcess]:
 def chrome() -> Iterator[Chrome]:
     with browser() as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def leave(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave the last page of each test: it would go on asking a console that may end."""
+    yield
+    if "chrome" in request.fixturenames:
+        chrome: Chrome = request.getfixturevalue("chrome")
+        chrome.get("about:blank")
+        console_errors(chrome)
 
 
 @pytest.fixture(scope="session")

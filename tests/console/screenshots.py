@@ -1,29 +1,39 @@
 """Take the pictures of docs/how-to/console.md: `make screenshots`.
 
-Starts a cluster with traffic, moves a partition, and photographs pages in light and dark.
+Starts a cluster with traffic, moves a partition, and photographs pages in light and dark, then
+while something is wrong.
 """
 
 import base64
 import json
+import os
+import signal
 import sys
 import threading
 import time
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Final
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from selenium.webdriver import Chrome
 
+from penstock.base.scram import ScramMechanism
 from penstock.deploy.admin.reassign.admin import reassign
 from penstock.deploy.admin.reassign.plan import Key
+from penstock.deploy.clients.users import create_user
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
-from tests.support.browser import DESK, browser, resize
-from tests.support.console import ConsoleProcess
+from tests.console.conftest import PASSWORD, admin_of
+from tests.console.test_console_pages import wait_for_text
+from tests.support.browser import DESK, PHONE, browser, fill, resize
+from tests.support.console import ConsoleProcess, without_packages
 
 DIRECTORY: Final = Path(__file__).parents[2] / "docs" / "assets" / "console"
 BYTES_MAX: Final = 200_000
+PAUSE_S: Final = 3.0
 START_S: Final = 5.0
 """What nodes do at their start would be the highest point of the charts."""
 TRAFFIC_S: Final = 45.0
@@ -35,6 +45,8 @@ PICTURES: Final = (
     ("topic", "/topics/orders", False),
     ("group", "/groups/one?id=billing", False),
 )
+FAULT: Final = (1280, 460)
+PHONE_PAGE: Final = "/topics"
 SIZES: Final = {
     "messages-dark": (1280, 640),
     "move": (1280, 560),
@@ -60,15 +72,92 @@ def main() -> int:
         time.sleep(TRAFFIC_S / 3)
         DIRECTORY.mkdir(exist_ok=True)
         sizes = [_picture(chrome, console.url, *picture) for picture in PICTURES]
+        resize(chrome, PHONE)
+        chrome.get(console.url + PHONE_PAGE)
+        sizes.append(_photograph(chrome, "phone"))
+        sizes += _faults(chrome, cluster, console)
         ended.set()
         traffic.join()
+        sizes += _missing(chrome, cluster)
+        sizes.append(_gone(chrome, cluster, console))
+    secure = ("--brokers", "1", "--secure", "--topics", "orders:1")
+    with LocalCluster(secure) as cluster, browser() as chrome:
+        sizes.append(_refused(chrome, cluster))
     return int(max(sizes) > BYTES_MAX)
+
+
+def _faults(chrome: Chrome, cluster: LocalCluster, console: ConsoleProcess) -> list[int]:
+    """Stop the store, then a broker, and delete records."""
+    resize(chrome, FAULT)
+    sizes: list[int] = []
+    store = cluster.state().of_role("store")
+    chrome.get(console.url)
+    cluster.kill(store, signal.SIGSTOP)
+    wait_for_text(chrome, "The object store does not respond")
+    sizes.append(_photograph(chrome, "fault-store"))
+    cluster.kill(store, signal.SIGCONT)
+    wait_for_text(chrome, "live")
+    hung = [process for process in cluster.brokers() if process.node_id == 1]
+    cluster.kill(hung, signal.SIGSTOP)
+    wait_for_text(chrome, "Broker 1 ")
+    sizes.append(_photograph(chrome, "fault-hung"))
+    wait_for_text(chrome, "Broker 1 is fenced")
+    chrome.get(f"{console.url}/nodes")
+    sizes.append(_photograph(chrome, "fault-fenced"))
+    cluster.kill(hung, signal.SIGCONT)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for future in admin.delete_records([TopicPartition("payments", 0, -1)]).values():
+        future.result(30)
+    chrome.get(f"{console.url}/topics")
+    time.sleep(PAUSE_S)
+    sizes.append(_photograph(chrome, "fault-deleted"))
+    return sizes
+
+
+def _missing(chrome: Chrome, cluster: LocalCluster) -> list[int]:
+    """Show the page of a topic in a console without what reads records."""
+    with (
+        TemporaryDirectory() as directory,
+        without_packages(Path(directory)),
+        ConsoleProcess(cluster.state_path) as console,
+    ):
+        chrome.get(f"{console.url}/topics/orders")
+        return [_photograph(chrome, "fault-extra")]
+
+
+def _gone(chrome: Chrome, cluster: LocalCluster, console: ConsoleProcess) -> int:
+    chrome.get(console.url)
+    time.sleep(PAUSE_S)
+    os.kill(cluster.pid, signal.SIGSTOP)  # It would start the nodes again.
+    try:
+        state = cluster.state()
+        cluster.kill([*state.of_role("broker"), *state.of_role("controller")])
+        wait_for_text(chrome, "The cluster does not respond")
+        time.sleep(PAUSE_S)
+        return _photograph(chrome, "fault-gone")
+    finally:
+        os.kill(cluster.pid, signal.SIGCONT)
+
+
+def _refused(chrome: Chrome, cluster: LocalCluster) -> int:
+    with WireClient(cluster.bootstrap, admin_of(cluster)) as client:
+        create_user(client, "bob", PASSWORD, ScramMechanism.SCRAM_SHA_256, 4_096)
+    resize(chrome, FAULT)
+    chrome.get(f"{cluster.state().console}/topics")
+    fill(chrome, user="bob", password=PASSWORD)
+    wait_for_text(chrome, "bob")
+    chrome.get(cluster.state().console)
+    return _photograph(chrome, "fault-rights")
 
 
 def _picture(chrome: Chrome, url: str, name: str, path: str, is_dark: bool) -> int:
     resize(chrome, SIZES.get(name, DESK), dark=is_dark)
     chrome.get(url + path)
-    time.sleep(3)
+    time.sleep(PAUSE_S)
+    return _photograph(chrome, name)
+
+
+def _photograph(chrome: Chrome, name: str) -> int:
     answer = chrome.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
     data = base64.b64decode(answer["data"])
     (DIRECTORY / f"{name}.png").write_bytes(data)

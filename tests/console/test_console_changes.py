@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from penstock.deploy.console.console import STATEMENTS_MAX
+from penstock.deploy.console.formats import UNKNOWN
 from penstock.deploy.console.guard import BODY_BYTES_MAX
 from penstock.deploy.local.handle import LocalCluster
 from penstock.protocol.gen.streams_group_heartbeat import Subtopology, Topology
@@ -98,7 +99,7 @@ def test_members_of_a_streams_group_are_shown_with_their_tasks(
         assert f"{HOSTILE} host-client /127.0.0.1" in said
         assert "orders of all:0,1,2,3" in said
         talk.beat(group, HOSTILE, -1)
-    assert "counter Streams Empty streams" in visitor.get("/groups").words
+    assert f"counter Streams Empty {UNKNOWN} streams" in visitor.get("/groups").words
     assert "No member is connected" in visitor.get(f"/groups/one?id={group}").words
 
 

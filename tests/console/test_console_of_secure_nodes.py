@@ -104,7 +104,6 @@ def test_charts_live_in_a_browser(cluster: MeteredCluster, chrome: Chrome) -> No
     wait_for_text(chrome, "live")
     assert "alive" in text_of(chrome)
     assert console_errors(chrome) == []
-    chrome.get("about:blank")  # The live page would tell the next test that its node has ended.
 
 
 def test_a_command_without_the_certificate_is_refused(cluster: MeteredCluster) -> None:

@@ -8,12 +8,14 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from penstock.deploy.console.formats import UNKNOWN
 from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import HOSTILE, RECORDS
 from tests.support.browser import DESK, PHONE, axe_problems, console_errors, fill, resize
 from tests.support.console import ConsoleProcess
+from tests.support.waiting import wait_until
 
 WAIT_S = 30
 PAGES = {
@@ -185,8 +187,77 @@ def test_the_keyboard_is_enough(chrome: Chrome, console: ConsoleProcess) -> None
     field = chrome.switch_to.active_element
     assert field.get_attribute("name") == "q"
     field.send_keys("order", Keys.ENTER)
-    wait_for_text(chrome, "1 topic\n")
+    wait_for_text(chrome, "1 topic")
     assert "clicks" not in text_of(chrome)
+
+
+def test_a_config_is_chosen_from_a_list_that_explains_it(
+    chrome: Chrome, console: ConsoleProcess
+) -> None:
+    chrome.get(f"{console.url}/topics/orders")
+    chrome.find_element(By.XPATH, "//summary[.='Alter a config']").click()
+    Select(chrome.find_element(By.NAME, "key")).select_by_visible_text("retention.ms")
+    explained = chrome.find_element(By.CSS_SELECTOR, "[data-choice]").text
+    assert re.search(r"\w.*Unit: milliseconds\. Default: -?\d+\. Now: -1\.", explained)
+    chrome.get(f"{console.url}/configs?q=num.partitions")
+    row = chrome.find_element(By.CSS_SELECTOR, "[aria-label=Configs] tbody tr").text
+    assert re.search(r"num\.partitions\n\w.*number", row, re.DOTALL)
+
+
+def test_internal_topics_are_shown_on_request(chrome: Chrome, console: ConsoleProcess) -> None:
+    chrome.get(f"{console.url}/topics")
+    wait_for_text(chrome, "internal topics hidden")
+    assert "__consumer_offsets" not in text_of(chrome)
+    create = chrome.find_element(By.XPATH, "//summary[.='Create a topic']")
+    table = chrome.find_element(By.CSS_SELECTOR, "[aria-label=Topics]")
+    assert create.location["y"] < table.location["y"]
+    chrome.find_element(By.NAME, "internal").click()
+    chrome.find_element(By.CSS_SELECTOR, ".search button").click()
+    wait_for_text(chrome, "__consumer_offsets")
+
+
+def test_lag_is_in_the_list_of_groups(chrome: Chrome, console: ConsoleProcess) -> None:
+    chrome.get(f"{console.url}/groups")
+
+    def lag() -> str:
+        cells = chrome.execute_script(
+            "return [...document.querySelectorAll('[aria-label=Groups] tbody tr')].map("
+            "(row) => [...row.cells].map((cell) => cell.innerText))"
+        )
+        return next(row[3] for row in cells if row[0] == HOSTILE)
+
+    wait_until(lambda: lag() != UNKNOWN, WAIT_S)
+    assert int(lag()) in range(RECORDS)
+
+
+def test_what_does_not_exist_is_not_tried_again(chrome: Chrome, console: ConsoleProcess) -> None:
+    for path in ("/nothing", "/topics/missing"):
+        chrome.get(console.url + path)
+        assert "ry again" not in text_of(chrome)
+        assert chrome.find_element(By.LINK_TEXT, "All topics")
+
+
+def test_charts_form_a_square_and_phones_show_that_there_is_more(
+    chrome: Chrome, console: ConsoleProcess
+) -> None:
+    resize(chrome, (1600, 900))
+    chrome.get(console.url)
+    columns = chrome.execute_script(
+        "return [...document.querySelectorAll('figure')].map((each) => each.offsetLeft)"
+    )
+    assert columns[0] == columns[2] < columns[1] == columns[3]
+    resize(chrome, PHONE)
+    chrome.get(f"{console.url}/topics")
+    first, shade = chrome.execute_script(
+        "const scroll = document.querySelector('[aria-label=Topics]'); scroll.scrollLeft = 99;"
+        "return [scroll.querySelector('td').getBoundingClientRect().left - scroll"
+        ".getBoundingClientRect().left, getComputedStyle(scroll).backgroundImage]"
+    )
+    resize(chrome, DESK)
+    assert 0 <= first < 2, "the names scroll away"
+    assert shade.count("gradient") == 4
+    explained = chrome.find_element(By.XPATH, "//abbr[.='Without leader']")
+    assert "until a leader is elected" in str(explained.get_attribute("title"))
 
 
 def test_the_theme_is_kept(chrome: Chrome, console: ConsoleProcess) -> None:

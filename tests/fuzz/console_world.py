@@ -22,7 +22,7 @@ from penstock.deploy.console.records import (
     Show,
     find_records,
 )
-from penstock.deploy.top.view import TopView, stored_topics, view_top
+from penstock.deploy.top.view import TopicCount, TopView, stored_topics, view_top
 from penstock.objectstore.directory import DirectoryStore
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
@@ -147,8 +147,8 @@ _FROZEN: Final = FrozenTopicInfo(
 
 def top() -> TopView:
     """Return the figures of the cluster."""
-    offsets = {name: sum(ends.values()) for name, ends in ENDS.items()}
-    return view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), offsets, offsets, 2.0)
+    counts = {name: TopicCount(sum(ends.values()), 0.0, 0.0) for name, ends in ENDS.items()}
+    return view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), counts)
 
 
 def hostile_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:

@@ -3,7 +3,7 @@ bytes to its end. Without a network: `tests.fuzz.console_world` has the cluster.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast
 from unittest.mock import patch
@@ -62,6 +62,9 @@ class _StillCluster(LiveCluster):
 
     def want(self) -> None: ...
 
+    def ends(self, topic: str) -> Mapping[int, int]:
+        return console_world.ENDS.get(topic, {})
+
     async def quorum(self) -> NoReturn:
         raise NoController(_NO_NETWORK)
 
@@ -80,6 +83,9 @@ class _OfflineConsole(Console):
             "penstock.deploy.clients.wire._connect", lambda *_: console_world.BrokerSocket()
         ):
             return function(*args, **kwargs)
+
+    async def search(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await self.call(function, *args, **kwargs)
 
 
 class _Watched:
@@ -106,8 +112,7 @@ def _console() -> Console:
         allow_changes=True,
     )
     live = _StillCluster(options, lambda: 0)
-    live.samples.add(sample_of(console_world.top(), 0))
-    live.ends = console_world.ENDS
+    live.samples.add(sample_of(console_world.top(), 0, 1.0, has_loads=True))
     return _OfflineConsole(
         options, live, Sessions(_SECONDS.__next__, lambda: "session"), SchemaCache(""), CSRF
     )

@@ -19,6 +19,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select
 
 from tests.support.missing import missing
+from tests.support.waiting import wait_until
 
 PHONE = (360, 740)
 DESK = (1280, 900)
@@ -30,6 +31,14 @@ _FLAGS = (
 )
 PAGE_S = 30
 _AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+class PageChrome(Chrome):
+    """A browser whose `get` waits until a page that takes long has replaced its skeleton."""
+
+    def get(self, url: str) -> None:
+        super().get(url)
+        wait_until(lambda: not self.find_elements(By.CSS_SELECTOR, "[data-pending]"), PAGE_S)
 
 
 @contextmanager
@@ -49,7 +58,7 @@ def browser(*, size: tuple[int, int] = DESK, dark: bool = False) -> Iterator[Chr
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     with TemporaryDirectory(prefix="penstock-chromium-") as profile:
         options.add_argument(f"--user-data-dir={profile}")
-        found = Chrome(options=options, service=Service(driver))
+        found = PageChrome(options=options, service=Service(driver))
         try:
             found.set_page_load_timeout(PAGE_S)
             found.set_script_timeout(PAGE_S)

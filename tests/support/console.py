@@ -6,13 +6,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
 from typing import NamedTuple, Self
 from urllib.parse import urlencode, urlsplit
 
+from tests.support.waiting import wait_until
+
 _STOP_S = 10
+_PAGE_S = 60
 
 
 class Answer(NamedTuple):
@@ -43,7 +47,16 @@ class Visitor:
         self.cookies: dict[str, str] = {}
 
     def get(self, path: str, **headers: str) -> Answer:
-        return self._ask("GET", path, b"", headers)
+        """Return a page; ask again for one that takes long, as the skeleton says."""
+        return wait_until(lambda: self._whole(path, headers), _PAGE_S)
+
+    def first(self, path: str) -> Answer:
+        """Return what the console responds first, perhaps a skeleton."""
+        return self._ask("GET", path, b"", {})
+
+    def _whole(self, path: str, headers: Mapping[str, str]) -> Answer | None:
+        found = self._ask("GET", path, b"", headers)
+        return None if "data-pending" in found.text else found
 
     def begin_post(self, path: str, fields: Mapping[str, str]) -> http.client.HTTPConnection:
         """Send a form, and return the connection without waiting for the response."""
@@ -117,6 +130,24 @@ class ConsoleProcess:
         self._process.terminate()
         self._process.wait(_STOP_S)
         self._process.stdout.close()
+
+
+@contextmanager
+def without_packages(directory: Path) -> Generator[None]:
+    """Let processes that start in the block lack what reads records and runs SQL. directory: an
+    empty one.
+    """
+    names = ("numpy", "pyarrow", "duckdb")
+    program = f"import sys\nsys.modules.update(dict.fromkeys({names}))\n"
+    (directory / "sitecustomize.py").write_text(program)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(directory)
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 def produce(bootstrap: str, topic: str, values: list[object], key: str = "") -> None:

@@ -11,13 +11,18 @@ from hypothesis import strategies as st
 from penstock.base.acls import Operation
 from penstock.base.listeners import SecurityProtocol
 from penstock.deploy.admin.reassign.trace import MoveView, Step
+from penstock.deploy.admin.views import view_cluster
+from penstock.deploy.clients.configs import ConfigView
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.console import formats, views
+from penstock.deploy.console.config_choices import unit_of
 from penstock.deploy.console.guard import is_known_host, is_same_origin
+from penstock.deploy.console.health import BrokerHealth, StoreHealth, diagnose
 from penstock.deploy.console.options import ConsoleOptions, check
 from penstock.deploy.console.paging import ROWS_MAX, page_of
 from penstock.deploy.console.records import SEARCHED_RECORDS_MAX, RecordSelection, windows_of
 from penstock.deploy.console.rights import NotAllowed, Rights, operations_of
+from penstock.deploy.console.samples import Samples, sample_of
 from penstock.deploy.console.sessions import (
     FAILURES_MAX,
     IDLE_S_MAX,
@@ -28,6 +33,7 @@ from penstock.deploy.console.sessions import (
     Sessions,
 )
 from penstock.deploy.errors import UsageError
+from penstock.deploy.top.view import stored_topics, view_top
 from tests.fuzz.console_world import IMAGE, TOPIC
 
 SASL = ClientSecurity(SecurityProtocol.SASL_SSL, "PLAIN", "console", "secret")
@@ -264,6 +270,88 @@ def test_a_log_ends_nowhere_before_what_is_committed() -> None:
     ends[0] = first.committed_offset + 5
     (again, *_) = views.view_partitions(IMAGE, TOPIC, ends) or ()
     assert again.end_offset == first.committed_offset + 5
+
+
+def test_what_no_broker_has_reported_is_unknown() -> None:
+    """Neither pages nor samples contain a zero for it."""
+    view = view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), {})
+    assert view.cluster.nodes
+    for node in view.cluster.nodes:
+        assert (node.bytes_in_s, node.bytes_out_s, node.requests_s) == (None, None, None)
+    assert {topic.records for topic in view.topics} == {None}
+    sample = sample_of(view, 0, None, has_loads=True)
+    assert (sample.bytes_in, sample.bytes_out, sample.records, sample.put) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("controllers_s", "broker", "store", "titles", "stale_s"),
+    [
+        (0.4, BrokerHealth(1, False, age_s=1.9), StoreHealth(0.5), [], 0.0),
+        (9.0, BrokerHealth(1, False, age_s=9.0), None, ["The cluster does not respond"], 9.0),
+        (9.0, BrokerHealth(1, False, age_s=1.0), None, ["The controllers do not respond"], 9.0),
+        (0.4, BrokerHealth(1, True), None, ["Broker 1 is fenced"], 0.0),
+        (0.4, BrokerHealth(1, False, 3.0, 3.0, 3.0, 3.0), None, ["Broker 1 is silent"], 3.0),
+        (
+            0.4,
+            BrokerHealth(1, False, waiting_s=2.0, age_s=4.0),
+            None,
+            ["Broker 1 does not respond"],
+            4.0,
+        ),
+        (
+            0.4,
+            BrokerHealth(1, False, age_s=0.1),
+            StoreHealth(5.0),
+            ["The object store does not respond"],
+            5.0,
+        ),
+        (
+            0.4,
+            BrokerHealth(1, False, age_s=0.1),
+            StoreHealth(0.1, "no such bucket"),
+            ["The object store refuses this console"],
+            0.0,
+        ),
+        (0.4, BrokerHealth(1, False, append_ms=7_000.0), None, ["Appends are slow"], 0.0),
+    ],
+)
+def test_causes_are_named_and_ages_known(
+    controllers_s: float,
+    broker: BrokerHealth,
+    store: StoreHealth | None,
+    titles: list[str],
+    stale_s: float,
+) -> None:
+    health = diagnose(controllers_s, {1: broker}, store, 0)
+    assert [problem.title for problem in health.problems][:1] == titles
+    assert health.stale_s == stale_s
+    (*_, leaderless) = diagnose(0.4, {}, None, 3).problems
+    assert leaderless.title == "3 partitions have no leader"
+
+
+def test_values_that_are_not_known_now_keep_their_last_ones() -> None:
+    samples = Samples()
+    view = view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), {})
+    samples.add(sample_of(view, 1, 7.0, has_loads=False))
+    samples.add(sample_of(view, 2, None, has_loads=False))
+    assert (samples.last_known()["records"], samples.last_known()["at_ms"]) == (7.0, 2)
+    assert samples.last_known()["bytes_in"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "unit"),
+    [
+        ("retention.ms", "long", "milliseconds"),
+        ("log.retention.check.interval.ms", "long", "milliseconds"),
+        ("segment.bytes", "int", "bytes"),
+        ("num.partitions", "int", "number"),
+        ("auto.create.topics.enable", "boolean", "true or false"),
+        ("cleanup.policy", "list", "list, separated by commas"),
+        ("compression.type", "string", "text"),
+    ],
+)
+def test_configs_have_units(name: str, kind: str, unit: str) -> None:
+    assert unit_of(ConfigView(name, "1", "default", True, (), kind)) == unit
 
 
 def test_settings_are_lines() -> None:

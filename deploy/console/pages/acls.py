@@ -76,7 +76,7 @@ async def add(request: Request) -> Response:
         given = replace(given, name=CLUSTER_NAME, pattern="literal")
     wanted = selection_of(given)
     console = console_of(request)
-    await console.call(_add, console.options.bootstrap, wanted)
+    await console.call(_add, console.bootstrap, wanted)
     return done(
         request,
         "/security",
@@ -96,7 +96,7 @@ async def remove(request: Request) -> Response:
     given = _acl_of(form)
     confirmed(form, given.principal)
     console = console_of(request)
-    removed = await console.call(_remove, console.options.bootstrap, selection_of(given))
+    removed = await console.call(_remove, console.bootstrap, selection_of(given))
     if not removed:
         raise UsageError("this ACL does not exist; it may have been removed meanwhile")
     return done(

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from penstock.controller.metadata.configs import BROKER_RESOURCE
 from penstock.deploy.clients import configs as client
+from penstock.deploy.console.config_choices import choice_of
 from penstock.deploy.console.console import console_of, done, form_of, page, rights_of
 from penstock.deploy.errors import UsageError
 
@@ -16,10 +17,12 @@ _ALL_BROKERS: Final = ""
 async def configs(request: Request) -> Response:
     """Show the configs of one broker; of the first live one if none is named."""
     console = console_of(request)
+    silent = console.live.silent_brokers()
     known = [str(node.node_id) for node in console.live.image.nodes if not node.fenced]
-    broker = request.query_params.get("broker", known[0] if known else _ALL_BROKERS)
+    first = [each for each in known if int(each) not in silent] or known or [_ALL_BROKERS]
+    broker = request.query_params.get("broker", first[0])
     found = await console.call(
-        client.describe, console.options.bootstrap, (BROKER_RESOURCE, broker)
+        client.describe, console.bootstrap, (BROKER_RESOURCE, broker), with_docs=True
     )
     wanted = request.query_params.get("q", "").strip().lower()
     return page(
@@ -28,6 +31,7 @@ async def configs(request: Request) -> Response:
         broker=broker,
         brokers=known if rights_of(request).sees_cluster else [broker],
         configs=[item for item in found if wanted in item.name],
+        choices=[choice_of(item) for item in found if item.live],
         q=wanted,
         defaults=client.DEFAULT_SOURCES,
     )
@@ -41,7 +45,7 @@ async def alter(request: Request) -> Response:
     if not key:
         raise UsageError("name the config to change")
     await console.call(
-        client.alter, console.options.bootstrap, (BROKER_RESOURCE, broker), {key: value or None}
+        client.alter, console.bootstrap, (BROKER_RESOURCE, broker), {key: value or None}
     )
     whose = f"broker {broker}" if broker else "all brokers"
     return done(

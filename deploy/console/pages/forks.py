@@ -6,6 +6,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.deploy.clients.wire import TIMEOUT_S, wait_at_most
 from penstock.deploy.console.console import (
     console_of,
     done,
@@ -24,7 +25,8 @@ async def ask(request: Request) -> Response:
     console = console_of(request)
     wanted = _options(request.path_params["topic"], request.query_params)
     rights_of(request).need_topic(wanted.source)
-    plan = await console.call(plan_fork, console.options.bootstrap, wanted)
+    wait_at_most(TIMEOUT_S)  # Brokers look times up in the store.
+    plan = await console.call(plan_fork, console.bootstrap, wanted)
     return page(
         request,
         "fork.html",
@@ -40,7 +42,7 @@ async def make(request: Request) -> Response:
     form = await form_of(request)
     console = console_of(request)
     wanted = _options(request.path_params["topic"], form)
-    await console.call(make_fork, console.options.bootstrap, wanted)
+    await console.call(make_fork, console.bootstrap, wanted)
     await console.live.sees_topic(wanted.name)
     return done(
         request,

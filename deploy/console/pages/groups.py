@@ -1,60 +1,66 @@
 """Show groups of all types with members and lag; delete groups, and reset offsets."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.deploy.admin.groups.admin import delete as delete_group
-from penstock.deploy.admin.groups.admin import described, found_groups, listed_groups
-from penstock.deploy.admin.groups.views import GroupView, ListedGroup
+from penstock.deploy.admin.groups.admin import described, found_group
+from penstock.deploy.admin.groups.views import GroupView
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.console.console import confirmed, console_of, done, form_of, integer, page
+from penstock.deploy.console.console import (
+    confirmed,
+    console_of,
+    done,
+    form_of,
+    integer,
+    page,
+    session_of,
+)
+from penstock.deploy.console.group_list import known_lag, lags_of, with_known_end
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 
 
 async def groups(request: Request) -> Response:
+    """List the groups of all coordinators that respond, and the last known ones of the others."""
     console = console_of(request)
     wanted = request.query_params.get("q", "").strip().lower()
-    found = [
-        group
-        for group in await console.call(_listed, console.options.bootstrap)
-        if wanted in group.group.lower()
-    ]
+    listed = await console.groups.listed(console.live, console.call, session_of(request).token)
+    found = [group for group in listed.groups if wanted in group.group.lower()]
+    shown = page_of(found, integer(request.query_params.get("page", ""), 1))
     return page(
         request,
         "groups.html",
-        page=page_of(found, integer(request.query_params.get("page", ""), 1)),
+        page=shown,
+        lags=await lags_of(console.live, console.call, shown.rows),
+        listed=listed,
         q=wanted,
     )
 
 
 async def group(request: Request) -> Response:
     console = console_of(request)
-    view = await console.call(
-        _described, console.options.bootstrap, request.query_params.get("id", "")
-    )
+    name = request.query_params.get("id", "")
+    view = await console.call(_described, console.bootstrap, console.live.silent_brokers(), name)
+    ends = {topic: console.live.ends(topic) for topic in {item.topic for item in view.offsets}}
+    offsets = [with_known_end(item, ends[item.topic].get(item.partition)) for item in view.offsets]
     return page(
         request,
         "group.html",
         group=view,
-        page=page_of(view.offsets, integer(request.query_params.get("page", ""), 1)),
-        topics=sorted({item.topic for item in view.offsets}),
+        lag=known_lag(offsets),
+        page=page_of(offsets, integer(request.query_params.get("page", ""), 1)),
+        topics=sorted({item.topic for item in offsets}),
     )
 
 
-def _listed(bootstrap: str) -> list[ListedGroup]:
-    with Brokers(bootstrap) as brokers:
-        return listed_groups(brokers)
-
-
-def _described(bootstrap: str, name: str) -> GroupView:
-    with Brokers(bootstrap) as brokers:
-        (listed,) = found_groups(brokers, [name])
-        return described(brokers, listed)
+def _described(bootstrap: str, silent: Collection[int], name: str) -> GroupView:
+    with Brokers(bootstrap, silent) as brokers:
+        return described(brokers, found_group(brokers, name), brokers.known_ends)
 
 
 # --- changes --------------------------------------------------------------------------------------
@@ -65,7 +71,7 @@ async def delete(request: Request) -> Response:
     group_id = form.get("id", "")
     confirmed(form, group_id)
     console = console_of(request)
-    await console.call(_delete, console.options.bootstrap, group_id)
+    await console.call(_delete, console.bootstrap, group_id)
     return done(request, "/groups", f"Deleted group {group_id}.")
 
 
@@ -80,7 +86,7 @@ async def reset(request: Request) -> Response:
     group_id, topic, to = form.get("id", ""), form.get("topic", ""), form.get("to", "")
     confirmed(form, group_id)
     console = console_of(request)
-    await console.call(_reset, console.options.bootstrap, group_id, topic, to)
+    await console.call(_reset, console.bootstrap, group_id, topic, to)
     return done(
         request,
         f"/groups/one?id={quote(group_id, safe='')}",

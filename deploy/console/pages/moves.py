@@ -97,7 +97,7 @@ async def begin(request: Request) -> Response:
         raise UsageError(f"broker {target} leads {name}-{index} already")
     others = [node_id for node_id in record.replicas if node_id not in (target, record.leader)]
     wanted = (target, *others)[: max(1, len(record.replicas))]
-    await console.call(_move, console.options.bootstrap, Key(name, index), wanted)
+    await console.call(_move, console.bootstrap, Key(name, index), wanted)
     return done(request, path_of(request), f"{name}-{index} moves to broker {target}.")
 
 

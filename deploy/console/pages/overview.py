@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from penstock.deploy.console.console import Console, console_of, page, rights_of
 from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, event, stream
+from penstock.deploy.console.views import broker_states, is_internal
 from penstock.deploy.top.view import TopView
 
 TOPICS_SHOWN_MAX = 10
@@ -48,11 +49,20 @@ async def _events(console: Console, request: Request) -> AsyncGenerator[str, Non
                 yield event(part, console.render(f"overview_{part}.html", request, **values))
 
 
+async def health(request: Request) -> Response:
+    """Return what is wrong with the cluster, as a fragment, and keep measuring."""
+    console = console_of(request)
+    console.live.want()
+    return page(request, "health.html", keeps_notice=True)
+
+
 def _values(console: Console, view: TopView) -> dict[str, Any]:
     """Return what the templates need."""
-    samples = console.live.samples.all()
+    topics = [topic for topic in view.topics if not is_internal(topic.name)]
     return {
         "view": view,
-        "topics": view.topics[:TOPICS_SHOWN_MAX],
-        "totals": msgspec.to_builtins(samples[-1]) if samples else {},
+        "topics": topics[:TOPICS_SHOWN_MAX],
+        "totals": console.live.samples.last_known(),
+        "is_measured": console.live.is_measured,
+        "states": broker_states(view, console.live.brokers(), console.live.silent_s),
     }

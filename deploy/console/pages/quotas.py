@@ -55,7 +55,7 @@ async def alter(request: Request) -> Response:
     except ValueError:
         raise UsageError(f"{text!r} is not a number, as in 1000000") from None
     console = console_of(request)
-    await console.call(_alter, console.options.bootstrap, entity, {key: value})
+    await console.call(_alter, console.bootstrap, entity, {key: value})
     change = "removed" if value is None else f"set to {value:,.15g}"
     return done(request, "/security/quotas", f"{key} of {shown(entity)} is {change}.")
 

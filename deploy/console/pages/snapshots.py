@@ -19,6 +19,7 @@ from penstock.deploy.admin.snapshots import (
 )
 from penstock.deploy.clients.frozen_topics import find_deleted, frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.wire import TIMEOUT_S, wait_at_most
 from penstock.deploy.console import views
 from penstock.deploy.console.console import (
     confirmed,
@@ -37,7 +38,7 @@ from penstock.deploy.output import counted
 async def snapshots(request: Request) -> Response:
     console = console_of(request)
     rights = rights_of(request)
-    frozen = await console.call(frozen_topics, console.options.bootstrap)
+    frozen = await console.call(frozen_topics, console.bootstrap)
     image = console.live.image
     forks = [
         (topic.name, views.fork_source(image, topic.name))
@@ -78,7 +79,7 @@ class RestorePlan:
 async def snapshot(request: Request) -> Response:
     """Show the topics of one snapshot."""
     console, name = console_of(request), request.query_params.get("name", "")
-    found = await console.call(find_snapshot, console.options.bootstrap, name)
+    found = await console.call(find_snapshot, console.bootstrap, name)
     (view,) = view_snapshots(found)
     return page(
         request,
@@ -91,7 +92,8 @@ async def snapshot(request: Request) -> Response:
 async def ask_restore(request: Request) -> Response:
     """Show what a restore would make, and what it would delete."""
     console, wanted = console_of(request), _options(request.query_params)
-    plan = await console.call(_plan, console.options.bootstrap, wanted)
+    wait_at_most(TIMEOUT_S)
+    plan = await console.call(_plan, console.bootstrap, wanted)
     return page(
         request,
         "restore.html",
@@ -136,7 +138,7 @@ async def create(request: Request) -> Response:
     topics = _names(form.get("topics", ""))
     if not name:
         raise UsageError("a snapshot needs a name")
-    found = await console.call(create_snapshot, console.options.bootstrap, name, topics)
+    found = await console.call(create_snapshot, console.bootstrap, name, topics)
     topics_said = counted(len(found), "topic")
     return done(request, "/snapshots", f"Created snapshot {name} of {topics_said}.")
 
@@ -146,8 +148,8 @@ async def delete(request: Request) -> Response:
     name = form.get("name", "")
     confirmed(form, name)
     console = console_of(request)
-    found = await console.call(find_snapshot, console.options.bootstrap, name)
-    await console.call(delete_snapshot, console.options.bootstrap, found)
+    found = await console.call(find_snapshot, console.bootstrap, name)
+    await console.call(delete_snapshot, console.bootstrap, found)
     return done(request, "/snapshots", f"Deleted snapshot {name}.")
 
 
@@ -157,7 +159,7 @@ async def make_topics(request: Request) -> Response:
     console, wanted = console_of(request), _options(form)
     if wanted.replaces:
         confirmed(form, wanted.snapshot)
-    views = await console.call(_restore, console.options.bootstrap, wanted)
+    views = await console.call(_restore, console.bootstrap, wanted)
     if problems := [f"{view.topic}: {text}" for view in views for text in view.problems]:
         raise KafkaFailed("not everything was restored: " + "; ".join(problems[:10]))
     groups = sum(view.groups for view in views) if wanted.groups else 0
@@ -187,7 +189,7 @@ async def undelete(request: Request) -> Response:
     """Let a deleted topic come back under its name."""
     form = await form_of(request)
     console = console_of(request)
-    name = await console.call(_undelete, console.options.bootstrap, form.get("topic", ""))
+    name = await console.call(_undelete, console.bootstrap, form.get("topic", ""))
     await console.live.sees_topic(name)
     return done(request, f"/topics/{name}", f"{name} is back.")
 

@@ -1,5 +1,7 @@
 """Show topics, their partitions and the streams of a partition; create, alter and delete topics."""
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,7 +16,9 @@ from penstock.deploy.clients.frozen_topics import delete_topic
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console import views
+from penstock.deploy.console.config_choices import choice_of
 from penstock.deploy.console.console import (
+    Console,
     confirmed,
     console_of,
     done,
@@ -26,26 +30,37 @@ from penstock.deploy.console.console import (
 )
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import KafkaFailed, UsageError
-from penstock.deploy.top.watch import broker_addresses
 from penstock.protocol.error_codes import ErrorCode
 
 TOPIC_RESOURCE = 2
 
 
 async def topics(request: Request) -> Response:
-    """List topics: all, or those whose name contains `q`, by name or the busiest first."""
+    """List topics: all, or those whose name contains `q`, by name or the busiest first; internal
+    ones only if they are asked for.
+    """
     rights, live = rights_of(request), console_of(request).live
     view = await live.top()
     wanted = request.query_params.get("q", "").strip().lower()
     order = request.query_params.get("sort", "name")
-    found = [
+    shows_internal = "internal" in request.query_params or wanted.startswith("_")
+    all_found = [
         topic
         for topic in views.topics_now(live.image, view.topics)
         if rights.sees(topic.name) and wanted in topic.name.lower()
     ]
+    found = [topic for topic in all_found if shows_internal or not views.is_internal(topic.name)]
     found.sort(key=views.TOPIC_ORDERS.get(order, views.TOPIC_ORDERS["name"]))
     number = integer(request.query_params.get("page", ""), 1)
-    return page(request, "topics.html", page=page_of(found, number), q=wanted, sort=order)
+    return page(
+        request,
+        "topics.html",
+        page=page_of(found, number),
+        q=wanted,
+        sort=order,
+        internal=shows_internal,
+        hidden=len(all_found) - len(found),
+    )
 
 
 async def topic(request: Request) -> Response:
@@ -54,23 +69,12 @@ async def topic(request: Request) -> Response:
     rights_of(request).need_topic(name)
     image = console.live.image
     console.live.want()
-    partitions = views.view_partitions(image, name, console.live.ends.get(name, {}))
+    partitions = views.view_partitions(image, name, console.live.ends(name))
     if partitions is None:
         raise UsageError(f"topic {name!r} does not exist; it may have been deleted")
-    settings, no_configs = list[configs.ConfigView](), ""
-    try:
-        settings = await console.call(
-            configs.describe, console.options.bootstrap, (TOPIC_RESOURCE, name)
-        )
-    except KafkaFailed as error:
-        no_configs = str(error)
-    size: TopicSizeView | None
-    try:
-        (size,) = await console.call(
-            topic_sizes, broker_addresses(image), [views.client_view(name, partitions)], Prices()
-        )
-    except KafkaFailed:
-        size = None
+    (settings, no_configs), size = await asyncio.gather(
+        _configs_of(console, name), _size_of(console, name, partitions)
+    )
     return page(
         request,
         "topic.html",
@@ -78,10 +82,36 @@ async def topic(request: Request) -> Response:
         page=page_of(partitions, integer(request.query_params.get("page", ""), 1)),
         configs=settings,
         no_configs=no_configs,
+        choices=[choice_of(item) for item in settings if item.live],
         set_configs=[item for item in settings if item.source not in configs.DEFAULT_SOURCES],
         size=size,
         fork=views.fork_source(image, name),
     )
+
+
+async def _configs_of(console: Console, name: str) -> tuple[list[configs.ConfigView], str]:
+    """Return the configs of a topic, or none and why."""
+    try:
+        found = await console.call(
+            configs.describe, console.bootstrap, (TOPIC_RESOURCE, name), with_docs=True
+        )
+    except KafkaFailed as error:
+        return [], str(error)
+    return found, ""
+
+
+async def _size_of(
+    console: Console, name: str, partitions: list[views.PartitionView]
+) -> TopicSizeView | None:
+    """Return the size of a topic, as far as its leaders respond."""
+    silent = console.live.silent_brokers()
+    leaders = {at: to for at, to in console.live.addresses().items() if at not in silent}
+    topic = views.client_view(name, partitions)
+    try:
+        (size,) = await console.call(topic_sizes, leaders, [topic], Prices())
+    except KafkaFailed:
+        return None
+    return size
 
 
 async def partition(request: Request) -> Response:
@@ -99,7 +129,7 @@ async def partition(request: Request) -> Response:
         record=record,
         is_moving=is_moving(record),
         streams=streams,
-        end_offset=views.end_offset(live.image, record, live.ends.get(name, {})),
+        end_offset=views.end_offset(live.image, record, live.ends(name)),
         brokers=[node for node in live.image.nodes if not node.fenced],
     )
 
@@ -115,7 +145,7 @@ async def create(request: Request) -> Response:
         raise UsageError("a topic needs a name")
     settings = views.parse_settings(form.get("configs", ""))
     await console.call(
-        Kafka(console.options.bootstrap).create_topic,
+        Kafka(console.bootstrap).create_topic,
         name,
         integer(form.get("partitions", ""), -1),
         -1,
@@ -129,7 +159,7 @@ async def delete(request: Request) -> Response:
     form, name = await form_of(request), request.path_params["topic"]
     confirmed(form, name)
     console = console_of(request)
-    frozen = await console.call(delete_topic, console.options.bootstrap, name)
+    frozen = await console.call(delete_topic, console.bootstrap, name)
     back = " It can come back: see Snapshots." if frozen else ""
     return done(request, "/topics", f"Deleted {name}.{back}")
 
@@ -142,7 +172,7 @@ async def alter_config(request: Request) -> Response:
     if not key:
         raise UsageError("name the config to change")
     await console.call(
-        configs.alter, console.options.bootstrap, (TOPIC_RESOURCE, name), {key: value or None}
+        configs.alter, console.bootstrap, (TOPIC_RESOURCE, name), {key: value or None}
     )
     return done(request, path_of(request).removesuffix("/configs"), f"{key} of {name} is changed.")
 
@@ -154,7 +184,7 @@ async def elect(request: Request) -> Response:
     rights_of(request).need_topic(name)
     count = len(views.view_partitions(console.live.image, name, {}) or ())
     elected, problems = await console.call(
-        _elect, console.options.bootstrap, [Key(name, index) for index in range(count)]
+        _elect, console.bootstrap, [Key(name, index) for index in range(count)]
     )
     failed = {
         key: text

@@ -1,5 +1,7 @@
 """Show transactions: what coordinators know, and what is open in partitions."""
 
+from collections.abc import Collection
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,13 +22,15 @@ HANGING_MS = 15 * 60_000
 async def transactions(request: Request) -> Response:
     console = console_of(request)
     state = request.query_params.get("state", "")
-    listed, still_open = await console.call(_listed, console.options.bootstrap, state)
+    silent = console.live.silent_brokers()
+    listed, still_open = await console.call(_listed, console.bootstrap, silent, state)
     return page(
         request,
         "transactions.html",
         page=page_of(listed, integer(request.query_params.get("page", ""), 1)),
         open_page=page_of(still_open, 1),
         state=state,
+        silent=sorted(silent & console.live.addresses().keys()),
         now_ms=wall_ms(),
         old_ms=HANGING_MS,
     )
@@ -34,16 +38,16 @@ async def transactions(request: Request) -> Response:
 
 async def transaction(request: Request) -> Response:
     console = console_of(request)
-    view = await console.call(
-        _described, console.options.bootstrap, request.query_params.get("id", "")
-    )
+    view = await console.call(_described, console.bootstrap, request.query_params.get("id", ""))
     return page(request, "transaction.html", view=view, now_ms=wall_ms())
 
 
-def _listed(bootstrap: str, state: str) -> tuple[list[ListedTransaction], list[OpenTransaction]]:
-    with TransactionsClient(bootstrap) as client:
+def _listed(
+    bootstrap: str, silent: Collection[int], state: str
+) -> tuple[list[ListedTransaction], list[OpenTransaction]]:
+    with TransactionsClient(bootstrap, silent) as client:
         listed = client.listed([state] if state else ())
-        return listed, client.open_transactions() if listed else []
+        return listed, client.open_transactions() if listed and not silent else []
 
 
 def _described(bootstrap: str, transactional_id: str) -> TransactionView:

@@ -82,7 +82,7 @@ async def create(request: Request) -> Response:
     mechanism = known("mechanism", SCRAM_BY_NAME, form.get("mechanism", _DEFAULT))
     if not (name and password):
         raise UsageError("a user needs a name and a password")
-    await console.call(_create, console.options.bootstrap, name, password, mechanism)
+    await console.call(_create, console.bootstrap, name, password, mechanism)
     return done(request, _page_of(name), f"Created {name}, who logs in by {mechanism.sasl_name}.")
 
 
@@ -100,7 +100,7 @@ async def change_password(request: Request) -> Response:
     confirmed(form, name)
     if not form.get("password", ""):
         raise UsageError("the password is empty")
-    await console.call(_change, console.options.bootstrap, name, form["password"])
+    await console.call(_change, console.bootstrap, name, form["password"])
     session = session_of(request)
     if session.user == name:
         console.sessions.close(session)
@@ -118,7 +118,7 @@ async def delete(request: Request) -> Response:
     form = await form_of(request)
     console, name = console_of(request), form.get("name", "")
     confirmed(form, name)
-    await console.call(_delete, console.options.bootstrap, name)
+    await console.call(_delete, console.bootstrap, name)
     return done(request, "/security/users", f"Deleted {name}.")
 
 

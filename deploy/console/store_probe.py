@@ -1,0 +1,72 @@
+"""Check whether the object store responds, with one request every PROBE_S while pages are open.
+
+Invariant: reads an object that does not exist, so it changes nothing; the answer "not found" is a
+response.
+"""
+
+import asyncio
+from typing import Final
+
+from penstock.deploy.console.health import StoreHealth
+from penstock.objectstore.errors import AccessDenied, ObjectNotFound, ObjectStoreError
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store
+
+PROBE_S: Final = 1.0
+TIMEOUT_S: Final = 2.0
+_KEY: Final = "penstock-console-probe"
+
+
+class StoreProbe:
+    """Belongs to one event loop. url: empty, or that of a memory store: nothing is checked."""
+
+    def __init__(self, url: str) -> None:
+        self._url = "" if url.startswith("memory:") else url
+        self._store: ObjectStore | None = None
+        self._responded_at: float | None = None
+        self._refusal = ""
+        self._since: float | None = None
+        """When the checks began, as long as they go on."""
+
+    async def run(self) -> None:
+        """Check until canceled."""
+        if not self._url:
+            return
+        loop = asyncio.get_running_loop()
+        self._since = loop.time()
+        try:
+            while True:
+                await self._check()
+                await asyncio.sleep(PROBE_S)
+        finally:
+            self._since = None
+
+    async def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._store is None:
+                self._store = open_store(self._url)
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._store.head(_KEY)
+        except (ObjectNotFound, AccessDenied):  # S3 denies absent keys without the right to list
+            self._refusal = ""
+        except ObjectStoreError as error:
+            if error.retriable:
+                return
+            self._refusal = str(error)
+        except TimeoutError:
+            return
+        except OSError as error:
+            self._refusal = str(error)
+        self._responded_at = loop.time()
+
+    def health(self) -> StoreHealth | None:
+        """Return the state, None if the store is not watched now."""
+        if self._since is None:
+            return None
+        since = max(self._since, self._responded_at or 0.0)
+        return StoreHealth(asyncio.get_running_loop().time() - since, self._refusal)
+
+    async def close(self) -> None:
+        if self._store is not None:
+            await self._store.close()
