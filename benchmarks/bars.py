@@ -504,6 +504,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "memory": memory,
     "compaction": compaction.compaction,
     "console-topics": console.topics_in_browser,
+    "console-faults": console.pages_with_a_hung_broker,
     "forks": forks.forks,
     "life": life.life,
     "leaks": leaks.leaks,

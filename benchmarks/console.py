@@ -1,19 +1,20 @@
 """Measure how long pages of the web console take with many topics.
 
-Both start a cluster with 1,000 topics of 10 partitions, and a console. `python -m benchmarks
-console-topics` loads the list of topics in Chromium. `python -m benchmarks.console` asks for pages
-without a browser; its figures are the median of `VISITS` visits, with the CPU time of the console's
-process for each.
+Each starts a cluster with 1,000 topics, and a console. `python -m benchmarks console-topics` loads
+the list of topics in Chromium, `console-faults` all pages while one of two brokers hangs, with 200
+groups. `python -m benchmarks.console` requests pages without a browser.
 """
 
 import argparse
 import os
+import signal
 import statistics
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from confluent_kafka import Consumer, TopicPartition
 from selenium.webdriver import Chrome
 
 from benchmarks.harness import Measure, median_of
@@ -37,6 +38,18 @@ PAGES = (
     "/moves",
     "/snapshots",
 )
+GROUPS = 200
+FAULT_PAGES = (
+    *PAGES,
+    "/groups",
+    "/groups?page=2",
+    f"/groups/one?id=g-{GROUPS - 1:03d}",
+    "/transactions",
+    "/configs",
+    "/security",
+)
+_STATE = "return document.getElementById('state').innerText"
+_CAUSES = "return document.getElementById('health').innerText"
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _NOTE_PAINT = """
 addEventListener("load", () => requestAnimationFrame(() => setTimeout(() => {
@@ -52,8 +65,8 @@ look();
 
 
 @contextmanager
-def many_topics(topics: int, partitions: int) -> Generator[ConsoleProcess]:
-    """Run a cluster with these topics and a console that has measured it."""
+def many_topics(topics: int, partitions: int) -> Generator[tuple[LocalCluster, ConsoleProcess]]:
+    """Run a cluster with these topics and a console that shows them."""
     with LocalCluster(("--brokers", "2", "--log-level", "error")) as cluster:
         began = time.monotonic()
         names = [f"t-{number:04d}" for number in range(topics)]
@@ -63,12 +76,12 @@ def many_topics(topics: int, partitions: int) -> Generator[ConsoleProcess]:
         with ConsoleProcess(cluster.state_path) as console:
             visitor = Visitor(console.url)
             wait_until(lambda: f"{topics:,} topics" in visitor.get("/topics?q=t-").words)
-            yield console
+            yield cluster, console
 
 
 def topics_in_browser() -> list[Measure]:
     """Load each page of the list of topics in Chromium, with an empty cache."""
-    with many_topics(TOPICS, PARTITIONS) as console, browser() as chrome:
+    with many_topics(TOPICS, PARTITIONS) as (_, console), browser() as chrome:
         chrome.execute_cdp_cmd("Page.enable", {})
         chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _NOTE_PAINT})
         loads = [
@@ -84,6 +97,70 @@ def topics_in_browser() -> list[Measure]:
             note=f"navigation to paint, empty cache, slowest of {len(loads)}: {max(loads):.0f} ms",
         )
     ]
+
+
+def pages_with_a_hung_broker() -> list[Measure]:
+    """Load each page while one of two brokers hangs: before and after it is fenced."""
+    with many_topics(TOPICS, 1) as (cluster, console), browser() as chrome:
+        commit_in_groups(cluster.bootstrap)
+        chrome.execute_cdp_cmd("Page.enable", {})
+        chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _NOTE_PAINT})
+        for path in FAULT_PAGES:
+            chrome.get(console.url + path)
+        chrome.get(console.url)
+        wait_until(lambda: chrome.execute_script(_STATE) == "live")
+        hung = [process for process in cluster.brokers() if process.node_id == 1]
+        cluster.kill(hung, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            wait_until(lambda: "s old" in chrome.execute_script(_STATE))
+            stale_s = time.monotonic() - began
+            wait_until(lambda: "Broker 1" in chrome.execute_script(_CAUSES))
+            named_s = time.monotonic() - began
+            before = [page_ms(chrome, console, path) for path in FAULT_PAGES]
+            chrome.get(console.url)
+            wait_until(lambda: "is fenced" in chrome.execute_script(_CAUSES))
+            after = [page_ms(chrome, console, path) for path in FAULT_PAGES]
+        finally:
+            cluster.kill(hung, signal.SIGCONT)
+    what = f"console, {TOPICS:,} topics, {GROUPS} groups, a hung broker"
+    server, browsed = zip(*before, *after, strict=True)
+    return [
+        Measure(f"{what}: values are marked stale", stale_s, "s", 3, "lower"),
+        Measure(f"{what}: the cause is named", named_s, "s", 5, "lower"),
+        Measure(f"{what}: slowest page, at the server", max(server), "ms", 300, "lower"),
+        Measure(
+            f"{what}: slowest page in Chromium",
+            max(browsed),
+            "ms",
+            1_000,
+            "lower",
+            note=f"median of {len(browsed)} loads: {median_of(list(browsed)):.0f} ms",
+        ),
+    ]
+
+
+def page_ms(chrome: Chrome, console: ConsoleProcess, path: str) -> tuple[float, float]:
+    """Return the time until the console responds, and until all of the page is on the screen."""
+    visitor = Visitor(console.url)
+    began = time.monotonic()
+    visitor.first(path)
+    server_ms = (time.monotonic() - began) * 1e3
+    chrome.execute_cdp_cmd("Network.clearBrowserCache", {})
+    began = time.monotonic()
+    chrome.get(console.url + path)  # until the page has replaced its skeleton
+    chrome.execute_async_script(_PAINTED)
+    browser_ms = (time.monotonic() - began) * 1e3
+    print(f"{path:40} {server_ms:6.0f} ms at the server, {browser_ms:6.0f} ms in Chromium")
+    return server_ms, browser_ms
+
+
+def commit_in_groups(bootstrap: str) -> None:
+    for number in range(GROUPS):
+        topic = f"t-{number:04d}"
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"g-{number:03d}"})
+        consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+        consumer.close()
 
 
 def load_ms(chrome: Chrome, url: str) -> float:
@@ -106,7 +183,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=TOPICS)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
     given = parser.parse_args()
-    with many_topics(given.topics, given.partitions) as console:
+    with many_topics(given.topics, given.partitions) as (_, console):
         visitor = Visitor(console.url)
         for path in PAGES:
             measure(console, visitor, path)
