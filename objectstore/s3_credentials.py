@@ -50,7 +50,7 @@ class AwsSettings:
             ca_file = session.get_config_variable("ca_bundle")
             if not (is_url or is_environment):
                 self.credentials = RenewedKeys(
-                    partial(sign_in, self.region), meter, wait_s=config.deadline_ms / 1_000
+                    partial(sign_in, self.region), meter, wait_s=config.deadline_ms / 2_000
                 )
         self.certificates = _certificates(ca_file) if ca_file else None
         """PEM; trusted in addition to those of the system."""

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
 from threading import Lock, Thread
@@ -38,8 +38,8 @@ class SignedIn:
     """Keys, and for how long they are valid."""
 
     access_key: str
-    secret_key: str
-    token: str | None
+    secret_key: str = field(repr=False)
+    token: str | None = field(repr=False)
     left_s: float | None
     """None: they do not expire."""
 
@@ -100,7 +100,9 @@ class RenewedKeys:
             async with asyncio.timeout(self._wait_s):
                 return await asyncio.wrap_future(renewal)
         except TimeoutError:
-            raise OSError(f"no AWS credentials after {self._wait_s:.0f} s") from None
+            raise OSError(
+                f"no AWS credentials after {self._wait_s:g} s: the sign-in has not ended"
+            ) from None
 
     def _start(self) -> None:
         self._renewal = Future()

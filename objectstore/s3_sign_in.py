@@ -23,6 +23,8 @@ _session: Final[Any] = botocore.session
 _files: Final[Any] = JSONFileCache
 
 _LIFETIME_MAX_S: Final = 86_400
+_TEXT_MAX: Final = 500
+_METADATA_TRIES: Final = 3
 _CLI_CACHE: Final = "~/.aws/cli/cache"
 _CLIENT: Final[Any] = cast("Any", botocore.config).Config(
     connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3}
@@ -56,6 +58,8 @@ def open_session(region: str | None) -> Any:  # noqa: ANN401 (botocore has no ty
     if region is not None:
         session.set_config_variable("region", region)
     session.set_default_client_config(_CLIENT)
+    if session.get_config_variable("metadata_service_num_attempts") < _METADATA_TRIES:
+        session.set_config_variable("metadata_service_num_attempts", _METADATA_TRIES)
     return session
 
 
@@ -123,7 +127,8 @@ def _refuse(prompt: str) -> str:
 def _explained(error: Exception, session: Any) -> Exception:  # noqa: ANN401
     """Return SignInFailed with what to type, or OSError if another try may succeed."""
     source = getattr(error, "kwargs", {}).get("provider")
-    text = f"cannot get AWS credentials{_for(session)}: {error}".rstrip(". \n")
+    shown = " ".join(str(error).split())[:_TEXT_MAX].rstrip(".")  # a program may write any text
+    text = f"cannot get AWS credentials{_for(session)}: {shown}"
     if isinstance(error, _TRANSIENT) or source == "container-role" or _is_of_server(error):
         return OSError(text)
     return SignInFailed(f"{text}. {_advice(error, source, session)}")

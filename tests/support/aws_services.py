@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 TOKEN = "metadata-token"
 POD_TOKEN = "pod-token"
 SSO_TOKEN = "sso-token"
-_KEY = re.compile(r"Credential=([^/]+)/")
+_KEY = re.compile(r"Credential=([^/]+)/\d+/([^/]+)/s3/")
 
 
 @dataclass
@@ -29,6 +29,8 @@ class AwsServices:
     expires_at: dict[str, float] = field(default_factory=dict)
     used: list[str] = field(default_factory=list)
     """The access key of each request to S3."""
+    regions: set[str] = field(default_factory=set)
+    """The regions for which requests to S3 are signed."""
     refused: list[str] = field(default_factory=list)
     """The access keys that had expired."""
 
@@ -76,7 +78,9 @@ class AwsServices:
 
     def _s3(self, headers: dict[str, str]) -> tuple[int, bytes]:
         found = _KEY.search(headers.get("authorization", ""))
-        key = found[1] if found else ""
+        assert found
+        key, region = found.groups()
+        self.regions.add(region)
         self.used.append(key)
         has_expired = self.expires_at.get(key, time.time() + 1) <= time.time()
         has_token = headers.get("x-amz-security-token") == f"of {key}"

@@ -78,8 +78,7 @@ class Aws:
 
     def store(self, meter: StoreMeter | None = None) -> S3Store:
         return S3Store(
-            S3Config(bucket="bucket", endpoint=self.services.url, region="r", path_style=True),
-            meter,
+            S3Config(bucket="bucket", endpoint=self.services.url, path_style=True), meter
         )
 
 
@@ -363,7 +362,26 @@ async def test_a_failed_renewal_is_logged_and_counted_and_requests_go_on() -> No
     assert await asked(keys) == "B"
 
 
-async def test_keys_of_files_are_read_again(aws: Aws) -> None:
+async def test_a_wait_for_keys_has_a_limit() -> None:
+    source = Source()
+    keys = RenewedKeys(source.sign_in, wait_s=0.01, clock=lambda: source.now)
+    for _ in range(3):
+        with pytest.raises(OSError, match="the sign-in has not ended"):
+            await asked(keys)
+    assert source.calls == 1
+    source.go.release()
+    keys_later = RenewedKeys(source.sign_in, wait_s=60, clock=lambda: source.now)
+    source.go.release()
+    assert await asked(keys_later) == "A"
+
+
+def test_printed_keys_show_no_secret() -> None:
+    assert repr(SignedIn("A", "secret", "session", None)) == (
+        "SignedIn(access_key='A', left_s=None)"
+    )
+
+
+async def test_keys_of_files_are_read_again() -> None:
     source = Source()
     source.go.release(10)
     source.result = SignedIn("A", "s", None, None)
@@ -414,7 +432,7 @@ def mfa_code(aws: Aws) -> None:
 
 
 def failing_process(aws: Aws) -> None:
-    line = aws.program("import sys; sys.exit('the vault is locked')")
+    line = aws.program("import sys; sys.exit('the vault\\n is locked')")
     aws.files(f"[default]\n{line}")
 
 
@@ -534,12 +552,16 @@ async def test_a_token_that_has_expired_is_no_riddle(aws: Aws) -> None:
 async def test_the_region_is_that_of_the_environment_or_the_profile(
     variables: dict[str, str], config: str, region: str, has_keys: bool, aws: Aws
 ) -> None:
-    aws.files(config, "[p]\naws_access_key_id = AKIA\naws_secret_access_key = s\n")
+    keys = "aws_access_key_id = AKIA\naws_secret_access_key = s\n"
+    aws.files(config, f"[default]\n{keys}[p]\n{keys}")
     aws.set(**variables)
-    given = {"access_key": "A", "secret_key": "s"} if has_keys else {}
-    store = S3Store(S3Config(bucket="bucket", **given))
-    assert store._client.config.get("region", "us-east-1") == region
+    if has_keys:
+        aws.set(AWS_ACCESS_KEY_ID="A", AWS_SECRET_ACCESS_KEY="s")
+    store = aws.store()
+    await store.put("k", b"")
     await store.close()
+    assert aws.services.used == ["A" if has_keys else "AKIA"]
+    assert aws.services.regions == {region}
 
 
 def test_keys_of_the_url_or_the_environment_do_not_import_botocore(tmp_path: Path) -> None:
