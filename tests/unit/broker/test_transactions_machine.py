@@ -13,6 +13,7 @@ from penstock.broker.transactions.machine import Transaction, new_transaction
 from penstock.broker.transactions.model import (
     EPOCH_LAST_GIVEN,
     EPOCH_MAX,
+    EPOCH_PER_TRANSACTION,
     Persist,
     ProducerIdentity,
     TransactionLimits,
@@ -100,6 +101,27 @@ def test_an_answer_that_was_lost_is_given_again() -> None:
     assert initialized(transaction, expected=first) == second, "KIP-360: the same request again"
     assert initialized(transaction, expected=second) == ProducerIdentity(7, 2)
     assert transaction.init_producer(TIMEOUT_MS, first, None, 0) is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("epoch", [0, 3, EPOCH_LAST_GIVEN - 1])
+def test_only_the_last_epoch_of_the_previous_producer_id_has_ended(epoch: int) -> None:
+    current = TransactionMetadata(
+        "tid",
+        8,
+        0,
+        TIMEOUT_MS,
+        TransactionState.COMPLETE_COMMIT,
+        last_producer_id=7,
+        client_version=EPOCH_PER_TRANSACTION,
+    )
+    transaction = Transaction(current, LIMITS)
+
+    def end(epoch: int) -> ErrorCode | Persist:
+        producer = ProducerIdentity(7, epoch)
+        return transaction.end_epoch(producer, committed=True, fresh_producer_id=9, now_ms=0)
+
+    assert end(epoch) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert end(EPOCH_LAST_GIVEN) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("epoch", [0, EPOCH_LAST_GIVEN])
