@@ -175,12 +175,13 @@ class Group:
         await self._script.repeat(self.coordinator, asked, _first)
 
     async def forget(self, part: Part) -> None:
-        """Delete the committed offset."""
+        """Delete the committed offset, if there is one."""
         topic = offset_delete.OffsetDeleteRequestTopic(
             part[0], [offset_delete.OffsetDeleteRequestPartition(part[1])]
         )
         asked = apis.OFFSET_DELETE, 0, offset_delete.OffsetDeleteRequest(self.name, [topic])
-        await self._script.repeat(self.coordinator, asked, lambda response: response)
+        done = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+        await self._script.repeat(self.coordinator, asked, lambda response: response, done)
 
     async def committed(self, part: Part, at: SimBroker | None = None) -> int | ErrorCode:
         """Return the committed offset; -1: none. at: ask this broker once, also for an offset that

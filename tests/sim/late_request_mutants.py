@@ -14,6 +14,7 @@ from penstock.broker.groups.consumer import classic_members
 from penstock.broker.groups.consumer.group import ConsumerGroup
 from penstock.broker.groups.coordinator import janitor
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.coordinator.share import ShareGroups
 from penstock.broker.groups.share.partitions.sessions import ShareSessions
 from penstock.broker.groups.share.partitions.window import ShareWindow
 from penstock.broker.groups.share.state import combining
@@ -204,6 +205,14 @@ def _groups_with_members_deleted() -> list[Patch]:
     return [(janitor.GroupJanitor, "delete_group", delete_group)]
 
 
+def _share_offsets_changed_under_members() -> list[Patch]:
+    def empty(self: ShareGroups, group_id: str, *, create: bool) -> Any:
+        group: Any = self._home.find(group_id, create=create)
+        return group, group.share
+
+    return [(ShareGroups, "_empty", empty)]
+
+
 def _late_leaves_remove_the_next_start() -> list[Patch]:
     """LeaveGroup goes by the instance id, whatever member id it has."""
     real = ClassicGroup.leave
@@ -280,6 +289,7 @@ LATE_REQUEST_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "versions_of_transactions_last": _versions_of_transactions_last,
     "late_heartbeats_extend_sessions": _late_heartbeats_extend_sessions,
     "groups_with_members_deleted": _groups_with_members_deleted,
+    "share_offsets_changed_under_members": _share_offsets_changed_under_members,
     "late_leaves_remove_the_next_start": _late_leaves_remove_the_next_start,
     "late_static_joins_are_carried_out": _late_static_joins,
     "late_static_leaves_are_carried_out": _late_static_leaves,

@@ -6,7 +6,11 @@ import asyncio
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (
@@ -18,6 +22,8 @@ from penstock.protocol.gen import (
     heartbeat,
     leave_group,
 )
+from penstock.protocol.gen import alter_share_group_offsets as altering
+from penstock.protocol.gen import delete_share_group_offsets as deleting
 from tests.sim.connections import Unanswered
 from tests.sim.directed import Script
 from tests.sim.directed_clients import Group, Producer
@@ -32,6 +38,7 @@ from tests.sim.scripts.late_requests import (
     deliver_late,
     given,
     join,
+    share_heartbeat,
     sync,
     topic_id_of,
 )
@@ -196,6 +203,23 @@ async def delete_a_group_late(script: Script) -> None:
     await script.ask(member.broker, *request)
     offset = await Group(script).committed(PART)
     assert offset == 5, f"a group with members is deleted, its offset is {offset}"
+
+
+async def change_share_offsets_late(script: Script) -> None:
+    """Deliver requests that alter or delete the offsets of a share group after a member joined."""
+    await script.create(SHARE_STATES_TOPIC, (2,), cleanup_policy="compact")
+    await script.create("t")
+    (member,) = await connections(script, 1)
+    await ask(member, share_heartbeat(0, "t"))
+    part = altering.AlterShareGroupOffsetsRequestPartition(0, 0)
+    altered = altering.AlterShareGroupOffsetsRequestTopic("t", [part])
+    deleted = deleting.DeleteShareGroupOffsetsRequestTopic("t")
+    for api, request in (
+        (apis.ALTER_SHARE_GROUP_OFFSETS, altering.AlterShareGroupOffsetsRequest("g", [altered])),
+        (apis.DELETE_SHARE_GROUP_OFFSETS, deleting.DeleteShareGroupOffsetsRequest("g", [deleted])),
+    ):
+        code = ErrorCode((await script.ask(member.broker, api, 0, request)).error_code)
+        assert code is ErrorCode.NON_EMPTY_GROUP, f"{api.name} with members gets {code.name}"
 
 
 def _static_join(member_id: str = "") -> Request:

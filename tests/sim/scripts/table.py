@@ -401,6 +401,9 @@ _LATE_OTHERS: _Found = {
     "groups_with_members_deleted": [
         (late_others.delete_a_group_late, "a group with members is deleted")
     ],
+    "share_offsets_changed_under_members": [
+        (late_others.change_share_offsets_late, "AlterShareGroupOffsets with members gets NONE")
+    ],
     "late_leaves_remove_the_next_start": [
         (late_others.leave_late, "a static member gets UNKNOWN_MEMBER_ID")
     ],
