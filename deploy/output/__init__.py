@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _SLOW_S: Final = 1.0
 _LAYOUT: Final = "\n\t"
+_PADDING_CHARS: Final = 3
+"""Of a column in a table: a space on both sides, and the line between columns."""
+_FOLDED_CHARS: Final = 12
+"""Cells that do not fit are folded to lines of at least so many characters."""
 
 
 class Format(StrEnum):
@@ -89,23 +93,44 @@ def cell(text: str) -> "Text":
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with numbers right-aligned. An empty table says so."""
+    """Print a table with numbers right-aligned. An empty table says so. A terminal that is too
+    narrow gets the first columns, and the names of the others.
+    """
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     cells = [list(row) for row in rows]
+    shown_count = _fitting_count(columns, cells, console.width)
+    hidden = columns[shown_count:]
+    caption = None if cells else "(nothing)"
+    if hidden:
+        caption = f"too narrow for: {', '.join(hidden)}; --output json prints all"
     table = Table(
         title=cell(title) if title else None,
         title_justify="left",
         header_style="bold",
-        caption=None if cells else "(nothing)",
+        caption=None if caption is None else cell(caption),
+        caption_justify="left" if hidden else "center",
     )
-    for index, column in enumerate(columns):
+    for index, column in enumerate(columns[:shown_count]):
         is_number = bool(cells) and all(isinstance(row[index], int | float) for row in cells)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in cells:
-        table.add_row(*(cell(_text_of(value)) for value in row))
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+        table.add_row(*(cell(_text_of(value)) for value in row[:shown_count]))
+    console.print(table)
+
+
+def _fitting_count(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> int:
+    """Return how many columns fit with at least _FOLDED_CHARS in each line of a longer cell."""
+    used = 1
+    for index, column in enumerate(columns):
+        longest = max((len(_text_of(row[index])) for row in rows), default=0)
+        word = max(map(len, column.split()), default=0)
+        used += _PADDING_CHARS + max(word, min(longest, _FOLDED_CHARS))
+        if used > width and index:
+            return index
+    return len(columns)
 
 
 def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a text
