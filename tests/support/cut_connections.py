@@ -190,15 +190,18 @@ async def go_through_cuts(cut: CutCluster, members: Members, *, rejoins: bool = 
         await until(is_over)
         assert not members.errors
 
+    async def commit_more() -> None:
+        before = list(members.committed)
+        await cut.write()
+        await wait_for(lambda: all(map(int.__lt__, before, members.committed)))
+
     await wait_for(members.is_settled)
-    await cut.write()
-    await wait_for(lambda: min(members.committed) > 0)
+    await commit_more()
+    await commit_more()  # by then, both have reported the assignment that the first one needed
     settled = await members.rebalances_count()
     for _ in range(CUTS):
         cut.proxy.cut()
-        before = list(members.committed)
-        await cut.write()
-        await wait_for(lambda before=before: all(map(int.__lt__, before, members.committed)))
+        await commit_more()
     assert cut.proxy.cut_count >= 2 * CUTS
     assert rejoins or await members.rebalances_count() == settled, "there was a rebalance"
 
