@@ -1,7 +1,7 @@
 """Dump the stacks of threads and asyncio tasks to stderr on SIGQUIT, like a JVM.
 
 Threads are dumped even if the event loop hangs (faulthandler writes without Python). Task dumps
-require a running loop, and show what waits forever.
+require a running loop, and show which tasks are stuck.
 """
 
 import asyncio

@@ -26,7 +26,7 @@ V = TypeVar("V", TopicsCreated, ItemResults)
 
 class TokenBucket:
     """Tokens that are refilled at the rate of a quota, up to the total of the whole window. The
-    first take begins with a full bucket. Takes may go below 0.
+    first take begins with a full bucket. The balance may become negative.
     """
 
     __slots__ = ("_at_ms", "_tokens", "_window_ms")

@@ -155,7 +155,7 @@ def test_records_are_decoded_by_a_registry(chrome: Chrome, reader: ConsoleProces
     assert "not decoded (Avro, schema 2): value.payment" in short
     assert "000000" in short
     assert "stack (SIGSEGV)" in nested
-    assert "answers 404 to GET /schemas/ids/99" in unknown
+    assert "returned 404 for GET /schemas/ids/99" in unknown
     assert '"payer": "Ada"' in last
 
 

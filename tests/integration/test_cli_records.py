@@ -275,5 +275,5 @@ async def test_avro_by_a_file_and_by_a_registry(cli: Cli, registry: str) -> None
     assert await cli.run("consume", "orders", *ALL, "--format", "hex") == "000000000706\n"
     with pytest.raises(DeployError, match=r"value at offset 0 of copy-.* begin with a zero"):
         await cli.run("consume", "copy", *ALL, *framed)
-    with pytest.raises(DeployError, match="answers 404 to GET /subjects/copy-value"):
+    with pytest.raises(DeployError, match="returned 404 for GET /subjects/copy-value"):
         await cli.run("produce", "copy", *framed, given=b'{"id": 3}\n')

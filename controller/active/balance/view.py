@@ -95,7 +95,7 @@ def _note(node: NodeState, book: LoadBook, conditions: Conditions, is_back: bool
 def _is_cooling(record: PartitionMetadata, conditions: Conditions) -> bool:
     """Return True if the partition moved recently, for any reason.
 
-    The time is in its record, so a new controller has it as well.
+    The time of the move is stored in the partition record, which survives a change of controller.
     """
     return (
         record.move is not None
