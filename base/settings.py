@@ -98,6 +98,11 @@ _NUMBER: Final = re.compile(r"(-?[0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 HIDDEN: Final = "[hidden]"
 """Displayed in place of a secret, as in Kafka."""
 
+STORE_FORMS: Final = (
+    "s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME, gs://BUCKET[/PREFIX],"
+    " az://ACCOUNT/CONTAINER[/PREFIX] or file:DIR"
+)
+
 _ATTRIBUTE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _BOOLS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -292,7 +297,7 @@ def allowed(setting: Setting) -> str:
         case Kind.LISTENERS:
             return "[NAME://]host:port, several separated by commas"
         case Kind.STORE:
-            return "s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME or file:DIR"
+            return STORE_FORMS
         case _:
             return "text"
 

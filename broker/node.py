@@ -90,7 +90,7 @@ from penstock.controller.metadata.nodes import NodeState
 from penstock.controller.metadata.records import DelegationTokenRecord, NodeListener
 from penstock.objectstore.metered import StoreStats
 from penstock.objectstore.ports import ObjectStore
-from penstock.objectstore.probe import probe_conditional_writes
+from penstock.objectstore.probe import probe_store
 from penstock.stream.compaction.compactor import Compactor
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
@@ -263,7 +263,7 @@ class Broker:
     ) -> "Broker":
         """Start a broker and return it once it serves clients.
 
-        Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError,
+        Raises PortTaken, TimeoutError (no controller), ControllerError,
         StreamError, UnreachableAsAdvertised, SecurityFileInvalid, SettingInvalid.
         """
         streams, compaction = (
@@ -298,7 +298,7 @@ class Broker:
             self._in_background(self.client.tls.watch())
         self._cleanup.push_async_callback(self.access.close)
         await self.access.start()
-        await probe_conditional_writes(self.store, PROBE_PREFIX, uuid4().hex)
+        await probe_store(self.store, PROBE_PREFIX, uuid4().hex)
         await self.server.bind()
         me = await self._register()
         self.follower = MetadataFollower(

@@ -3,19 +3,37 @@
 Invariant: printing a config never shows a secret. Must not import a backend.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class S3Config:
-    """How to reach one bucket, or the part of it below `prefix`."""
+class RemoteConfig:
+    """What the stores of all clouds have in common."""
 
-    bucket: str
     prefix: str = ""
     """Empty, or ends with a slash."""
     endpoint: str | None = None
-    """Base URL of a compatible store; None for Amazon S3."""
+    """Base URL of a compatible server, or of another region; None for the cloud's own."""
+    connections_max: int = 64
+    """Requests in flight; more wait inside the client. One PUT of 8 MiB occupies a connection for
+    about 0.2 s on S3.
+    """
+    connect_timeout_ms: int = 3_000
+    read_timeout_ms: int = 10_000
+    """Longest time without a byte from the store inside one request. Until the answer begins it
+    includes the time to send the body.
+    """
+    deadline_ms: int = 30_000
+    """Limit for one call with all its retries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Config(RemoteConfig):
+    """How to reach one bucket of S3, or the part of it below `prefix`."""
+
+    bucket: str
     region: str | None = None
     """None takes it from AWS_REGION or the AWS configuration file."""
     path_style: bool = False
@@ -36,17 +54,6 @@ class S3Config:
     """Whether S3 derives the keys of objects from a key of the bucket, which saves requests to KMS.
     None: as the bucket says. Only with aws:kms.
     """
-    connections_max: int = 64
-    """Requests in flight; more wait inside the client. One PUT of 8 MiB occupies a connection for
-    about 0.2 s on S3.
-    """
-    connect_timeout_ms: int = 3_000
-    read_timeout_ms: int = 10_000
-    """Longest time without a byte from the store inside one request. Until the answer begins it
-    includes the time to send the body.
-    """
-    deadline_ms: int = 30_000
-    """Limit for one call with all its retries."""
 
     def redacted(self) -> str:
         """Return the URL without secrets, for logs."""
@@ -57,10 +64,50 @@ class S3Config:
             "sse": self.sse,
             "sse_kms_key_id": self.sse_kms_key_id,
         }
-        query = urlencode({name: value for name, value in shown.items() if value}, safe=":/*")
-        return f"s3://{self.bucket}/{quote(self.prefix)}".rstrip("/") + (
-            f"?{query}" if query else ""
-        )
+        return _url(f"s3://{self.bucket}", self.prefix, shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcsConfig(RemoteConfig):
+    """How to reach one bucket of Google Cloud Storage, or the part of it below `prefix`."""
+
+    bucket: str
+    credentials_file: str | None = None
+    """JSON file with the key of a service account, or of `gcloud auth application-default login`.
+    None: application default credentials.
+    """
+
+    def redacted(self) -> str:
+        """Return the URL, which has no secrets, for logs."""
+        shown = {"endpoint": self.endpoint, "credentials_file": self.credentials_file}
+        return _url(f"gs://{self.bucket}", self.prefix, shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureConfig(RemoteConfig):
+    """How to reach one container of Azure Blob Storage, or the part of it below `prefix`."""
+
+    account: str
+    """Name of the storage account."""
+    container: str
+    account_key: str | None = field(default=None, repr=False)
+    """Shared key. Without it and a SAS token: the environment, or the managed identity."""
+    sas_token: str | None = field(default=None, repr=False)
+
+    def redacted(self) -> str:
+        """Return the URL without secrets, for logs."""
+        shown = {
+            "endpoint": self.endpoint,
+            "account_key": self.account_key and "***",
+            "sas_token": self.sas_token and "***",
+        }
+        return _url(f"az://{self.account}/{self.container}", self.prefix, shown)
+
+
+def _url(location: str, prefix: str, parameters: Mapping[str, str | None]) -> str:
+    shown = {name: value for name, value in parameters.items() if value}
+    query = urlencode(shown, safe=":/*")
+    return f"{location}/{quote(prefix)}".rstrip("/") + (f"?{query}" if query else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,4 +130,4 @@ class MemoryConfig:
         return "memory:"
 
 
-StoreConfig = S3Config | DirectoryConfig | MemoryConfig
+StoreConfig = S3Config | GcsConfig | AzureConfig | DirectoryConfig | MemoryConfig

@@ -6,6 +6,7 @@ failed *write* took place is unknown only for `Unavailable` and `DeadlineExceede
 any backend. Source: S3 API error responses.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -67,11 +68,17 @@ class Unavailable(ObjectStoreError):
 class AccessDenied(ObjectStoreError):
     """403, or 401 from a compatible store."""
 
-    def __init__(self, operation: str, key: str, cause: str) -> None:
+    def __init__(
+        self,
+        operation: str,
+        key: str,
+        cause: str,
+        *,
+        permissions: str = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
+    ) -> None:
         super().__init__(
             f"the store refused {operation} of {key!r}: {cause}. Check the credentials and that"
-            " their policy allows s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on"
-            " this bucket"
+            f" they allow {permissions} on this bucket"
         )
         self.operation = operation
         self.key = key
@@ -94,16 +101,40 @@ class TlsFailed(ObjectStoreError):
 
 
 class BucketNotFound(ObjectStoreError):
-    """404 NoSuchBucket: the bucket does not exist."""
+    """404 NoSuchBucket: the bucket, or the container of Azure, does not exist."""
 
-    def __init__(self, bucket: str, endpoint: str | None = None) -> None:
-        where, flag = (f"at {endpoint}", f" --endpoint-url {endpoint}") if endpoint else ("", "")
+    def __init__(
+        self,
+        bucket: str,
+        endpoint: str | None = None,
+        *,
+        store: str = "Amazon S3",
+        create: str = "",
+    ) -> None:
+        """store: the cloud's. create: the command that creates the bucket."""
+        where = f"at {endpoint}" if endpoint else f"in {store}"
+        command = create or f"aws s3api create-bucket --bucket {bucket}"
         super().__init__(
-            f"bucket {bucket!r} does not exist {where or 'in Amazon S3'}. Create it (aws s3api"
-            f" create-bucket --bucket {bucket}{flag}) or name another bucket in the store URL"
+            f"bucket {bucket!r} does not exist {where}. Create it ({command}) or name another"
+            " bucket in the store URL"
         )
         self.bucket = bucket
         self.endpoint = endpoint
+
+
+class ObjectLocked(ObjectStoreError):
+    """The object or its bucket has a lease, a hold or a retention policy that forbids the write.
+    Nothing was written, and no retry helps: the configuration of the bucket has to change.
+    """
+
+    def __init__(self, operation: str, key: str, cause: str) -> None:
+        super().__init__(
+            f"the store refused {operation} of {key!r}: {cause}. Penstock replaces and deletes"
+            " objects: remove the lease, legal hold or retention policy from the bucket"
+        )
+        self.operation = operation
+        self.key = key
+        self.cause = cause
 
 
 class RangeNotSatisfiable(ObjectStoreError):
@@ -129,14 +160,15 @@ class InvalidStoreUrl(ObjectStoreError):
     def __init__(self, redacted_url: str, reason: str) -> None:
         super().__init__(
             f"store URL {redacted_url!r} is not valid: {reason}. Use"
-            " s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME, file:DIRECTORY or memory:"
+            " s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME, gs://BUCKET[/PREFIX],"
+            " az://ACCOUNT/CONTAINER[/PREFIX], file:DIRECTORY or memory:"
         )
         self.redacted_url = redacted_url
 
 
 class InvalidStoreConfig(InvalidStoreUrl):
-    """A store URL cannot be opened because of what AWS's environment variables name: a profile or a
-    file of certificates.
+    """A store URL cannot be opened because of what it or the environment names: a profile, a key or
+    a file of certificates, for example.
     """
 
     def __init__(self, reason: str) -> None:
@@ -167,6 +199,19 @@ class ConditionalWritesIgnored(ObjectStoreError):
             " the proxy in front of it"
         )
         self.detail = detail
+
+
+class ListOrderUnsupported(ObjectStoreError):
+    """The store does not list keys in the order of their bytes, as the probe at start found.
+    Recovery would miss objects.
+    """
+
+    def __init__(self, listed: Sequence[str]) -> None:
+        super().__init__(
+            f"the object store does not list keys in the order of their bytes: {', '.join(listed)}."
+            " Use an Azure storage account without hierarchical namespace (Data Lake Storage), or"
+            " a general purpose bucket of S3 instead of a directory bucket"
+        )
 
 
 class DeadlineExceeded(ObjectStoreError):

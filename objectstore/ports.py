@@ -35,7 +35,8 @@ class ObjectInfo:
 
     `etag` is opaque: compare it, never parse it. On S3 it is a hash of the content: writing the
     same bytes again gives the same etag, so registers under `put_if_match` must write something new
-    each time.
+    each time. Compare an etag of `list` with others of `list` alone: on Google Cloud Storage it is
+    a hash too, and the etag of every other call is the generation.
     """
 
     key: str

@@ -1,11 +1,7 @@
-"""Probe whether a store honors conditional writes.
+"""Probe whether a store honors conditional writes and lists keys in the order of their bytes.
 
-Invariant: a store that passes refuses a second `put_if_absent` and a `put_if_match` of another
-version. Of several parallel `put_if_absent` of one key it accepts at most one and keeps the bytes
-of that one. Some S3-compatible stores and proxies ignore both headers and answer 200; others check
-first and write afterwards, so that two parallel writers both succeed. On neither can a dead writer
-be fenced. Passing is no proof, because the probe has to hit a race. It writes small objects and
-deletes them.
+Passing is no proof: some stores check the condition first and write afterwards, which shows only in
+a race. The probe writes small objects and deletes them.
 Source: RFC 9110 section 13 (`If-Match`, `If-None-Match`); S3 conditional writes.
 """
 
@@ -16,6 +12,7 @@ from typing import Final
 from penstock.objectstore.errors import (
     ConditionalConflict,
     ConditionalWritesIgnored,
+    ListOrderUnsupported,
     ObjectStoreError,
     PreconditionFailed,
 )
@@ -25,11 +22,25 @@ RACES_COUNT: Final = 3
 RACERS_COUNT: Final = 8
 _RACER_BYTES: Final = 16_384
 """A body of this size widens the race of a store that checks before it has read the body."""
-_NO_SUCH_ETAG = '"00000000000000000000000000000000"'
+
+
+_ORDERED_ENDS: Final = ("-b", "/b", "0", "A/b", "Aa", "a")
+"""In the order of their bytes: `-` is before `/`, and upper before lower case."""
+
+
+async def probe_store(store: ObjectStore, key_prefix: str, unique: str) -> None:
+    """Raise ConditionalWritesIgnored or ListOrderUnsupported if Penstock cannot run on the store.
+
+    unique: a value that no other probe uses (a UUID). Costs about 40 requests; other errors of the
+    store propagate.
+    """
+    await probe_conditional_writes(store, key_prefix, unique)
+    await _probe_list_order(store, f"{key_prefix}probe-{unique}-order")
 
 
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: str) -> None:
-    """Raise ConditionalWritesIgnored if the store overwrites where it must refuse.
+    """Raise ConditionalWritesIgnored if the store overwrites where it must refuse, or if several of
+    parallel `put_if_absent` of one key succeed. On such a store a dead writer cannot be fenced.
 
     unique: a value that no other probe uses (a UUID). Costs about 35 requests; other errors of the
     store propagate.
@@ -40,16 +51,28 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: 
         first = await store.put_if_absent(key, b"first")
         if not await _refused(store.put_if_absent(key, b"second")):
             raise ConditionalWritesIgnored("a PUT with If-None-Match: * replaced an object")
-        if not await _refused(store.put_if_match(key, b"third", _NO_SUCH_ETAG)):
+        if await _refused(store.put_if_match(key, b"third", first)):
+            raise ConditionalWritesIgnored("a PUT with If-Match refused the version it named")
+        if not await _refused(store.put_if_match(key, b"fourth", first)):
             raise ConditionalWritesIgnored(
                 "a PUT with If-Match replaced another version than it named"
             )
-        if await _refused(store.put_if_match(key, b"fourth", first)):
-            raise ConditionalWritesIgnored("a PUT with If-Match refused the version it named")
         for race in raced:
             await _race(store, race)
     finally:
         await store.delete([key, *raced])
+
+
+async def _probe_list_order(store: ObjectStore, key: str) -> None:
+    keys = [f"{key}{end}" for end in _ORDERED_ENDS]
+    try:
+        await asyncio.gather(*(store.put(key, b"order") for key in keys))
+        listed = [info.key async for info in store.list(key)]
+        after = [info.key async for info in store.list(key, start_after=keys[1])]
+    finally:
+        await store.delete(keys)
+    if (listed, after) != (keys, keys[2:]):
+        raise ListOrderUnsupported([found.removeprefix(key) for found in listed])
 
 
 async def _race(store: ObjectStore, key: str) -> None:

@@ -38,7 +38,8 @@ def topics(store: str, *, cluster_id: str = "", snapshots: bool = False) -> list
     within about 1 s: controllers publish a manifest every `manifest.interval.ms`.
 
     Args:
-        store: The URL of the object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
+        store: The URL of the object store: `s3://BUCKET?endpoint=URL`, `gs://BUCKET`,
+            `az://ACCOUNT/CONTAINER` or `file:DIR`.
         cluster_id: The cluster, needed only if the store holds several.
         snapshots: Include the topics of snapshots.
 

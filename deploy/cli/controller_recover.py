@@ -20,7 +20,10 @@ From = Annotated[
     str,
     typer.Option(
         "--from",
-        help="Store of the cluster: s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:DIR.",
+        help=(
+            "Store of the cluster: s3://BUCKET/PREFIX?endpoint=URL&region=NAME, gs://BUCKET/PREFIX,"
+            " az://ACCOUNT/CONTAINER/PREFIX or file:DIR."
+        ),
     ),
 ]
 ClusterId = Annotated[

@@ -21,7 +21,12 @@ Port = Annotated[
 ]
 Store = Annotated[
     str,
-    typer.Option(help=("Object store: moto | memory | file:DIR | s3://BUCKET?endpoint=URL")),
+    typer.Option(
+        help=(
+            "Object store: moto | memory | file:DIR | s3://BUCKET?endpoint=URL | gs://BUCKET |"
+            " az://ACCOUNT/CONTAINER"
+        )
+    ),
 ]
 Host = Annotated[
     str,

@@ -43,7 +43,10 @@ class WarehouseOptions:
         typer.Option(
             "--warehouse",
             envvar="PENSTOCK_WAREHOUSE",
-            help="Location of the tables: a directory, or s3://BUCKET/PREFIX?endpoint=...",
+            help=(
+                "Location of the tables: a directory, or s3://BUCKET/PREFIX?endpoint=...;"
+                " parquet also gs://BUCKET/PREFIX and az://ACCOUNT/CONTAINER/PREFIX."
+            ),
         ),
     ] = "./warehouse"
     catalog_name: Annotated[

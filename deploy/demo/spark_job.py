@@ -21,7 +21,7 @@ from penstock.base.extras import install_hint
 from penstock.deploy.demo.delays import Delay
 from penstock.deploy.demo.spark_master import CONNECT_TIMEOUT_S, SparkTarget, explained
 from penstock.deploy.errors import DeployError
-from penstock.objectstore.config import DirectoryConfig, S3Config
+from penstock.objectstore.config import DirectoryConfig, RemoteConfig
 from penstock.objectstore.url import parse_store_url
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def probe_of(store_url: str) -> Callable[[Iterator[Any]], Iterator[tuple[str, st
     value.
     """
     config = parse_store_url(store_url)
-    endpoint = config.endpoint if isinstance(config, S3Config) else None
+    endpoint = config.endpoint if isinstance(config, RemoteConfig) else None
     directory = config.directory if isinstance(config, DirectoryConfig) else None
     timeout_s = CONNECT_TIMEOUT_S
 

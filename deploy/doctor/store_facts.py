@@ -20,7 +20,7 @@ from penstock.deploy.doctor.inventory import PROBE_ROOT, Backlog
 from penstock.lake.manifest.sections import load_root
 from penstock.objectstore.errors import ConditionalWritesIgnored, ObjectNotFound, ObjectStoreError
 from penstock.objectstore.ports import ObjectStore
-from penstock.objectstore.probe import probe_conditional_writes
+from penstock.objectstore.probe import probe_store
 from penstock.stream.errors import FormatUnknown, ObjectCorrupt
 from penstock.stream.format.decoder import parse_header
 from penstock.stream.format.keys import (
@@ -61,7 +61,7 @@ async def ask_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
     try:
         try:
             async with asyncio.timeout(STEP_S):
-                await probe_conditional_writes(store, _PREFIX, unique)
+                await probe_store(store, _PREFIX, unique)
         except ConditionalWritesIgnored as error:
             ignored = error.detail
         async with asyncio.timeout(STEP_S):

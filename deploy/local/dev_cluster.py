@@ -47,9 +47,11 @@ from penstock.deploy.node.config.definition import ROLES
 from penstock.deploy.node.config.load import given_beside_flags
 from penstock.deploy.node.config.sources import check_assignment
 from penstock.deploy.output import Progress, counted
-from penstock.objectstore.url import redact_url
+from penstock.objectstore.url import is_remote, redact_url
 
-_FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
+_FORMS: Final = (
+    "moto, memory, file:DIR, s3://BUCKET?endpoint=URL, gs://BUCKET or az://ACCOUNT/CONTAINER"
+)
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -67,7 +69,7 @@ def run_dev(
         signal.signal(number, _interrupt)
     options = check(options)
     contents = (contents or FirstContents()).check()
-    if options.store.startswith("s3:"):
+    if is_remote(options.store):
         asyncio.run(_check_bucket(options.store))
     ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
     with controller_directory(options.store, os.environ) as directory:
@@ -149,7 +151,7 @@ def check(options: ClusterOptions) -> ClusterOptions:
         if not directory:
             raise UsageError("--store file: needs a directory, as in --store file:./data")
         store = f"file:{Path(directory).absolute()}"
-    elif store not in {"moto", "memory"} and not store.startswith("s3://"):
+    elif store not in {"moto", "memory"} and not is_remote(store):
         raise UsageError(f"--store {store} is not allowed: {_FORMS}")
     elif store == "moto":
         _check_moto()
@@ -351,9 +353,7 @@ def _say(line: str) -> None:
 
 
 async def _check_bucket(url: str) -> None:
-    """Check that the bucket exists, or say how to create it. Importing the S3 client takes 0.5
-    s.
-    """
+    """Check that the bucket exists, or say how to create it. Importing the client takes 0.5 s."""
     from penstock.objectstore.errors import BucketNotFound, ObjectStoreError
     from penstock.objectstore.url import open_store, parse_store_url
 
@@ -365,14 +365,8 @@ async def _check_bucket(url: str) -> None:
     try:
         async for _ in store.list("probe/"):
             break
-    except BucketNotFound:
-        endpoint = getattr(config, "endpoint", None)
-        flag = f" --endpoint-url {endpoint}" if endpoint else ""
-        bucket = getattr(config, "bucket", "")
-        raise DeployError(
-            f"bucket {bucket} does not exist; create it first: aws s3api create-bucket --bucket"
-            f" {bucket}{flag}"
-        ) from None
+    except BucketNotFound as error:
+        raise DeployError(str(error)) from None
     except ObjectStoreError as error:
         raise DeployError(f"store {config.redacted()}: {error}") from None
     finally:

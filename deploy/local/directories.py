@@ -16,6 +16,7 @@ from typing import Final
 
 from penstock.deploy.clients.state_file import is_running
 from penstock.deploy.errors import DeployError
+from penstock.objectstore.url import is_remote
 
 TEMPORARY_PREFIX: Final = "penstock-dev-"
 """The owner's pid follows, which tells leftovers from directories in use."""
@@ -27,7 +28,7 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
     remove_leftovers()
     if store.startswith("file:"):
         yield f"{store.removeprefix('file:').removeprefix('//').rstrip('/')}/controller"
-    elif store.startswith("s3:"):
+    elif is_remote(store):
         data = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
         yield str(Path(data) / "penstock" / hashlib.sha256(store.encode()).hexdigest()[:16])
     else:

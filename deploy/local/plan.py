@@ -33,8 +33,8 @@ ELECTION_TIMEOUT_MS: Final = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """Options of the user. store: "moto", "memory", "file:DIR" or "s3://...". A port of 0 means any
-    free port.
+    """Options of the user. store: "moto", "memory", "file:DIR" or the URL of a bucket. A port of 0
+    means any free port.
     """
 
     brokers: int = 2

@@ -5,6 +5,7 @@ Must not contain logic of a node: `broker.main` and `controller.main` have it.
 """
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,9 @@ def _run_controller(config: "Effective") -> int:
     from penstock.objectstore.errors import ObjectStoreError
 
     process = config.part(ProcessConfig)
+    check_sas_token(
+        process.store, config.part(ControllerConfig).fence_kept_ms, os.environ, time.time()
+    )
     try:
         with of_moves(process) as moved:
             return run_controller(
@@ -97,6 +101,27 @@ def _run_controller(config: "Effective") -> int:
         raise DeployError(
             renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))
         ) from None
+
+
+def check_sas_token(
+    store: str, fence_retention_ms: int, environment: Mapping[str, str], now_s: float
+) -> None:
+    """Raise UsageError for a SAS token that outlives fences: Azure would accept a PUT that a paused
+    writer sent before, when the fence that has to stop it is deleted.
+    """
+    from penstock.deploy.errors import UsageError
+    from penstock.objectstore.azure_credentials import sas_expiry
+    from penstock.objectstore.config import AzureConfig
+    from penstock.objectstore.url import parse_store_url
+
+    azure = parse_store_url(store)
+    expiry = sas_expiry(azure, environment) if isinstance(azure, AzureConfig) else None
+    if expiry is not None and (expiry.timestamp() - now_s) * 1_000 > fence_retention_ms:
+        raise UsageError(
+            f"the SAS token of {azure.redacted()} is valid until {expiry:%Y-%m-%dT%H:%MZ}, longer"
+            " than wal.fence.retention.ms from now: use a token that expires earlier, a longer"
+            " wal.fence.retention.ms, or better a managed or workload identity"
+        )
 
 
 def open_tls(config: "Effective") -> "TlsFiles | None":

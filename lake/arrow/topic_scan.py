@@ -95,7 +95,7 @@ def scan(
     Cost: one or two GETs for the manifest, one for each live WAL, and more only for timestamps.
 
     Args:
-        store_url: The object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
+        store_url: The URL of the object store, as in `s3://BUCKET` or `file:DIR`.
         topic: The name of the topic.
         partitions: Partition numbers; by default those that `start` or `end` name, else all.
         start: Where to begin: `earliest`, `latest`, an offset, a mapping from partition to offset,

@@ -41,7 +41,7 @@ def sql(
     Args:
         query: One statement of DuckDB's SQL. `FROM orders AS OF TIMESTAMP '2026-03-01'` and
             `FROM orders AS OF SNAPSHOT 'nightly'` read earlier states. `SHOW TABLES` lists topics.
-        store: The object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
+        store: The URL of the object store, as in `s3://BUCKET` or `file:DIR`.
         as_of: Read all topics up to their first record that is not older than this time.
         snapshot: Read all topics from this snapshot.
         strict: Fail if a value does not fit its column, instead of a NULL and a warning.

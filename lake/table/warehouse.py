@@ -1,8 +1,8 @@
 """Find tables: in a warehouse directory or bucket, and for Iceberg in a catalog.
 
-Invariant: one address serves both kinds of table: `file:DIR`, a plain directory, or
-`s3://BUCKET/PREFIX?endpoint=...` as for the log. A file warehouse without a catalog gets SQLite
-within it; elsewhere a catalog must be named. Source: pyiceberg's configuration.
+Invariant: one address serves both kinds of table: `file:DIR`, a plain directory, or the URL of a
+bucket as for the log (Iceberg: S3 alone). A file warehouse without a catalog gets SQLite within it;
+elsewhere a catalog must be named. Source: pyiceberg's configuration.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.model import Layout
 from penstock.lake.table.pyarrow_untyped import Table
 from penstock.lake.table.tables import ExportTable
-from penstock.objectstore.config import DirectoryConfig, S3Config
+from penstock.objectstore.config import DirectoryConfig, RemoteConfig, S3Config
 from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.url import parse_store_url
 
@@ -126,6 +126,11 @@ class Warehouse:
             raise InvalidTable(f"--warehouse: {error}") from None
         if isinstance(store, DirectoryConfig | S3Config):
             return store
+        if isinstance(store, RemoteConfig):
+            raise InvalidTable(
+                f"--warehouse {store.redacted()}: Iceberg tables in Google Cloud Storage and Azure"
+                " are not supported; use a directory or s3://, or `--to parquet`"
+            )
         raise InvalidTable("--warehouse memory: it would be gone when this command ends")
 
 

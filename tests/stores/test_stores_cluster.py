@@ -1,5 +1,5 @@
 """A cluster on each store: its first record, a broker that is killed amid records, and Spark beside
-live brokers. `make test` runs the first test, on all stores but MinIO.
+live brokers. `make test` runs the first test on a directory, moto and versitygw.
 """
 
 import os
@@ -17,14 +17,16 @@ from penstock.deploy.demo.flights import Flight, read_flights
 from penstock.deploy.demo.record_count import Tally
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.dev_cluster import penstock
-from tests.support.s3_servers import NAMES, SECRET_KEY, s3_server
+from tests.support.store_servers import CLOUDS, S3_NAMES, SECRET_KEY, store_server
 
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(params=["file", *NAMES])
+@pytest.fixture(
+    params=["file", *S3_NAMES, *(pytest.param(name, marks=pytest.mark.long) for name in CLOUDS)]
+)
 def store_url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
@@ -33,7 +35,7 @@ def store_url(
     if request.param == "file":
         yield f"file:{tmp_path}/store"
         return
-    with s3_server(request.param, tmp_path) as server:
+    with store_server(request.param, tmp_path) as server:
         yield server.new_url()
 
 

@@ -5,6 +5,7 @@ options, variables and alerts.
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from penstock.deploy.node.config.sources import (
     SET_FLAG,
 )
 from penstock.deploy.node.metrics.table import METRICS
+from penstock.objectstore.config import RemoteConfig
 from penstock.testing.plugin import _OPTIONS as PLUGIN_OPTIONS
 from tests.tidy.repository import ROOT, files, sources, text
 
@@ -59,6 +61,12 @@ def setting_of_field() -> dict[str, str]:
         for name, field in settings_of(role).items()
         if field.field != name
     }
+
+
+@cache
+def url_parameters() -> frozenset[str]:
+    """Return the parameters that store URLs of all clouds have."""
+    return frozenset(field.name for field in fields(RemoteConfig))
 
 
 @cache

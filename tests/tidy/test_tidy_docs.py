@@ -130,7 +130,7 @@ def test_names_with_underscores_exist() -> None:
     use the name of a setting instead of its Python field.
     """
     known = names.words() | names.plugin_names() | names.metrics() | names.client_arguments()
-    others = names.labels() | names.client_arguments()
+    others = names.labels() | names.client_arguments() | names.url_parameters()
     fields = {
         field: name for field, name in names.setting_of_field().items() if field not in others
     }

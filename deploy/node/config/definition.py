@@ -38,10 +38,11 @@ class ProcessConfig:
 
     store: Annotated[str, Setting("store", Kind.STORE)]
     """The object store, the same for all nodes of a cluster:
-    s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME or file:DIR. Credentials come from the
-    environment, files or the machine's role, as in other AWS clients, or from access_key and
-    secret_key of the URL. sse=AES256 (SSE-S3) or sse=aws:kms (SSE-KMS, with sse_kms_key_id=ARN and
-    sse_bucket_key=true) encrypts each object that is written.
+    s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME, gs://BUCKET[/PREFIX],
+    az://ACCOUNT/CONTAINER[/PREFIX] or file:DIR. Credentials come from the environment, files or the
+    identity of the pod or machine, as in other clients of the cloud, or from the URL. In S3,
+    sse=AES256 (SSE-S3) or sse=aws:kms (SSE-KMS, with sse_kms_key_id=ARN and sse_bucket_key=true)
+    encrypts each object that is written.
     """
 
     log_level: Annotated[str, Setting("log.level", Kind.ENUM, choices=tuple(LEVELS))] = "info"

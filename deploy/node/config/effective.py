@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 from penstock.base.listeners import expand, split_key, uses
 from penstock.base.settings import (
     HIDDEN,
+    STORE_FORMS,
     Field,
     Kind,
     SettingInvalid,
@@ -35,7 +36,7 @@ from penstock.deploy.node.config.definition import (
 )
 from penstock.deploy.node.config.exposure import InsecureListener, exposures
 from penstock.deploy.node.config.sources import Given
-from penstock.objectstore.config import S3Config
+from penstock.objectstore.config import RemoteConfig
 from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.url import parse_store_url, redact_url
 from penstock.stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
@@ -100,7 +101,7 @@ def resolve(
         if own is not None:
             values[name] = Value(own, _parsed(own, item, names), item.place)
     if values["store"].place != MISSING and not isinstance(
-        _parsed_store(values["store"]), S3Config
+        _parsed_store(values["store"]), RemoteConfig
     ):
         _take_local_defaults(role, values)
     buildable = [
@@ -214,7 +215,7 @@ def _take_local_defaults(role: Role, values: dict[str, Value]) -> None:
 
 
 def _missing(field: Field) -> str:
-    form = " URL (s3://BUCKET?endpoint=URL or file:DIR)" if field.setting.kind is Kind.STORE else ""
+    form = f" URL ({STORE_FORMS})" if field.setting.kind is Kind.STORE else ""
     return (
         f"{field.name} is missing: set {flag_of(field.name)}{form},"
         f" {variable_of(field.name)}, or {field.name} in the file"

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.objectstore.azure import AzureStore
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.directory import DirectoryStore
 from penstock.objectstore.errors import (
@@ -17,13 +18,15 @@ from penstock.objectstore.errors import (
     PreconditionFailed,
     RangeNotSatisfiable,
 )
-from penstock.objectstore.faults import FaultyStore
+from penstock.objectstore.faults import Fault, FaultyStore, Selection
+from penstock.objectstore.gcs import GcsStore
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.metered import MeteredStore
 from penstock.objectstore.ports import ObjectInfo, ObjectStore
 from penstock.objectstore.prefixed import PrefixedStore
-from penstock.objectstore.probe import probe_conditional_writes
-from penstock.objectstore.retry import RetryingStore
+from penstock.objectstore.probe import probe_store
+from penstock.objectstore.remote import RemoteStore
+from penstock.objectstore.retry import RetryingStore, RetryPolicy
 from penstock.objectstore.s3 import S3Store
 
 KINDS = ["memory", "directory", "s3", "retrying", "metered", "prefixed", "faulty"]
@@ -59,14 +62,20 @@ async def test_an_object_reads_as_written(store: ObjectStore) -> None:
     info = await store.head("a/b")
     assert (info.key, info.size_bytes, info.etag) == ("a/b", 5, etag)
     assert info.modified_ms > 1_600_000_000_000
-    assert [entry.etag for entry in await listed(store, "")] == [etag]
+    (entry,) = await listed(store, "")
+    assert (entry.key, entry.size_bytes) == ("a/b", 5)
+    assert entry.etag == etag or isinstance(store, GcsStore), "Google lists no generations"
 
 
 async def test_a_put_replaces_and_changes_the_etag(store: ObjectStore) -> None:
     first = await store.put("k", b"one")
     second = await store.put("k", b"two")
-    assert first != second
-    assert await store.get("k") == b"two"
+    (before,) = await listed(store, "")
+    third = await store.put("k", b"three")
+    (after,) = await listed(store, "")
+    assert len({first, second, third}) == 3
+    assert before.etag != after.etag
+    assert await store.get("k") == b"three"
 
 
 @pytest.mark.parametrize("write", ["put", "put_if_absent", "put_if_match"])
@@ -213,6 +222,24 @@ async def test_put_if_match_replaces_only_the_named_version(store: ObjectStore) 
     assert await store.get("k") == b"4"
 
 
+@pytest.mark.parametrize("operation", ["put_if_absent", "put_if_match"])
+async def test_a_write_whose_response_was_lost_is_found(store: ObjectStore, operation: str) -> None:
+    """The repetition is refused, by 412 or another status, and the etag of the first try is good
+    for the next write.
+    """
+    faulty = FaultyStore(store, Random(0))
+    retrying = RetryingStore(faulty, RetryPolicy(backoff_ms=1))
+    before = await store.put("k", b"before") if operation == "put_if_match" else ""
+    faulty.script(Fault.LOST_RESPONSE, Selection(frozenset({operation})))
+    if operation == "put_if_match":
+        etag = await retrying.put_if_match("k", b"ours", before)
+    else:
+        etag = await retrying.put_if_absent("k", b"ours")
+    assert faulty.injected[Fault.LOST_RESPONSE] == 1
+    await store.put_if_match("k", b"next", etag)
+    assert await store.get("k") == b"next"
+
+
 async def test_of_concurrent_swaps_one_wins(store: ObjectStore) -> None:
     etag = await store.put("k", b"0")
 
@@ -242,7 +269,9 @@ async def test_of_concurrent_creators_one_wins_and_its_object_stays(store: Objec
 
 
 async def test_delete_takes_absent_keys_and_many(store: ObjectStore) -> None:
-    keys = [f"d/{number:04d}" for number in range(1_003)]
+    # More than one batch; Azure deletes absent keys one by one.
+    count = 260 if isinstance(store, AzureStore) else 1_003
+    keys = [f"d/{number:04d}" for number in range(count)]
     for key in keys[:3] + keys[-3:]:
         await store.put(key, b"")
     await store.delete(["absent", "d/0000/below", *keys])
@@ -271,6 +300,8 @@ async def test_a_list_is_in_order_of_utf8_bytes_and_respects_its_bounds(
         "b/\uff01",
         "c",
     ]
+    if isinstance(store, AzureStore):
+        keys.remove("b/\U0001f600")
     for key in reversed(keys):
         await store.put(key, key.encode())
     ordered = sorted(keys, key=str.encode)
@@ -290,7 +321,7 @@ async def test_a_list_is_in_order_of_utf8_bytes_and_respects_its_bounds(
 
 
 async def test_a_list_of_more_than_one_page_is_complete(store: ObjectStore) -> None:
-    count = 1_001 if isinstance(store, S3Store | DirectoryStore) else 2_500
+    count = 1_001 if isinstance(store, RemoteStore | DirectoryStore) else 2_500
     keys = [f"p/{number:05d}" for number in range(count)]
     for start in range(0, count, 50):
         await asyncio.gather(*(store.put(key, b"x") for key in keys[start : start + 50]))
@@ -327,6 +358,10 @@ async def test_deleting_while_listing_is_safe(store: ObjectStore) -> None:
     ],
 )
 async def test_unusual_keys(store: ObjectStore, key: str) -> None:
+    if isinstance(store, AzureStore) and ("\\" in key or key.endswith(".")):
+        with pytest.raises(InvalidKey, match="on Azure"):
+            await store.put_if_absent(key, b"v")
+        return
     await store.put_if_absent(key, b"v")
     assert await store.get(key) == b"v"
     assert [info.key for info in await listed(store, "")] == [key]
@@ -365,5 +400,5 @@ async def test_keys_that_not_every_backend_can_hold_are_refused(
 
 
 async def test_the_probe_passes_and_leaves_nothing(store: ObjectStore) -> None:
-    await probe_conditional_writes(store, "meta/", "1")
+    await probe_store(store, "meta/", "1")
     assert await listed(store, "") == []

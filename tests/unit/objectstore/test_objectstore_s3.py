@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,79 +35,29 @@ from penstock.objectstore.s3 import S3Store
 from penstock.objectstore.url import open_store
 from tests.support.certs import Authority, CertFiles
 from tests.support.ports import free_port
+from tests.support.raw_server import RawServer, answer, raw_server
 from tests.support.s3_headers import SSE_HEADERS, told_headers
-from tests.support.stream_server import StreamServer
 
 BODY = bytes(range(256)) * 4_096
 OK = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 0\r\n\r\n'
-
-
-@dataclass
-class RawServer:
-    """Speak just enough HTTP to send prepared answers; None closes the connection instead."""
-
-    answers: list[bytes | None]
-    requests: list[bytes] = field(default_factory=list)
-    bodies: list[bytes] = field(default_factory=list)
-    endpoint: str = ""
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    (
-                        int(line[15:])
-                        for line in head.split(b"\r\n")
-                        if line.lower().startswith(b"content-length:")
-                    ),
-                    0,
-                )
-                self.requests.append(head)
-                self.bodies.append(await reader.readexactly(length))
-                answer = self.answers.pop(0)
-                if answer is None:
-                    break
-                writer.write(answer)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
 
 
 @asynccontextmanager
 async def raw_store(
     *answers: bytes | None, read_timeout_ms: int = 10_000
 ) -> AsyncIterator[tuple[RawServer, S3Store]]:
-    raw = RawServer(list(answers))
-    server = StreamServer(raw.serve, limit_bytes=1 << 20)
-    raw.endpoint = f"http://127.0.0.1:{server.open()}"
-    config = S3Config(
-        bucket="bucket",
-        endpoint=raw.endpoint,
-        region="us-east-1",
-        path_style=True,
-        access_key="a",
-        secret_key="b",
-    )
-    store = S3Store(replace(config, read_timeout_ms=read_timeout_ms))
-    try:
+    async with raw_server(*answers) as raw:
+        config = S3Config(
+            bucket="bucket",
+            endpoint=raw.endpoint,
+            region="us-east-1",
+            path_style=True,
+            access_key="a",
+            secret_key="b",
+        )
+        store = S3Store(replace(config, read_timeout_ms=read_timeout_ms))
         yield raw, store
-    finally:
         await store.close()
-        server.close()
-
-
-def answer(status: int, code: str) -> bytes:
-    body = (
-        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>text</Message></Error>".encode()
-    )
-    return (
-        f"HTTP/1.1 {status} X\r\nContent-Type: application/xml\r\nContent-Length:"
-        f" {len(body)}\r\n\r\n".encode()
-        + body
-    )
 
 
 @pytest.mark.parametrize(

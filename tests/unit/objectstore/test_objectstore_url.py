@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,13 +15,14 @@ from penstock.objectstore.errors import (
     ConditionalConflict,
     ConditionalWritesIgnored,
     InvalidStoreUrl,
+    ListOrderUnsupported,
     ObjectNotFound,
     PreconditionFailed,
 )
 from penstock.objectstore.memory import MemoryStore
-from penstock.objectstore.ports import Body
+from penstock.objectstore.ports import Body, ObjectInfo
 from penstock.objectstore.prefixed import PrefixedStore
-from penstock.objectstore.probe import probe_conditional_writes
+from penstock.objectstore.probe import probe_conditional_writes, probe_store
 from penstock.objectstore.retry import RetryingStore
 from penstock.objectstore.url import location, open_store, parse_store_url, redact_url
 
@@ -214,6 +215,24 @@ async def test_the_probe_finds_stores_that_fail_under_concurrency(
 ) -> None:
     with pytest.raises(ConditionalWritesIgnored, match=why):
         await probe_conditional_writes(store, "meta/", "u")
+    assert [info async for info in store.list("")] == []
+
+
+class FoldersFirstStore(MemoryStore):
+    """List the keys of a folder before others, as Azure does with a hierarchical namespace."""
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
+        found = [info async for info in super().list(prefix, start_after=start_after)]
+        for info in sorted(found, key=lambda info: info.key.split("/")):
+            yield info
+
+
+async def test_the_probe_finds_stores_that_list_in_another_order() -> None:
+    store = FoldersFirstStore()
+    with pytest.raises(ListOrderUnsupported, match=r"/b, -b.*hierarchical namespace"):
+        await probe_store(store, "meta/", "u")
     assert [info async for info in store.list("")] == []
 
 

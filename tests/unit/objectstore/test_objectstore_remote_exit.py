@@ -8,7 +8,7 @@ from typing import Final
 from tests.unit.objectstore.test_objectstore_s3 import answer, raw_store
 
 _RUNS: Final = 48
-"""Without the wait of `objectstore.s3_exit`, one process in 6 to 20 is aborted: most test runs
+"""Without the wait of `objectstore.remote_exit`, one process in 6 to 20 is aborted: most test runs
 fail."""
 _AT_ONCE: Final = 4
 

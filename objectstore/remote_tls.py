@@ -65,6 +65,8 @@ def hint(dump: str, endpoint: str, environ: Mapping[str, str]) -> str:
     particular. Another try may succeed.
     """
     hints: list[str] = []
+    if "dns error" in dump:
+        hints.append("if it never resolves, check the account or the endpoint of the store URL")
     if "tls handshake eof" in dump:
         hints.append(
             "the store ended the TLS handshake: if it always does, it needs TLS 1.2 or 1.3"

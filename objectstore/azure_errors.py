@@ -1,0 +1,62 @@
+"""Describe the errors of Azure Blob Storage.
+
+Source: "Blob Storage error codes"; "Specify conditional headers for Blob service operations".
+"""
+
+from typing import Final
+
+from penstock.objectstore.config import AzureConfig
+from penstock.objectstore.errors import (
+    ObjectLocked,
+    ObjectStoreError,
+    PreconditionFailed,
+    Throttled,
+    Unavailable,
+    UnexpectedResponse,
+)
+from penstock.objectstore.remote_errors import Answer, Dialect
+
+_LOCKED: Final = ("lease", "immutable", "legalhold", "legal hold")
+_CONDITION_CODES: Final = frozenset({"", "ConditionNotMet", "TargetConditionNotMet"})
+
+
+def azure_dialect(config: AzureConfig) -> Dialect:
+    """Return how a container of Azure Blob Storage reports errors."""
+    return Dialect(
+        store=f"the storage account {config.account!r}",
+        bucket=config.container,
+        endpoint=config.endpoint,
+        create=(
+            f"az storage container create --account-name {config.account} --name"
+            f" {config.container} --auth-mode login"
+        ),
+        permissions=(
+            "the role Storage Blob Data Contributor, or the permissions rcwdl of a SAS token,"
+        ),
+        missing_codes=frozenset({"ContainerNotFound", "ContainerBeingDeleted"}),
+        sign_in=(
+            "no credentials: set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, set"
+            " AZURE_USE_AZURE_CLI=true after `az login`, or give the pod a workload identity or the"
+            " machine a managed identity"
+        ),
+        sign_in_signs=("169.254.169.254",),
+        special=_special,
+    )
+
+
+def _special(answer: Answer) -> ObjectStoreError | None:
+    said = f"{answer.code} {answer.message}".lower()
+    if answer.status in {409, 412} and any(sign in said for sign in _LOCKED):
+        return ObjectLocked(answer.operation, answer.key, answer.cause)
+    if answer.code == "BlobAlreadyExists":
+        return PreconditionFailed(answer.key)
+    if answer.status == 412 and answer.operation == "get_tail":
+        return Unavailable(answer.operation, answer.key, "the object was replaced meanwhile")
+    if answer.status == 412 and answer.code not in _CONDITION_CODES:
+        return UnexpectedResponse(
+            answer.operation, answer.key, f"{answer.status} {answer.code}", answer.message
+        )
+    if answer.code == "ServerBusy" and "over the account limit" in said:
+        # Without this text the service may be moving the partition, after it wrote.
+        return Throttled(answer.operation, answer.key)
+    return None

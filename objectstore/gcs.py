@@ -1,0 +1,72 @@
+"""Access Google Cloud Storage through its XML API.
+
+The port's etag is the generation of the object: a PUT takes the condition
+`x-goog-if-generation-match`, and none on the ETag. A LIST of obstore has no generations, so its
+entries have the ETag, a hash of the content.
+Source: Cloud Storage XML API, "Preconditions".
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import obstore
+from obstore.store import GCSStore as Client
+
+from penstock.objectstore.config import GcsConfig
+from penstock.objectstore.errors import ObjectNotFound, PreconditionFailed
+from penstock.objectstore.gcs_credentials import credentials
+from penstock.objectstore.gcs_errors import gcs_dialect
+from penstock.objectstore.ports import Body
+from penstock.objectstore.remote import RemoteStore, client_options, make_client
+
+_DELETIONS_AT_ONCE: Final = 16
+"""Google deletes one object per request. More at once would delay the other requests."""
+
+
+class GcsStore(RemoteStore):
+    """Access the objects of one bucket of Google Cloud Storage."""
+
+    def __init__(self, config: GcsConfig, environ: Mapping[str, str] = os.environ) -> None:
+        """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`.
+
+        Raises InvalidStoreConfig for credentials that cannot be used.
+        """
+        options = {
+            "client_options": client_options(config),
+            "base_url": config.endpoint and config.endpoint.rstrip("/"),
+            **credentials(config, environ),
+        }
+        super().__init__(
+            make_client(Client, config.bucket, options), gcs_dialect(config), config.connections_max
+        )
+
+    async def put_if_match(self, key: str, body: Body, etag: str) -> str:
+        """See ObjectStore.put_if_match. Google also responds with 412 where there is no object."""
+        self._check(key)
+        # Generation 0 would mean that there must be no object.
+        if not (etag.isascii() and etag.isdecimal() and int(etag)):
+            raise await self._refusal(key)
+        try:
+            return await self._put("put_if_match", key, body, {"version": etag})
+        except PreconditionFailed:
+            raise await self._refusal(key) from None
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore.delete. Sends one request per key, several at once."""
+        for key in keys:
+            self._check(key)
+        left = iter(keys)
+
+        async def delete_some() -> None:
+            for key in left:
+                try:
+                    await self._call("delete", key, obstore.delete_async(self._client, key))
+                except ObjectNotFound:
+                    continue
+
+        await asyncio.gather(*(delete_some() for _ in keys[:_DELETIONS_AT_ONCE]))
+
+    def _version(self, meta: Any) -> str:  # noqa: ANN401 (one of obstore's dicts)
+        return str(meta["version"] or meta["e_tag"])

@@ -1,0 +1,38 @@
+"""Describe the errors of Google Cloud Storage.
+
+Source: Cloud Storage XML API, "HTTP status and error codes"; "Bucket Lock" and "Object holds".
+"""
+
+from typing import Final
+
+from penstock.objectstore.config import GcsConfig
+from penstock.objectstore.errors import ObjectLocked, ObjectStoreError
+from penstock.objectstore.remote_errors import Answer, Dialect
+
+_LOCKED: Final = ("retention policy", "retentionpolicy", "retention configuration", " hold")
+
+
+def gcs_dialect(config: GcsConfig) -> Dialect:
+    """Return how a bucket of Google Cloud Storage reports errors."""
+    return Dialect(
+        store="Google Cloud Storage",
+        bucket=config.bucket,
+        endpoint=config.endpoint,
+        create=f"gcloud storage buckets create gs://{config.bucket} --uniform-bucket-level-access",
+        permissions="the role Storage Object User (roles/storage.objectUser)",
+        missing_codes=frozenset({"NoSuchBucket"}),
+        sign_in=(
+            "no credentials: set GOOGLE_APPLICATION_CREDENTIALS to the key file of a service"
+            " account, run `gcloud auth application-default login`, or give the pod or the machine"
+            " a service account"
+        ),
+        sign_in_signs=("169.254.169.254", "metadata.google.internal"),
+        special=_special,
+    )
+
+
+def _special(answer: Answer) -> ObjectStoreError | None:
+    said = f"{answer.code} {answer.message}".lower()
+    if answer.status == 403 and any(sign in said for sign in _LOCKED):
+        return ObjectLocked(answer.operation, answer.key, answer.cause)
+    return None

@@ -1,0 +1,188 @@
+"""Translate the errors of obstore into those of the port.
+
+Invariant: an error after which a write may have taken place becomes Unavailable. Only a response
+that says that nothing was done becomes any other error. The classes of obstore are not enough (a
+409 of a race and a 412 are both AlreadyExistsError), so the HTTP status and the error code are read
+from the text; tests pin its form.
+Source: object_store's client/retry.rs.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from obstore.exceptions import BaseError
+
+from penstock.objectstore.errors import (
+    AccessDenied,
+    BucketNotFound,
+    ConditionalConflict,
+    ObjectNotFound,
+    ObjectStoreError,
+    PreconditionFailed,
+    SignInFailed,
+    Throttled,
+    TlsFailed,
+    Unavailable,
+    UnexpectedResponse,
+)
+from penstock.objectstore.remote_tls import hint, tls_fault
+
+CLIENT_ERRORS: Final = (BaseError, OSError)
+"""All errors that a call of the client may raise and `translate` accepts."""
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
+_CONTENT_RANGE: Final = re.compile(r'CONTENT_RANGE header: "bytes (\d+)-(-?\d+)/')
+_MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
+_PROVIDER: Final = re.compile(r"External \w+ credential provider: (\w+): (.*)", re.DOTALL)
+"""An exception of our own credential provider, and its text."""
+_DELETION: Final = re.compile(
+    r"(?:DeleteObjects|Bulk delete) request failed for key (.*?): (.*) \(code: (\w+)\)", re.DOTALL
+)
+_DELETION_STATUS: Final = {"AccessDenied": 403, "NoSuchBucket": 404}
+"""HTTP statuses of S3's codes: failures of single keys come inside a 200."""
+
+_QUOTED: Final = re.compile(r'"([^"]+)"')
+_NAME: Final = re.compile(r"\b[A-Z]\w+")
+_THROTTLED_CODES: Final = frozenset(
+    {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "TooManyRequests"}
+)
+_CONFLICT_CODES: Final = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response of a store that was no success. code: empty for a HEAD, whose response has no
+    body.
+    """
+
+    operation: str
+    key: str
+    status: int
+    code: str
+    message: str
+
+    @property
+    def cause(self) -> str:
+        return f"{self.status} {self.code} {self.message}".strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What differs between the errors of S3, Google and Azure.
+
+    missing_codes: of a bucket that does not exist. sign_in: the advice where no credentials were
+    found, which the client notices by one of `sign_in_signs` in its own error. special: the error
+    of a response that needs more than its status; None for others.
+    """
+
+    store: str
+    bucket: str
+    endpoint: str | None
+    create: str
+    permissions: str
+    missing_codes: frozenset[str]
+    sign_in: str
+    sign_in_signs: tuple[str, ...]
+    special: Callable[[Answer], ObjectStoreError | None]
+
+
+def translate(error: Exception, operation: str, dialect: Dialect, key: str) -> ObjectStoreError:
+    """Return the port's error for one of CLIENT_ERRORS. The caller raises RangeNotSatisfiable
+    itself, because it has the range.
+    """
+    text = _text(error)
+    if (deletion := _DELETION.search(text)) is not None:
+        failed, message, code = deletion.groups()
+        status = int(code) if code.isdigit() else _DELETION_STATUS.get(code, 500)
+        return from_answer(Answer(operation, failed, status, code, message), dialect)
+    if (provider := _PROVIDER.search(text)) is not None:
+        name, cause = provider.groups()
+        failed = name == SignInFailed.__name__
+        return SignInFailed(cause) if failed else Unavailable(operation, key, cause)
+    if any(sign in text for sign in dialect.sign_in_signs):
+        return Unavailable(operation, key, f"{dialect.sign_in}: {text}")
+    if (answer := _STATUS.search(text)) is not None:
+        if "token request" in text and answer[1][0] == "4":
+            return SignInFailed(f"{dialect.sign_in}: {text}")
+        code, message = _CODE.search(text), _MESSAGE.search(text)
+        return from_answer(
+            Answer(
+                operation,
+                key,
+                int(answer[1]),
+                code[1] if code else "",
+                message[1].partition("\n")[0] if message else "",
+            ),
+            dialect,
+        )
+    if ignores_ranges(error):
+        return UnexpectedResponse(operation, key, "200", "the store ignored the Range header")
+    dump = _dump(error)
+    if (fault := tls_fault(dump)) is not None:
+        return TlsFailed(dialect.endpoint or dialect.store, fault)
+    causes = [text, _cause(dump), hint(dump, dialect.endpoint or "", os.environ)]
+    return Unavailable(operation, key, ": ".join(filter(None, causes)))
+
+
+def is_range_error(error: Exception) -> bool:
+    """Return whether this is a 416, or a 206 with a range of nothing: `bytes 0--1/0` of MinIO for
+    the tail of an empty object and of Azurite for a range that starts at the end.
+    """
+    text = _text(error)
+    if (nothing := _CONTENT_RANGE.search(text)) is not None:
+        return int(nothing[2]) < int(nothing[1])
+    if "Wanted range starting at" in text:  # obstore's own check of the response
+        return True
+    status = _STATUS.search(text)
+    return status is not None and status[1] == "416"
+
+
+def ignores_ranges(error: Exception) -> bool:
+    """Return whether the store responded to a ranged GET with 200 instead of 206."""
+    return any(sign in _text(error) for sign in ("non-partial response", "CONTENT_RANGE header"))
+
+
+def from_answer(answer: Answer, dialect: Dialect) -> ObjectStoreError:
+    """Return the error for a response."""
+    if answer.code in dialect.missing_codes:
+        return BucketNotFound(
+            dialect.bucket, dialect.endpoint, store=dialect.store, create=dialect.create
+        )
+    if (special := dialect.special(answer)) is not None:
+        return special
+    if answer.status == 429 or answer.code in _THROTTLED_CODES:
+        return Throttled(answer.operation, answer.key)
+    if answer.status == 408 or (answer.status >= 500 and answer.status != 501):
+        return Unavailable(answer.operation, answer.key, answer.cause)
+    if answer.status in {401, 403}:
+        return AccessDenied(
+            answer.operation, answer.key, answer.cause, permissions=dialect.permissions
+        )
+    if answer.status == 412:
+        return PreconditionFailed(answer.key)
+    if answer.status == 404:
+        return ObjectNotFound(answer.key)
+    if answer.status == 409 and answer.code in _CONFLICT_CODES:
+        return ConditionalConflict(answer.key)
+    return UnexpectedResponse(
+        answer.operation, answer.key, f"{answer.status} {answer.code}", answer.message
+    )
+
+
+def _dump(error: Exception) -> str:
+    """Return the part of the error's structure that has the cause, where there was no answer."""
+    return str(error).partition("HttpError {")[2]
+
+
+def _cause(dump: str) -> str:
+    """Return the texts in the dump of an error's structure, else its last two names."""
+    return ": ".join(_QUOTED.findall(dump)) or " ".join(_NAME.findall(dump)[-2:])
+
+
+def _text(error: Exception) -> str:
+    """Return the text of the error without the dump of its structure."""
+    return str(error).partition("\n\nDebug source")[0]

@@ -1,0 +1,222 @@
+"""Run object stores on free ports, with their files in a directory of the test: the S3 servers of
+`tools/ensure-s3-servers.sh`; moto, the server of `penstock dev`; the stand-in for Google Cloud
+Storage (`gcs_server`); and Azurite.
+"""
+
+import base64
+import hmac
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from pathlib import Path
+from typing import Final
+
+import boto3
+import pytest
+
+from penstock.objectstore.azure import AzureStore
+from penstock.objectstore.azure_credentials import AZURITE_KEY
+from penstock.objectstore.config import AzureConfig, GcsConfig, S3Config
+from penstock.objectstore.gcs import GcsStore
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.s3 import S3Store
+from tests.support.missing import missing
+from tests.support.npm import NODE, package
+from tests.support.ports import free_ports
+
+SERVERS: Final = Path(__file__).parents[2] / "build" / "s3-servers"
+S3_NAMES: Final = ("moto", "versitygw", pytest.param("minio", marks=pytest.mark.long))
+CLOUDS: Final = ("gcs", "azurite")
+NAMES: Final = (*S3_NAMES, *CLOUDS)
+"""MinIO alone is long: the others run in `make test`."""
+ACCESS_KEY: Final = "local"
+SECRET_KEY: Final = "local-secret"
+START_S: Final = 60
+_AZURITE: Final = "3.35.0"
+_AZURITE_ACCOUNT: Final = "devstoreaccount1"
+_NO_HEADERS: Final = "\n" * 12
+"""The signed text of a request has a line for each of twelve headers."""
+
+_bucket_numbers = itertools.count()
+
+
+class StoreServer(ABC):
+    """A running server."""
+
+    def __init__(self, name: str, endpoint: str) -> None:
+        self.name = name
+        self.endpoint = endpoint
+
+    @abstractmethod
+    def new_store(self) -> ObjectStore:
+        """Create an empty bucket and open it, without retries."""
+
+    @abstractmethod
+    def new_url(self) -> str:
+        """Create an empty bucket and return its store URL."""
+
+
+class S3Server(StoreServer):
+    """A server with the API of S3."""
+
+    def new_store(self) -> ObjectStore:
+        return S3Store(self.new_bucket())
+
+    def new_bucket(self) -> S3Config:
+        """Create an empty bucket and return its config."""
+        bucket = f"bucket-{next(_bucket_numbers)}"
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+        )
+        client.create_bucket(Bucket=bucket)
+        client.close()
+        return S3Config(
+            bucket=bucket,
+            endpoint=self.endpoint,
+            region="us-east-1",
+            path_style=True,
+            access_key=ACCESS_KEY,
+            secret_key=SECRET_KEY,
+        )
+
+    def new_url(self) -> str:
+        bucket = self.new_bucket().bucket
+        keys = f"access_key={ACCESS_KEY}&secret_key={SECRET_KEY}"
+        return f"s3://{bucket}?endpoint={self.endpoint}&{keys}"
+
+
+class GcsServer(StoreServer):
+    """The stand-in for Google Cloud Storage."""
+
+    def new_store(self) -> ObjectStore:
+        return GcsStore(GcsConfig(bucket=self._new_bucket(), endpoint=self.endpoint))
+
+    def new_url(self) -> str:
+        return f"gs://{self._new_bucket()}?endpoint={self.endpoint}"
+
+    def _new_bucket(self) -> str:
+        bucket = f"bucket-{next(_bucket_numbers)}"
+        request = urllib.request.Request(
+            f"{self.endpoint}/storage/v1/b?project=test", json.dumps({"name": bucket}).encode()
+        )
+        urllib.request.urlopen(request, timeout=START_S).close()
+        return bucket
+
+
+class AzureServer(StoreServer):
+    """Azurite, Microsoft's emulator of Azure Blob Storage."""
+
+    def new_store(self) -> ObjectStore:
+        account, container = _AZURITE_ACCOUNT, self._new_container()
+        return AzureStore(AzureConfig(account=account, container=container, endpoint=self.endpoint))
+
+    def new_url(self) -> str:
+        return f"az://{_AZURITE_ACCOUNT}/{self._new_container()}?endpoint={self.endpoint}"
+
+    def _new_container(self) -> str:
+        container = f"bucket-{next(_bucket_numbers)}"
+        path = f"/{_AZURITE_ACCOUNT}/{container}"
+        headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+        signed = "".join(f"{name}:{value}\n" for name, value in headers.items())
+        text = f"PUT{_NO_HEADERS}{signed}/{_AZURITE_ACCOUNT}{path}\nrestype:container"
+        mac = hmac.digest(base64.b64decode(AZURITE_KEY), text.encode(), "sha256")
+        headers["Authorization"] = f"SharedKey {_AZURITE_ACCOUNT}:{base64.b64encode(mac).decode()}"
+        request = urllib.request.Request(
+            f"{self.endpoint}{path}?restype=container", method="PUT", headers=headers
+        )
+        urllib.request.urlopen(request, timeout=START_S).close()
+        return container
+
+
+_KINDS: Final[dict[str, type[StoreServer]]] = {"gcs": GcsServer, "azurite": AzureServer}
+
+
+@contextmanager
+def s3_server(name: str, directory: Path) -> Iterator[S3Server]:
+    """Run moto, versitygw or minio. Skips where it is not compiled; in CI that fails."""
+    with store_server(name, directory) as server:
+        assert isinstance(server, S3Server)
+        yield server
+
+
+@contextmanager
+def store_server(name: str, directory: Path) -> Iterator[StoreServer]:
+    """Run one of NAMES. Skips where it is not compiled; in CI that fails."""
+    (port,) = free_ports(1)
+    files, log = directory / "files", directory / "log"
+    files.mkdir()
+    keys = {
+        "ROOT_ACCESS_KEY": ACCESS_KEY,
+        "ROOT_SECRET_KEY": SECRET_KEY,
+        "MINIO_ROOT_USER": ACCESS_KEY,
+        "MINIO_ROOT_PASSWORD": SECRET_KEY,
+        "MINIO_BROWSER": "off",
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            _command(name, port, files),
+            env=os.environ | keys,
+            stdout=output,
+            stderr=output,
+            cwd=Path(__file__).parents[2],
+        )
+    try:
+        endpoint = f"http://127.0.0.1:{port}"
+        _wait_for(endpoint, process, log)
+        yield _KINDS.get(name, S3Server)(name, endpoint)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _command(name: str, port: int, files: Path) -> list[str]:
+    if name == "moto":
+        module = ("-m", "penstock.deploy.local.moto_store")
+        return [sys.executable, *module, "--bucket", "first", "--port", str(port)]
+    if name == "gcs":
+        return [sys.executable, "-m", "tests.support.gcs_server", "--port", str(port)]
+    if name == "azurite":
+        program = package("azurite", _AZURITE) / "dist" / "src" / "blob" / "main.js"
+        flags = ("--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry")
+        return [str(NODE), str(program), "--blobPort", str(port), *flags]
+    program = SERVERS / name
+    if not program.exists():
+        missing(f"{name} is not compiled: tools/ensure-s3-servers.sh {name}")
+    address = f"127.0.0.1:{port}"
+    arguments = {
+        "versitygw": ("--quiet", "--port", address, "posix", str(files)),
+        "minio": ("server", "--quiet", "--address", address, str(files)),
+    }
+    return [str(program), *arguments[name]]
+
+
+def _wait_for(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Wait until the server answers with anything but 503."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            urllib.request.urlopen(endpoint, timeout=5).close()
+        except urllib.error.HTTPError as answer:
+            answer.close()
+            if answer.code != 503:
+                return
+        except OSError:
+            pass
+        else:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{endpoint} did not answer within {START_S} s: {log.read_text()}")
