@@ -1,14 +1,10 @@
 """Estimate the cost of requests to the object store and of the bytes in it.
 
-Prices are those of Amazon S3 Standard in us-east-1 (https://aws.amazon.com/s3/pricing/), as
-understood in November 2026: 0.005 USD per 1,000 PUT, COPY, POST or LIST requests, 0.0004 USD per
-1,000 GET and other requests, DELETE free, 0.023 USD per GB and month for the first 50 TB.
-
 Invariant: pure. Not included: requests of controllers (at most about 2 PUT/s for backup and
 manifest), transfer to other regions and the internet, and objects that wait for deletion.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +25,23 @@ class Prices:
     put_usd_per_1000: float = 0.005
     get_usd_per_1000: float = 0.0004
     storage_usd_per_gb_month: float = 0.023
+
+
+PRICES: Final[Mapping[str, Prices]] = {
+    "s3": Prices(),
+    "gs": Prices(storage_usd_per_gb_month=0.020),
+    "az": Prices(storage_usd_per_gb_month=0.018),
+}
+"""List prices of November 2026 by the scheme of the store URL: S3 Standard in us-east-1, Google's
+Standard in us-east1, Azure's Hot tier with LRS in East US. Deletes are free.
+https://aws.amazon.com/s3/pricing/, https://cloud.google.com/storage/pricing and
+https://azure.microsoft.com/pricing/details/storage/blobs/.
+"""
+
+
+def prices_of(store_url: str) -> Prices:
+    """Return the list prices of the cloud of a store; those of S3 for other stores."""
+    return PRICES.get(store_url.partition(":")[0], Prices())
 
 
 @dataclass(frozen=True, slots=True)

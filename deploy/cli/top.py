@@ -2,12 +2,14 @@
 
 import os
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.deploy.cli.options import Controller, Output, StateFile
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import DeployError, UsageError
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
@@ -28,29 +30,38 @@ def top(
     controller: Controller = None,
     state_file: StateFile = None,
     put_price: Annotated[
-        float, typer.Option(help="USD per 1,000 PUT or LIST requests.", min=0.0)
-    ] = 0.005,
-    get_price: Annotated[float, typer.Option(help="USD per 1,000 GET requests.", min=0.0)] = 0.0004,
-    storage_price: Annotated[float, typer.Option(help="USD per GB and month.", min=0.0)] = 0.023,
+        float | None, typer.Option(help="USD per 1,000 PUT or LIST requests.", min=0.0)
+    ] = None,
+    get_price: Annotated[
+        float | None, typer.Option(help="USD per 1,000 GET requests.", min=0.0)
+    ] = None,
+    storage_price: Annotated[
+        float | None, typer.Option(help="USD per GB and month.", min=0.0)
+    ] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Show what the cluster does: throughput and latency of brokers, requests to the store and
     their cost, records of topics.
 
-    The default prices are those of S3 Standard in us-east-1. Ctrl-C ends it.
+    The default prices are the list prices of the cloud whose store the profile or the local cluster
+    uses, otherwise those of S3 Standard in us-east-1. Ctrl-C ends it.
 
     For example: penstock top --once --output json
     """
     if not 0.1 <= interval <= 60:
         raise UsageError(f"--interval {interval} is not allowed: 0.1 to 60 seconds")
-    from penstock.deploy.admin.cost import Prices
+    from penstock.deploy.admin.cost import prices_of
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.top.watch import Watch
 
-    prices = Prices(
-        put_usd_per_1000=put_price,
-        get_usd_per_1000=get_price,
-        storage_usd_per_gb_month=storage_price,
+    given = {
+        "put_usd_per_1000": put_price,
+        "get_usd_per_1000": get_price,
+        "storage_usd_per_gb_month": storage_price,
+    }
+    prices = replace(
+        prices_of(_store(state_file)),
+        **{name: price for name, price in given.items() if price is not None},
     )
     with Watch(find_controller(controller, state_file, os.environ), prices) as watch:
         if once or output is not Format.TABLE or not sys.stdout.isatty():
@@ -59,6 +70,16 @@ def top(
             _print_once(watch, output)
         else:
             _print_live(watch, interval)
+
+
+def _store(state_file: Path | None) -> str:
+    """Return the URL of the store; empty if it is not known here."""
+    from penstock.deploy.clients.target import find_store
+
+    try:
+        return find_store(state_file)
+    except DeployError:
+        return ""
 
 
 def _print_once(watch: "Watch", output: Format) -> None:

@@ -18,7 +18,7 @@ from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import MoveTrace, QuorumStatus, TraceMove
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topics import PartitionKey
-from penstock.deploy.admin.cost import Prices
+from penstock.deploy.admin.cost import Prices, prices_of
 from penstock.deploy.admin.views import view_cluster
 from penstock.deploy.clients.controllers import connect, no_controller
 from penstock.deploy.console.health import SILENT_S, STALE_S, BrokerHealth, Health, diagnose
@@ -60,7 +60,7 @@ class LiveCluster:
     ) -> None:
         self._options = options
         self._wall_ms = wall_ms
-        self._prices = prices or Prices()
+        self._prices = prices or prices_of(options.store)
         self._ends = EndOffsets(options.security, ENDS_S)
         self._counts = RecordCounts()
         self._asking: dict[int, asyncio.Task[Ends | None]] = {}

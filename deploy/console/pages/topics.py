@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.controller.metadata.topics import is_moving
-from penstock.deploy.admin.cost import Prices
+from penstock.deploy.admin.cost import prices_of
 from penstock.deploy.admin.reassign.admin import elect_preferred
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.admin.topic_sizes import TopicSizeView, topic_sizes
@@ -108,7 +108,8 @@ async def _size_of(
     leaders = {at: to for at, to in console.live.addresses().items() if at not in silent}
     topic = views.client_view(name, partitions)
     try:
-        (size,) = await console.call(topic_sizes, leaders, [topic], Prices())
+        prices = prices_of(console.options.store)
+        (size,) = await console.call(topic_sizes, leaders, [topic], prices)
     except KafkaFailed:
         return None
     return size

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from penstock.controller.api.load_messages import StoreRequests
-from penstock.deploy.admin.cost import Prices, store_cost, usd_month
+from penstock.deploy.admin.cost import Prices, prices_of, store_cost, usd_month
 from penstock.deploy.admin.views import ClusterView
 from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.view import Stored, view_top
@@ -87,6 +87,17 @@ def test_cost_is_put_and_list_at_one_price_and_get_at_another() -> None:
     assert usd_month(requests, Prices(put_usd_per_1000=0.0, get_usd_per_1000=1.0)) == pytest.approx(
         262_800.0
     )
+
+
+def test_each_cloud_has_its_prices() -> None:
+    found = [prices_of(url) for url in ("s3://b", "gs://b", "az://a/c", "file:d", "")]
+    assert [prices.storage_usd_per_gb_month for prices in found] == [
+        0.023,
+        0.020,
+        0.018,
+        0.023,
+        0.023,
+    ]
 
 
 def test_the_total_is_of_brokers_that_report_and_of_none_it_is_unknown() -> None:
