@@ -32,8 +32,8 @@ def demo(
     store: Annotated[
         str,
         typer.Option(
-            help="With --spark: object store, as of `penstock dev`; workers on other machines need"
-            " one that they reach. Its objects stay there."
+            help="Object store, as of `penstock dev`: moto, file:DIR or the URL of a bucket; with"
+            " --master one that the workers reach. Its objects stay there."
         ),
     ] = "moto",
 ) -> None:
@@ -50,15 +50,15 @@ def demo(
 
     from penstock.deploy.demo.story import Demo
 
-    story = Demo(records, Console())
+    if store in {"memory", "memory:"}:
+        raise UsageError("--store memory is not allowed: killed brokers would lose it")
+    story = Demo(records, Console(), store)
     if spark:
         from penstock.deploy.demo.spark_master import SparkTarget
         from penstock.deploy.demo.spark_story import SparkDemo
 
-        if store == "memory":
-            raise UsageError("--store memory is not allowed: Spark runs in other processes")
         story = SparkDemo(records, Console(), plot, SparkTarget(master, archive).checked(), store)
-    elif (master, archive, store) != ("local[2]", None, "moto"):
-        raise UsageError("--master, --archive and --store need --spark")
+    elif (master, archive) != ("local[2]", None):
+        raise UsageError("--master and --archive need --spark")
     if not story.run():
         raise typer.Exit(1)

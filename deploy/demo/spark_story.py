@@ -32,13 +32,12 @@ class SparkDemo(Demo):
     def __init__(
         self, limit: int, console: Console, plot: Path, master: SparkTarget, store: str
     ) -> None:
-        super().__init__(limit, console)
+        super().__init__(limit, console, store)
         self._plot = plot.absolute()
         self._master = master
-        self._store = store
 
     def _arguments(self) -> tuple[str, ...]:
-        return (*super()._arguments(), "--no-restart", "--store", self._store)
+        return (*super()._arguments(), "--no-restart")
 
     def _check(self) -> None:
         super()._check()

@@ -42,19 +42,20 @@ BROKERS: Final = 2
 
 
 class Demo:
-    """The demo. limit: number of records to use."""
+    """The demo. limit: number of records to use. store: as of `penstock dev`."""
 
-    def __init__(self, limit: int, console: Console) -> None:
+    def __init__(self, limit: int, console: Console, store: str = "moto") -> None:
         self._limit = min(limit, RECORDS)
         self._console = console
+        self._store = store
 
     def run(self) -> bool:
         """Run it; return True if everything came back."""
         try:
             self._check()
+            server = "an S3 server (moto), " if self._store == "moto" else ""
             with self._step(
-                "Starting an S3 server (moto), a controller and two brokers, each in its"
-                " own process"
+                f"Starting {server}a controller and two brokers, each in its own process"
             ):
                 cluster = LocalCluster(self._arguments()).__enter__()
             try:
@@ -73,12 +74,13 @@ class Demo:
 
     def _arguments(self) -> tuple[str, ...]:
         """Return the arguments of `penstock dev`."""
-        return ("--brokers", str(BROKERS), "--log-level", "error")
+        return ("--brokers", str(BROKERS), "--log-level", "error", "--store", self._store)
 
     def _check(self) -> None:
         """Check that all packages are installed. Raises DeployError."""
         find_file()
-        moto_store.check_installed()
+        if self._store == "moto":
+            moto_store.check_installed()
 
     def _run_on(self, cluster: LocalCluster) -> str:
         state = cluster.state()
@@ -156,7 +158,7 @@ class Demo:
         with self._step("Listing the bucket"):
             state = cluster.state()
             shares = bucket.shares_of(state)
-            counts = bucket.request_counts(state)
+            counts = bucket.request_counts(state) if self._store == "moto" else {}
         table = Table(header_style="bold")
         table.add_column("objects in the bucket")
         table.add_column("objects", justify="right")
@@ -164,6 +166,8 @@ class Demo:
         for share in shares:
             table.add_row(share.name, f"{share.objects:,}", size(share.size_bytes))
         self._console.print(table)
+        if not counts:
+            return
         puts, gets = counts.get("PUT", 0), counts.get("GET", 0)
         written, uncompressed = size(counts.get("PUT_bytes", 0)), size(sent.value_bytes)
         self._note(
