@@ -16,7 +16,7 @@ from tests.support.chart import render
 from tests.support.chart_cluster import ChartCluster
 from tests.support.node_ports import NodePorts
 from tests.support.ports import free_port
-from tests.support.s3_servers import s3_server
+from tests.support.store_servers import s3_server
 
 VALUES = {
     "store.bucket": "records",

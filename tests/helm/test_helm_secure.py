@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.deploy.local.certificates import Authority
 from tests.support.chart import render
 from tests.support.chart_cluster import ChartCluster
-from tests.support.s3_servers import s3_server
+from tests.support.store_servers import s3_server
 
 HOSTS = ("127.0.0.1", "localhost")
 VALUES = {

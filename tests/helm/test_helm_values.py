@@ -13,7 +13,7 @@ from penstock.deploy.node.config.load import load
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.url import parse_store_url
 from tests.helm.test_helm_objects import BUCKET, EVERYTHING, OWN_CONTAINER, SECURE, variables_of
-from tests.support.chart import Object, Pod, command, environment, named, pod_of, render
+from tests.support.chart import Object, Pod, command, environment, named, pod_of, render, template
 
 OWN: Object = {**BUCKET, "store.caSecret": "store-ca", "bindAddress": "[::]"}
 KMS_KEY = "arn:aws:kms:eu-west-1:111122223333:key/0a-1b"
@@ -75,6 +75,67 @@ def test_all_that_write_to_the_store_ask_for_encryption(
         store = parse_store_url(url)
         assert isinstance(store, S3Config)
         assert (store.sse, store.sse_kms_key_id, store.sse_bucket_key) == asked
+
+
+_IDENTITY = "azure.workload.identity/use"
+_NODES = (
+    ("StatefulSet", "penstock-broker"),
+    ("StatefulSet", "penstock-controller"),
+    ("Job", "penstock-recover-1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "url", "variables", "labelled"),
+    [
+        ({"type": "gs"}, "gs://records", [], False),
+        (
+            {"type": "gs", "prefix": "a", "credentials.existingSecret": "key"},
+            "gs://records/a",
+            ["GOOGLE_APPLICATION_CREDENTIALS"],
+            False,
+        ),
+        ({"type": "az", "account": "acct"}, "az://acct/records", [], True),
+        (
+            {"type": "az", "account": "acct", "credentials.existingSecret": "key"},
+            "az://acct/records",
+            ["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"],
+            False,
+        ),
+    ],
+)
+def test_a_release_runs_on_google_and_azure(
+    values: Object, url: str, variables: list[str], labelled: bool
+) -> None:
+    """By the identity of the service account, or a secret."""
+    given = {**BUCKET, **{f"store.{name}": value for name, value in values.items()}}
+    objects = render({**given, "recover.enabled": True})
+    for kind, name in _NODES:
+        template = named(objects, kind, name)["spec"]["template"]
+        pod, labels = template["spec"], template["metadata"]["labels"]
+        assert (labels.get(_IDENTITY) == "true") == labelled
+        found = {item["name"]: item for item in pod["containers"][0]["env"]}
+        assert parse_store_url(found["PENSTOCK_STORE"]["value"]) == parse_store_url(url)
+        clouds = ("AWS_", "GOOGLE_", "AZURE_")
+        assert [it for it in found if it.startswith(clouds)] == variables
+        if "GOOGLE_APPLICATION_CREDENTIALS" in variables:
+            directory, _, file = found[variables[0]]["value"].rpartition("/")
+            mounts = {it["mountPath"]: it["name"] for it in pod["containers"][0]["volumeMounts"]}
+            volumes = {it["name"]: it for it in pod["volumes"]}
+            assert volumes[mounts[directory]]["secret"]["secretName"] == "key"
+            assert file == "credentials.json"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"store.type": "az"}, "store.account is missing"),
+        ({"store.type": "gs", "store.region": "eu"}, "are for store.type=s3, not gs"),
+        ({"store.type": "gs", "moto.enabled": True}, "moto.enabled needs store.type=s3"),
+    ],
+)
+def test_values_of_another_cloud_are_refused(values: Object, says: str) -> None:
+    assert says in template({**BUCKET, **values}, check=False).stderr
 
 
 def test_nodes_trust_the_ca_of_the_store() -> None:

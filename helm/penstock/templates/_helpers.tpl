@@ -85,9 +85,18 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- fail "store.bucket is missing: name the bucket in which all data are, as in --set store.bucket=my-bucket; to try it out without one: -f values-dev.yaml" -}}
 {{- end -}}
 {{- with $endpoint }}{{ $parameters = append $parameters (printf "endpoint=%s" (urlquery .)) }}{{ end -}}
+{{- if and .Values.moto.enabled (ne $store.type "s3") -}}
+{{- fail (printf "moto.enabled needs store.type=s3, not %s" $store.type) -}}
+{{- end -}}
+{{- if and (ne $store.type "s3") (or $store.region $store.caSecret $store.credentials.accessKeyId) -}}
+{{- fail (printf "store.region, store.caSecret and store.credentials.accessKeyId are for store.type=s3, not %s" $store.type) -}}
+{{- end -}}
+{{- if and (eq $store.type "az") (not $store.account) -}}
+{{- fail "store.account is missing: name the storage account, as in --set store.account=myaccount" -}}
+{{- end -}}
 {{- with $store.region }}{{ $parameters = append $parameters (printf "region=%s" (urlquery .)) }}{{ end -}}
 {{- range $name, $value := $store.parameters }}{{ $parameters = append $parameters (printf "%s=%s" $name (urlquery (toString $value))) }}{{ end -}}
-{{- printf "s3://%s%s%s" $store.bucket (ternary "" (printf "/%s" (trimAll "/" $store.prefix)) (empty $store.prefix)) (ternary "" (printf "?%s" (join "&" $parameters)) (empty $parameters)) -}}
+{{- printf "%s://%s%s%s%s" $store.type (eq $store.type "az" | ternary (printf "%s/" $store.account) "") $store.bucket (ternary "" (printf "/%s" (trimAll "/" $store.prefix)) (empty $store.prefix)) (ternary "" (printf "?%s" (join "&" $parameters)) (empty $parameters)) -}}
 {{- end -}}
 
 {{- define "penstock.credentialsSecret" -}}
@@ -99,17 +108,35 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{- /* Label of the pods that get the identity of their service account from AKS. */ -}}
+{{- define "penstock.identityLabel" -}}
+{{- if and (eq .Values.store.type "az") (not .Values.store.credentials.existingSecret) -}}
+azure.workload.identity/use: "true"
+{{- end -}}
+{{- end -}}
+
 {{- /* Variables of every node: the store and its credentials. */ -}}
 {{- define "penstock.commonEnv" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: PENSTOCK_STORE
   value: {{ include "penstock.store" . | quote }}
-{{- with include "penstock.credentialsSecret" . }}
+{{- $secret := include "penstock.credentialsSecret" . }}
+{{- if and $secret (eq .Values.store.type "gs") }}
+- name: GOOGLE_APPLICATION_CREDENTIALS
+  value: /etc/penstock-store-credentials/credentials.json
+{{- else if and $secret (eq .Values.store.type "az") }}
+{{- range list "AZURE_STORAGE_ACCOUNT_KEY" "AZURE_STORAGE_SAS_TOKEN" }}
+- name: {{ . }}
+  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ . }}, optional: true}}
+{{- end }}
+{{- else if $secret }}
+{{- with $secret }}
 - name: AWS_ACCESS_KEY_ID
   valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.store.credentials.accessKeyIdKey }}}}
 - name: AWS_SECRET_ACCESS_KEY
   valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.store.credentials.secretAccessKeyKey }}}}
+{{- end }}
 {{- end }}
 {{- if .Values.store.caSecret }}
 - name: AWS_CA_BUNDLE
@@ -272,6 +299,10 @@ securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 - name: store-ca
   secret: {secretName: {{ . }}}
 {{- end }}
+{{- if and (eq .root.Values.store.type "gs") .root.Values.store.credentials.existingSecret }}
+- name: store-credentials
+  secret: {secretName: {{ .root.Values.store.credentials.existingSecret }}}
+{{- end }}
 {{- with include "penstock.nodeTlsSecret" . }}
 - name: node-tls
   secret: {secretName: {{ . }}}
@@ -285,6 +316,9 @@ securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 - {name: tmp, mountPath: /tmp}
 {{- if .root.Values.store.caSecret }}
 - {name: store-ca, mountPath: /etc/penstock-store-ca, readOnly: true}
+{{- end }}
+{{- if and (eq .root.Values.store.type "gs") .root.Values.store.credentials.existingSecret }}
+- {name: store-credentials, mountPath: /etc/penstock-store-credentials, readOnly: true}
 {{- end }}
 {{- if include "penstock.nodeTlsSecret" . }}
 - {name: node-tls, mountPath: /etc/penstock-tls, readOnly: true}
