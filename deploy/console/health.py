@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-STALE_S: Final = 2.75
+STALE_S: Final = 2.6
 """More than the time between two measurements, so that a healthy cluster is never stale."""
 SILENT_S: Final = 1.75
 """Silence after which a broker is not asked for pages. Heartbeats come every 0.5 s."""

@@ -2,7 +2,7 @@
 "use strict";
 
 const POINTS_MAX = 450;
-const STALE_S = 2.75; // as in health.py
+const STALE_S = 2.6; // as in health.py
 const LOOK_MS = 1000;
 const LOOK_MS_MAX = 2500;
 
@@ -114,7 +114,7 @@ class Health {
     this.hasLooked = false;
     this.streams = new Map(); // whether streams of events are open
     this.read(document.querySelector("#health .health"));
-    setInterval(() => this.show(), 250);
+    setInterval(() => this.show(), 100);
     document.addEventListener("visibilitychange", () => this.look());
     setInterval(() => this.look(), LOOK_MS);
     this.look();
