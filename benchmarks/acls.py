@@ -16,6 +16,7 @@ from penstock.base.principal import USER, Principal
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authorization import allows_topic
 from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.table import API_RIGHTS
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.records import AclEntry
 
@@ -26,7 +27,8 @@ _USERS: Final = 100
 
 
 def acls() -> list[Measure]:
-    authorizer = Authorizer(SecurityConfig(authorizer=STANDARD_AUTHORIZER), AuditLog(lambda: 0.0))
+    config = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
+    authorizer = Authorizer(config, AuditLog(lambda: 0.0), API_RIGHTS)
     for number in range(ACLS):
         authorizer.index.add(_acl(number))
     node = cast("Any", SimpleNamespace(authorizer=authorizer))

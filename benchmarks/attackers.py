@@ -17,9 +17,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from penstock.base.scram import ScramMechanism
 from penstock.broker.groups.common.matched_topics import EXPRESSIONS_MAX
-from penstock.broker.security.config import OAUTHBEARER
-from penstock.broker.security.oauthbearer import bearer_message
-from penstock.broker.security.scram import ScramClient
 from penstock.controller.api.messages import PARTITIONS_PER_REQUEST_MAX
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.controller.metadata.topic_configs import SCHEMA_CHARS_MAX, VALUE_SCHEMA
@@ -45,6 +42,8 @@ from penstock.protocol.gen import (
 )
 from penstock.protocol.primitives import Reader
 from penstock.protocol.request_limits import elements_max
+from penstock.protocol.sasl.mechanisms import OAUTHBEARER, bearer_message
+from penstock.protocol.sasl.scram import ScramClient
 
 COMPACTED: Final = "compacted"
 """A topic with log compaction, which some attacks need."""

@@ -16,12 +16,12 @@ from benchmarks.groups import (
     HEARTBEAT_MS,
     MEMBERS,
     PARTITIONS,
-    ask,
     connect,
     until_coordinated,
 )
 from benchmarks.harness import Measure
 from penstock.protocol import apis
+from penstock.protocol.client.async_connection import AsyncConnection
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import heartbeat, join_group, sync_group
 
@@ -37,8 +37,7 @@ _ASSIGNMENT_AT: Final = struct.calcsize(f">hih{len(_TOPIC)}s")
 
 @dataclass
 class _Member:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    connection: AsyncConnection
     member_id: str = ""
     generation: int = -1
     owned: set[int] = field(default_factory=set[int])
@@ -63,7 +62,9 @@ class _Member:
                 protocols=[join_group.JoinGroupRequestProtocol(_PROTOCOL, _SUBSCRIPTION)],
             )
             self.joins_count += 1
-            answer = await ask(self.reader, self.writer, apis.JOIN_GROUP, request)
+            answer = await self.connection.ask(
+                apis.JOIN_GROUP, request, join_group.JoinGroupResponse
+            )
             self.member_id = answer.member_id or self.member_id
             if answer.error_code == ErrorCode.NONE and await self._sync(answer):
                 return
@@ -83,7 +84,7 @@ class _Member:
             protocol_name=_PROTOCOL,
             assignments=_assign(joined) if joined.leader == self.member_id else [],
         )
-        answer = await ask(self.reader, self.writer, apis.SYNC_GROUP, request)
+        answer = await self.connection.ask(apis.SYNC_GROUP, request, sync_group.SyncGroupResponse)
         _check(answer.error_code, ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
         if answer.error_code:
             return False
@@ -93,7 +94,7 @@ class _Member:
     async def _beat(self) -> ErrorCode:
         await asyncio.sleep(HEARTBEAT_MS / 1000)
         request = heartbeat.HeartbeatRequest(_GROUP, self.generation, self.member_id)
-        answer = await ask(self.reader, self.writer, apis.HEARTBEAT, request)
+        answer = await self.connection.ask(apis.HEARTBEAT, request, heartbeat.HeartbeatResponse)
         return _check(answer.error_code, ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
@@ -139,9 +140,9 @@ async def _until_settled(members: list[_Member], began: float) -> float:
 
 async def _run(bootstrap: str) -> tuple[float, float]:
     """Return the seconds until the group settles, and the same after one more member."""
-    members = [_Member(*await connect(bootstrap)) for _ in range(MEMBERS + 1)]
+    members = [_Member(await connect(bootstrap)) for _ in range(MEMBERS + 1)]
     *first, last = members
-    await until_coordinated(last.reader, last.writer, _GROUP)
+    await until_coordinated(last.connection, _GROUP)
     lives: list[asyncio.Task[None]] = []
 
     async def settled(joining: list[_Member], whole: list[_Member]) -> float:
@@ -159,7 +160,7 @@ async def _run(bootstrap: str) -> tuple[float, float]:
             task.cancel()
         outcomes = await asyncio.gather(*lives, return_exceptions=True)
         for member in members:
-            member.writer.close()
+            member.connection.close()
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome

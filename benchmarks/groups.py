@@ -6,7 +6,6 @@ Kafka's clients do.
 """
 
 import asyncio
-import struct
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,23 +13,16 @@ from typing import Any, Final
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from penstock.broker.errors import ErrorCode
+from penstock.deploy.clients.brokers import MOVED
 from penstock.protocol import apis
-from penstock.protocol.codecs import CODECS
-from penstock.protocol.framing import encode_request_frame, parse_response_header
+from penstock.protocol.client.async_connection import AsyncConnection
 from penstock.protocol.gen import consumer_group_heartbeat, find_coordinator
-from penstock.protocol.primitives import Reader
 
 MEMBERS: Final = 100
 PARTITIONS: Final = 500
 HEARTBEAT_MS: Final = 1_000
 _GROUP: Final = "large"
 _DEADLINE_S: Final = 60.0
-_SIZE: Final = struct.Struct(">i")
-_LOADING: Final = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
 
 
 class CoordinatorLoads(Exception):
@@ -42,8 +34,7 @@ class _Member:
     """One client. `owned` has partition indexes of the only topic."""
 
     member_id: str
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    connection: AsyncConnection
     topic: str = clients.TOPIC
     epoch: int = 0
     owned: set[int] = field(default_factory=set[int])
@@ -81,10 +72,12 @@ class _Member:
             rebalance_timeout_ms=60_000 if is_first else -1,
             subscribed_topic_names=[self.topic] if is_first else None,
         )
-        answer: consumer_group_heartbeat.ConsumerGroupHeartbeatResponse = await ask(
-            self.reader, self.writer, apis.CONSUMER_GROUP_HEARTBEAT, request
+        answer = await self.connection.ask(
+            apis.CONSUMER_GROUP_HEARTBEAT,
+            request,
+            consumer_group_heartbeat.ConsumerGroupHeartbeatResponse,
         )
-        if answer.error_code in _LOADING:
+        if answer.error_code in MOVED:
             raise CoordinatorLoads(f"{self.member_id}: {ErrorCode(answer.error_code).name}")
         if answer.error_code:
             raise RuntimeError(f"{self.member_id}: {answer.error_code} {answer.error_message}")
@@ -100,30 +93,17 @@ class _Member:
         return bool(lost)
 
 
-async def ask(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, api: apis.ApiSpec, request: object
-) -> Any:  # noqa: ANN401 - each API has its own type
-    codec = CODECS[api.key]
-    writer.write(
-        encode_request_frame(api, api.max, 1, codec.encode_request, request, client_id="bench")
-    )
-    size = _SIZE.unpack(await reader.readexactly(_SIZE.size))[0]
-    frame = memoryview(await reader.readexactly(size))
-    _, body_offset = parse_response_header(api, api.max, frame)
-    return codec.decode_response(Reader(frame, body_offset), api.max)
-
-
-async def connect(bootstrap: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(bootstrap: str) -> AsyncConnection:
     host, _, port = bootstrap.rpartition(":")
-    return await asyncio.open_connection(host, int(port))
+    return await AsyncConnection.open(host, int(port))
 
 
-async def until_coordinated(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, group: str
-) -> None:
+async def until_coordinated(connection: AsyncConnection, group: str) -> None:
     request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
     while True:
-        answer = await ask(reader, writer, apis.FIND_COORDINATOR, request)
+        answer = await connection.ask(
+            apis.FIND_COORDINATOR, request, find_coordinator.FindCoordinatorResponse
+        )
         if answer.coordinators[0].error_code == 0:
             return
         await asyncio.sleep(0.05)
@@ -149,11 +129,11 @@ async def run(
     same after one more member, and how many partitions moved then.
     """
     members = [
-        _Member(f"member-{number:03}", *await connect(bootstrap), topic)
+        _Member(f"member-{number:03}", await connect(bootstrap), topic)
         for number in range(count + 1)
     ]
     *first, last = members
-    await until_coordinated(last.reader, last.writer, _GROUP)
+    await until_coordinated(last.connection, _GROUP)
     lives: list[asyncio.Task[None]] = []
     try:
         for member in first:
@@ -171,7 +151,7 @@ async def run(
             task.cancel()
         outcomes = await asyncio.gather(*lives, return_exceptions=True)
         for member in members:
-            member.writer.close()
+            member.connection.close()
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome

@@ -10,7 +10,8 @@ from typing import Final
 from penstock.base.listeners import LISTENER_PREFIX, ListenerKey, split_key
 from penstock.base.settings import Field, fields_of
 from penstock.broker.config import BrokerConfig
-from penstock.broker.security.config import MECHANISMS, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
+from penstock.protocol.sasl.mechanisms import MECHANISMS
 
 _FORM: Final = (
     f"{LISTENER_PREFIX}NAME.SETTING, with the name of the listener in small letters, as in"

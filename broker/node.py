@@ -52,7 +52,7 @@ from penstock.broker.handlers.fetch_sessions import FetchSessions
 from penstock.broker.handlers.recent_brokers import DepartedBrokers
 from penstock.broker.handlers.record_checks import record_checks
 from penstock.broker.handlers.share.requests import release
-from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.handlers.table import API_RIGHTS, INLINE, make_handlers
 from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
@@ -443,7 +443,8 @@ class Broker:
         """Start to authorize by the ACLs of the image, if enabled in the settings."""
         config = self.static_settings.security
         if config.has_authorizer:
-            authorizer = Authorizer(config, AuditLog(asyncio.get_running_loop().time))
+            audit = AuditLog(asyncio.get_running_loop().time)
+            authorizer = Authorizer(config, audit, API_RIGHTS)
             authorizer.on_batch(MetadataDelta(everything=True), self.image)
             self.follower.subscribe(authorizer.on_batch)
             self.authorizer = authorizer

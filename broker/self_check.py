@@ -7,7 +7,6 @@ certificate. No Kafka response proves that the peer is this broker.
 
 import asyncio
 import socket
-import struct
 from collections.abc import Callable, Sequence
 from ssl import SSLCertVerificationError, SSLError
 from typing import Final, TypeAlias
@@ -16,6 +15,8 @@ import structlog
 
 from penstock.base.listeners import Listener
 from penstock.broker.security.peers import OwnConnection
+from penstock.protocol.client.async_connection import AsyncConnection
+from penstock.protocol.errors import WireError
 
 log = structlog.get_logger(__name__)
 
@@ -23,18 +24,6 @@ CHECK_S: Final = 10.0
 """DNS or a load balancer may need a moment until a new broker is reachable."""
 _ATTEMPT_S: Final = 2.0
 _PAUSE_S: Final = 0.25
-_API_VERSIONS: Final = 18
-_CLIENT_ID: Final = b"penstock-self-check"
-_REQUEST: Final = struct.pack(
-    f">ihhih{len(_CLIENT_ID)}s",
-    10 + len(_CLIENT_ID),
-    _API_VERSIONS,
-    0,
-    1,
-    len(_CLIENT_ID),
-    _CLIENT_ID,
-)
-_ANSWER: Final = struct.Struct(">iih")
 
 ConnectionOf: TypeAlias = Callable[[str], OwnConnection]
 """Returns how to connect to a listener, by its name."""
@@ -97,18 +86,12 @@ async def _problem(listener: Listener, own: OwnConnection) -> str:
 async def _try(listener: Listener, own: OwnConnection) -> str:
     try:
         async with asyncio.timeout(_ATTEMPT_S):
-            reader, writer = await asyncio.open_connection(
-                listener.host, listener.port, ssl=own.tls
-            )
+            connection = await AsyncConnection.open(listener.host, listener.port, tls=own.tls)
             try:
-                if not own.asks:
-                    return ""
-                writer.write(_REQUEST)
-                _, correlation_id, error_code = _ANSWER.unpack(
-                    await reader.readexactly(_ANSWER.size)
-                )
+                if own.asks:
+                    await connection.greet()
             finally:
-                writer.close()
+                connection.close()
     except TimeoutError:
         return f"no answer within {_ATTEMPT_S:g} s"
     except asyncio.IncompleteReadError:
@@ -122,13 +105,11 @@ async def _try(listener: Listener, own: OwnConnection) -> str:
         if not own.asks and "ALERT" in (error.reason or ""):
             return ""  # it has presented its certificate, and rejects that of this broker
         return f"TLS failed: {error.reason}"
+    except WireError:
+        return "the peer does not speak the Kafka protocol"
     except OSError as error:
         return error.strerror or str(error)
-    return (
-        ""
-        if (correlation_id, error_code) == (1, 0)
-        else "the peer does not speak the Kafka protocol"
-    )
+    return ""
 
 
 def machine_host(controller: str) -> str:

@@ -1,4 +1,6 @@
-"""The Kafka protocol: messages, record batches, error codes. No sockets, no clock, no asyncio."""
+"""The Kafka protocol: messages, record batches, error codes, SASL, clients. No sockets, clock or
+asyncio but in `client/`.
+"""
 
 import os
 

@@ -5,7 +5,8 @@ version closes the connection.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class ApiSpec:
     max: int
     flexible_from: int
 
+    @property
+    def codec(self) -> Any:  # noqa: ANN401 - messages have their own types
+        """The module in `protocol.gen`, imported on first use. `protocol.codecs` imports all."""
+        return import_module(f"penstock.protocol.gen.{self.module}")
+
     def serves(self, version: int) -> bool:
         return self.served_min <= version <= self.max
 
@@ -28,14 +34,26 @@ class ApiSpec:
         return version >= self.flexible_from
 
 
+_declared: list[ApiSpec] = []
+
+
 def _api(
-    key: int, name: str, module: str, versions: tuple[int, int], flexible_from: int
+    key: int,
+    name: str,
+    module: str,
+    versions: tuple[int, int],
+    flexible_from: int,
+    *,
+    served_min: int | None = None,
 ) -> ApiSpec:
     announced_min, maximum = versions
-    return ApiSpec(key, name, module, announced_min, announced_min, maximum, flexible_from)
+    served = announced_min if served_min is None else served_min
+    api = ApiSpec(key, name, module, announced_min, served, maximum, flexible_from)
+    _declared.append(api)
+    return api
 
 
-PRODUCE: Final = ApiSpec(0, "Produce", "produce", 0, 3, 13, 9)
+PRODUCE: Final = _api(0, "Produce", "produce", (0, 13), 9, served_min=3)
 FETCH: Final = _api(1, "Fetch", "fetch", (4, 18), 12)
 LIST_OFFSETS: Final = _api(2, "ListOffsets", "list_offsets", (1, 11), 6)
 METADATA: Final = _api(3, "Metadata", "metadata", (0, 13), 9)
@@ -159,84 +177,5 @@ DELETE_SHARE_GROUP_OFFSETS: Final = _api(
     92, "DeleteShareGroupOffsets", "delete_share_group_offsets", (0, 0), 0
 )
 
-APIS: Final[dict[int, ApiSpec]] = {
-    api.key: api
-    for api in (
-        PRODUCE,
-        FETCH,
-        LIST_OFFSETS,
-        METADATA,
-        OFFSET_COMMIT,
-        OFFSET_FETCH,
-        FIND_COORDINATOR,
-        JOIN_GROUP,
-        HEARTBEAT,
-        LEAVE_GROUP,
-        SYNC_GROUP,
-        DESCRIBE_GROUPS,
-        LIST_GROUPS,
-        SASL_HANDSHAKE,
-        API_VERSIONS,
-        CREATE_TOPICS,
-        DELETE_TOPICS,
-        DELETE_RECORDS,
-        INIT_PRODUCER_ID,
-        OFFSET_FOR_LEADER_EPOCH,
-        ADD_PARTITIONS_TO_TXN,
-        ADD_OFFSETS_TO_TXN,
-        END_TXN,
-        WRITE_TXN_MARKERS,
-        TXN_OFFSET_COMMIT,
-        DESCRIBE_ACLS,
-        CREATE_ACLS,
-        DELETE_ACLS,
-        DESCRIBE_CONFIGS,
-        ALTER_CONFIGS,
-        ALTER_REPLICA_LOG_DIRS,
-        DESCRIBE_LOG_DIRS,
-        SASL_AUTHENTICATE,
-        CREATE_PARTITIONS,
-        CREATE_DELEGATION_TOKEN,
-        RENEW_DELEGATION_TOKEN,
-        EXPIRE_DELEGATION_TOKEN,
-        DESCRIBE_DELEGATION_TOKEN,
-        DELETE_GROUPS,
-        ELECT_LEADERS,
-        INCREMENTAL_ALTER_CONFIGS,
-        ALTER_PARTITION_REASSIGNMENTS,
-        LIST_PARTITION_REASSIGNMENTS,
-        OFFSET_DELETE,
-        DESCRIBE_CLIENT_QUOTAS,
-        ALTER_CLIENT_QUOTAS,
-        DESCRIBE_USER_SCRAM_CREDENTIALS,
-        ALTER_USER_SCRAM_CREDENTIALS,
-        DESCRIBE_QUORUM,
-        UPDATE_FEATURES,
-        DESCRIBE_CLUSTER,
-        DESCRIBE_PRODUCERS,
-        UNREGISTER_BROKER,
-        DESCRIBE_TRANSACTIONS,
-        LIST_TRANSACTIONS,
-        CONSUMER_GROUP_HEARTBEAT,
-        CONSUMER_GROUP_DESCRIBE,
-        GET_TELEMETRY_SUBSCRIPTIONS,
-        PUSH_TELEMETRY,
-        LIST_CONFIG_RESOURCES,
-        DESCRIBE_TOPIC_PARTITIONS,
-        SHARE_GROUP_HEARTBEAT,
-        SHARE_GROUP_DESCRIBE,
-        SHARE_FETCH,
-        SHARE_ACKNOWLEDGE,
-        INITIALIZE_SHARE_GROUP_STATE,
-        READ_SHARE_GROUP_STATE,
-        WRITE_SHARE_GROUP_STATE,
-        DELETE_SHARE_GROUP_STATE,
-        READ_SHARE_GROUP_STATE_SUMMARY,
-        STREAMS_GROUP_HEARTBEAT,
-        STREAMS_GROUP_DESCRIBE,
-        DESCRIBE_SHARE_GROUP_OFFSETS,
-        ALTER_SHARE_GROUP_OFFSETS,
-        DELETE_SHARE_GROUP_OFFSETS,
-    )
-}
+APIS: Final = {api.key: api for api in _declared}
 """The APIs by key, in the order in which ApiVersions lists them."""

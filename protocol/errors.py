@@ -75,6 +75,13 @@ class FrameTooLarge(WireError):
         self.max_bytes = max_bytes
 
 
+class UnexpectedResponse(WireError):
+    """The peer responds to another request than the last one."""
+
+    def __init__(self, correlation_id: int, expected: int) -> None:
+        super().__init__(f"the response has correlation id {correlation_id}, not {expected}")
+
+
 class UnsupportedApi(WireError):
     """The API key is unknown, or the version is not served. The connection is closed, as in
     Kafka.

@@ -13,9 +13,16 @@ from msgspec import Struct
 
 from penstock.base.buffers import Buffer
 from penstock.protocol.apis import API_VERSIONS, APIS, ApiSpec
-from penstock.protocol.errors import FrameTooLarge, Truncated, UnencodableValue, UnsupportedApi
+from penstock.protocol.errors import (
+    FrameTooLarge,
+    Truncated,
+    UnencodableValue,
+    UnexpectedResponse,
+    UnsupportedApi,
+)
 from penstock.protocol.primitives import (
     ELEMENTS_AT_ONCE_MAX,
+    MAX_ELEMENTS_COUNT,
     REQUEST_ELEMENTS_MAX,
     Reader,
     Writer,
@@ -143,7 +150,7 @@ def encode_request_frame(
     *,
     client_id: str | None = None,
 ) -> Writer:
-    """Encode a whole request, including the size prefix, for probes, benchmarks and tests."""
+    """Encode a whole request, including the size prefix."""
     writer = Writer(SIZE_BYTES)
     writer += _REQUEST.pack(api.key, version, correlation_id)
     writer.nullable_string(client_id, flexible=False)
@@ -163,6 +170,21 @@ def parse_response_header(api: ApiSpec, version: int, frame: Buffer) -> tuple[in
     if api.is_flexible(version) and api.key != API_VERSIONS.key:
         reader.skip_tags()
     return correlation_id, reader.pos
+
+
+def decode_response(
+    api: ApiSpec,
+    version: int,
+    correlation_id: int,
+    frame: Buffer,
+) -> object:
+    """Read the response to a request: a frame without its size prefix. Raises WireError, also for
+    the response to another request.
+    """
+    found, body_offset = parse_response_header(api, version, frame)
+    if found != correlation_id:
+        raise UnexpectedResponse(found, correlation_id)
+    return decode_body(api.codec.decode_response, frame, body_offset, version, MAX_ELEMENTS_COUNT)
 
 
 def _encode(

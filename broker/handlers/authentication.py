@@ -19,20 +19,14 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.network.dispatcher import CannotAnswer, Dispatcher
 from penstock.broker.network.request import ConnectionInfo, RequestContext, Respond, Response
 from penstock.broker.security.access import ClientAccess
-from penstock.broker.security.exchange import (
-    AuthenticationFailed,
-    Challenge,
-    CheckPassword,
-    CheckToken,
-    Done,
-    Step,
-)
+from penstock.broker.security.exchange import Challenge, CheckPassword, CheckToken, Done, Step
 from penstock.broker.security.oauthbearer import OAuthBearerServer
 from penstock.broker.security.sasl import SaslPhase, SaslState
 from penstock.broker.security.tokens import ScopeMissing
 from penstock.protocol import apis, framing
 from penstock.protocol.gen import sasl_authenticate, sasl_handshake
 from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX, Reader
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 log = structlog.get_logger(__name__)
 audit_log = structlog.get_logger(AUDIT)

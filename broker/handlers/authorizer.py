@@ -1,7 +1,9 @@
 """Authorize requests by the ACLs in this broker's metadata image, and report denials."""
 
+from collections.abc import Mapping
+
 from penstock.base.acls import Operation, ResourceType
-from penstock.broker.handlers.api_rights import API_RIGHTS
+from penstock.broker.handlers.api_rights import ApiRights
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.network.request import RequestContext
 from penstock.broker.security.config import SecurityConfig
@@ -11,26 +13,21 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.protocol import apis
 
 
-def _check_declared(ctx: RequestContext, operation: int, resource_type: int) -> None:
-    """Raise UndeclaredRight if the API of the request does not declare this right."""
-    if (operation, resource_type) not in API_RIGHTS[ctx.api_key].rights:
-        raise UndeclaredRight(
-            f"{apis.APIS[ctx.api_key].name} checks {Operation(operation).name} on"
-            f" {ResourceType(resource_type).name}: add it to broker/handlers/api_rights.py"
-        )
-
-
 class UndeclaredRight(Exception):
     """Raised if a handler checks a right that its API does not declare."""
 
 
 class Authorizer:
-    def __init__(self, config: SecurityConfig, audit: AuditLog) -> None:
+    def __init__(
+        self, config: SecurityConfig, audit: AuditLog, declared: Mapping[int, ApiRights]
+    ) -> None:
+        """declared: the rights that handlers may check, by key of the API."""
         self.index = AclIndex(
             super_users=config.super_user_names(),
             allows_without_acl=config.allow_everyone_if_no_acl_found,
         )
         self.audit = audit
+        self._declared = declared
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply changed ACLs."""
@@ -55,7 +52,7 @@ class Authorizer:
         """Return whether the client has this right. logs: whether a denial is logged; not if it
         only shortens a response.
         """
-        _check_declared(ctx, operation, resource_type)
+        self._check_declared(ctx, operation, resource_type)
         connection = ctx.connection
         allowed = self.index.allows(
             connection.principal, connection.peer_host, operation, resource_type, name
@@ -66,7 +63,7 @@ class Authorizer:
 
     def allows_any(self, ctx: RequestContext, operation: int, resource_type: int) -> bool:
         """Return whether the client has this right on at least one resource of the type."""
-        _check_declared(ctx, operation, resource_type)
+        self._check_declared(ctx, operation, resource_type)
         connection = ctx.connection
         return self.index.allows_any(
             connection.principal, connection.peer_host, operation, resource_type
@@ -78,3 +75,11 @@ class Authorizer:
         return self.index.operations(
             connection.principal, connection.peer_host, resource_type, name
         )
+
+    def _check_declared(self, ctx: RequestContext, operation: int, resource_type: int) -> None:
+        """Raise UndeclaredRight if the API of the request does not declare this right."""
+        if (operation, resource_type) not in self._declared[ctx.api_key].rights:
+            raise UndeclaredRight(
+                f"{apis.APIS[ctx.api_key].name} checks {Operation(operation).name} on"
+                f" {ResourceType(resource_type).name}: add it to broker/handlers/table.py"
+            )

@@ -3,7 +3,7 @@ handlers.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -28,47 +28,10 @@ from penstock.broker.network.request_meter import RequestMeter
 from penstock.broker.quotas.clients import ClientQuotas
 from penstock.broker.quotas.rates import Window
 from penstock.protocol import apis, framing
+from penstock.protocol.apis import ApiSpec
 from penstock.protocol.codecs import CODECS
 from penstock.protocol.errors import WireError
-from penstock.protocol.gen import (
-    add_offsets_to_txn,
-    alter_partition_reassignments,
-    alter_share_group_offsets,
-    api_versions,
-    consumer_group_heartbeat,
-    create_delegation_token,
-    delete_share_group_offsets,
-    describe_acls,
-    describe_client_quotas,
-    describe_cluster,
-    describe_delegation_token,
-    describe_log_dirs,
-    describe_quorum,
-    describe_user_scram_credentials,
-    elect_leaders,
-    end_txn,
-    expire_delegation_token,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_config_resources,
-    list_groups,
-    list_partition_reassignments,
-    list_transactions,
-    offset_delete,
-    offset_fetch,
-    renew_delegation_token,
-    share_acknowledge,
-    share_fetch,
-    share_group_heartbeat,
-    streams_group_heartbeat,
-    sync_group,
-    unregister_broker,
-    update_features,
-)
+from penstock.protocol.primitives import Reader, Writer
 
 log = structlog.get_logger(__name__)
 
@@ -78,110 +41,42 @@ us longer.
 """
 _PRODUCE_PREFIX: Final = apis.PRODUCE.key.to_bytes(2, "big")
 
-_OFFSET_FETCH_WITH_ERROR_MAX: Final = 7
-"""Later versions only have an error per group."""
-_TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
-    apis.API_VERSIONS.key: lambda code: api_versions.ApiVersionsResponse(error_code=code),
-    apis.FETCH.key: lambda code: fetch.FetchResponse(error_code=code),
-    apis.FIND_COORDINATOR.key: lambda code: find_coordinator.FindCoordinatorResponse(
-        error_code=code
+_NULL_IN_ERRORS: Final[Mapping[int, Sequence[str]]] = {
+    apis.DESCRIBE_ACLS.key: ("error_message",),
+    apis.DESCRIBE_CLIENT_QUOTAS.key: ("error_message", "entries"),
+    apis.DESCRIBE_QUORUM.key: ("error_message",),
+    apis.DESCRIBE_USER_SCRAM_CREDENTIALS.key: ("error_message",),
+    apis.STREAMS_GROUP_HEARTBEAT.key: (
+        "active_tasks",
+        "standby_tasks",
+        "warmup_tasks",
+        "partitions_by_user_endpoint",
     ),
-    apis.JOIN_GROUP.key: lambda code: join_group.JoinGroupResponse(error_code=code),
-    apis.SYNC_GROUP.key: lambda code: sync_group.SyncGroupResponse(error_code=code),
-    apis.HEARTBEAT.key: lambda code: heartbeat.HeartbeatResponse(error_code=code),
-    apis.LEAVE_GROUP.key: lambda code: leave_group.LeaveGroupResponse(error_code=code),
-    apis.CONSUMER_GROUP_HEARTBEAT.key: lambda code: (
-        consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(error_code=code)
-    ),
-    apis.SHARE_FETCH.key: lambda code: share_fetch.ShareFetchResponse(error_code=code),
-    apis.SHARE_ACKNOWLEDGE.key: lambda code: share_acknowledge.ShareAcknowledgeResponse(
-        error_code=code
-    ),
-    apis.SHARE_GROUP_HEARTBEAT.key: lambda code: share_group_heartbeat.ShareGroupHeartbeatResponse(
-        error_code=code
-    ),
-    apis.STREAMS_GROUP_HEARTBEAT.key: lambda code: (
-        streams_group_heartbeat.StreamsGroupHeartbeatResponse(
-            error_code=code,
-            active_tasks=None,
-            standby_tasks=None,
-            warmup_tasks=None,
-            partitions_by_user_endpoint=None,
-        )
-    ),
-    apis.ALTER_SHARE_GROUP_OFFSETS.key: lambda code: (
-        alter_share_group_offsets.AlterShareGroupOffsetsResponse(error_code=code)
-    ),
-    apis.DELETE_SHARE_GROUP_OFFSETS.key: lambda code: (
-        delete_share_group_offsets.DeleteShareGroupOffsetsResponse(error_code=code)
-    ),
-    apis.LIST_GROUPS.key: lambda code: list_groups.ListGroupsResponse(error_code=code),
-    apis.ELECT_LEADERS.key: lambda code: elect_leaders.ElectLeadersResponse(error_code=code),
-    apis.ALTER_PARTITION_REASSIGNMENTS.key: lambda code: (
-        alter_partition_reassignments.AlterPartitionReassignmentsResponse(error_code=code)
-    ),
-    apis.LIST_PARTITION_REASSIGNMENTS.key: lambda code: (
-        list_partition_reassignments.ListPartitionReassignmentsResponse(error_code=code)
-    ),
-    apis.OFFSET_DELETE.key: lambda code: offset_delete.OffsetDeleteResponse(error_code=code),
-    apis.OFFSET_FETCH.key: lambda code: offset_fetch.OffsetFetchResponse(error_code=code),
-    apis.INIT_PRODUCER_ID.key: lambda code: init_producer_id.InitProducerIdResponse(
-        error_code=code
-    ),
-    apis.ADD_OFFSETS_TO_TXN.key: lambda code: add_offsets_to_txn.AddOffsetsToTxnResponse(
-        error_code=code
-    ),
-    apis.END_TXN.key: lambda code: end_txn.EndTxnResponse(error_code=code),
-    apis.LIST_TRANSACTIONS.key: lambda code: list_transactions.ListTransactionsResponse(
-        error_code=code
-    ),
-    apis.LIST_CONFIG_RESOURCES.key: lambda code: list_config_resources.ListConfigResourcesResponse(
-        error_code=code
-    ),
-    apis.DESCRIBE_LOG_DIRS.key: lambda code: describe_log_dirs.DescribeLogDirsResponse(
-        error_code=code
-    ),
-    apis.DESCRIBE_ACLS.key: lambda code: describe_acls.DescribeAclsResponse(
-        error_code=code, error_message=None
-    ),
-    apis.DESCRIBE_CLIENT_QUOTAS.key: lambda code: (
-        describe_client_quotas.DescribeClientQuotasResponse(
-            error_code=code, error_message=None, entries=None
-        )
-    ),
-    apis.DESCRIBE_USER_SCRAM_CREDENTIALS.key: lambda code: (
-        describe_user_scram_credentials.DescribeUserScramCredentialsResponse(
-            error_code=code, error_message=None
-        )
-    ),
-    apis.CREATE_DELEGATION_TOKEN.key: lambda code: (
-        create_delegation_token.CreateDelegationTokenResponse(error_code=code)
-    ),
-    apis.RENEW_DELEGATION_TOKEN.key: lambda code: (
-        renew_delegation_token.RenewDelegationTokenResponse(error_code=code)
-    ),
-    apis.EXPIRE_DELEGATION_TOKEN.key: lambda code: (
-        expire_delegation_token.ExpireDelegationTokenResponse(error_code=code)
-    ),
-    apis.DESCRIBE_DELEGATION_TOKEN.key: lambda code: (
-        describe_delegation_token.DescribeDelegationTokenResponse(error_code=code)
-    ),
-    apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(
-        error_code=code, error_message=None
-    ),
-    apis.UNREGISTER_BROKER.key: lambda code: unregister_broker.UnregisterBrokerResponse(
-        error_code=code
-    ),
-    apis.UPDATE_FEATURES.key: lambda code: update_features.UpdateFeaturesResponse(
-        error_code=code, error_message=None
-    ),
-    apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(
-        error_code=code
-    ),
+    apis.UPDATE_FEATURES.key: ("error_message",),
 }
-"""APIs with a top-level error code. Other APIs have an error per item, which only their handler can
-set.
-"""
+"""Fields that are null instead of empty in a response with an error."""
+_CLOSED: Final = frozenset({apis.METADATA.key, apis.SASL_HANDSHAKE.key, apis.SASL_AUTHENTICATE.key})
+"""APIs whose failures close the connection: clients look for another broker, or log in again."""
+
+_EMPTY_WITHOUT_FIELD: Final = frozenset({apis.DESCRIBE_LOG_DIRS.key})
+"""APIs with an empty response in versions without an error code, as in Kafka."""
+
+
+def error_response(api: ApiSpec, version: int, code: int) -> object | None:
+    """Return a response with this error; None if the version has an error per item, which only the
+    handler can set.
+    """
+    kind = getattr(api.codec, f"{api.name}Response")
+    if api.key in _CLOSED or "error_code" not in kind.__struct_fields__:
+        return None
+    nulls: dict[str, None] = dict.fromkeys(_NULL_IN_ERRORS.get(api.key, ()))
+    response: object = kind(error_code=code, **nulls)
+    if api.key in _EMPTY_WITHOUT_FIELD:
+        return response
+    body = Writer()
+    api.codec.encode_response(body, response, version)
+    has_field = api.codec.decode_response(Reader(body), version).error_code == code
+    return response if has_field else None
 
 
 def encode_response(ctx: RequestContext, message: object) -> bytearray | LongAnswer:
@@ -348,14 +243,12 @@ class RequestDispatcher:
         code = code_of(error)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             self._log_failure(ctx, error)
-        make = _TOP_LEVEL.get(ctx.api_key)
-        if make is None or (
-            ctx.api_key == apis.OFFSET_FETCH.key and ctx.api_version > _OFFSET_FETCH_WITH_ERROR_MAX
-        ):
+        message = error_response(apis.APIS[ctx.api_key], ctx.api_version, code)
+        if message is None:
             raise CannotAnswer(
                 f"{apis.APIS[ctx.api_key].name} failed: {code.name}: {error}"
             ) from error
-        response = encode_response(ctx, make(code))
+        response = encode_response(ctx, message)
         return response.encode() if isinstance(response, LongAnswer) else response
 
     def _log_failure(self, ctx: RequestContext, error: Exception) -> None:

@@ -1,10 +1,11 @@
-"""The table of handlers by API. APIs without a handler are neither listed nor served, and a handler
-requires declared rights.
+"""The APIs of a broker, each with its handler and the rights that the handler may check. Other APIs
+are neither listed nor served. `protocol.request_limits` has the limits that differ between APIs.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
+from penstock.base.acls import Operation, ResourceType
 from penstock.broker.handlers import (
     acls,
     alter_configs,
@@ -35,9 +36,26 @@ from penstock.broker.handlers import (
     unregister_broker,
     update_features,
 )
-from penstock.broker.handlers.api_rights import API_RIGHTS, ApiRights
+from penstock.broker.handlers.api_rights import (
+    AS_BROKER,
+    BROKERS,
+    CLUSTER,
+    CLUSTER_ALTER,
+    CLUSTER_DESCRIBE,
+    CREATE,
+    DESCRIBED,
+    GROUP,
+    LOGIN,
+    MEMBER,
+    OWN_METRICS,
+    OWN_TOKENS,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    ApiRights,
+    needs,
+    on,
+)
 from penstock.broker.handlers.api_versions import make_handler
-from penstock.broker.handlers.authorizer import UndeclaredRight
 from penstock.broker.handlers.groups import classic, offset_delete
 from penstock.broker.handlers.groups import consumer as consumer_groups
 from penstock.broker.handlers.groups import share as share_groups
@@ -49,110 +67,261 @@ from penstock.broker.handlers.share import offsets as share_offsets
 from penstock.broker.handlers.share import states as share_states
 from penstock.protocol import apis
 
+
+class Served(NamedTuple):
+    handler: Handler
+    rights: ApiRights
+
+
 INLINE: Final[Mapping[int, InlineHandler]] = {apis.PRODUCE.key: produce.handle_produce}
 
-_STATELESS: Final[Mapping[int, Handler]] = {
-    apis.FETCH.key: fetch.handle_fetch,
-    apis.LIST_OFFSETS.key: list_offsets.handle_list_offsets,
-    apis.OFFSET_COMMIT.key: classic.handle_offset_commit,
-    apis.OFFSET_FETCH.key: classic.handle_offset_fetch,
-    apis.FIND_COORDINATOR.key: find_coordinator.handle_find_coordinator,
-    apis.JOIN_GROUP.key: classic.handle_join_group,
-    apis.HEARTBEAT.key: classic.handle_heartbeat,
-    apis.LEAVE_GROUP.key: classic.handle_leave_group,
-    apis.SYNC_GROUP.key: classic.handle_sync_group,
-    apis.DESCRIBE_GROUPS.key: classic.handle_describe_groups,
-    apis.LIST_GROUPS.key: classic.handle_list_groups,
-    apis.SASL_HANDSHAKE.key: authentication.handle_sasl_handshake,
-    apis.SASL_AUTHENTICATE.key: authentication.handle_sasl_authenticate,
-    apis.CREATE_TOPICS.key: topics.handle_create_topics,
-    apis.DELETE_TOPICS.key: topics.handle_delete_topics,
-    apis.DELETE_RECORDS.key: delete_records.handle_delete_records,
-    apis.INIT_PRODUCER_ID.key: transactions.handle_init_producer_id,
-    apis.OFFSET_FOR_LEADER_EPOCH.key: offset_for_leader_epoch.handle_offset_for_leader_epoch,
-    apis.ADD_PARTITIONS_TO_TXN.key: transactions.handle_add_partitions_to_txn,
-    apis.ADD_OFFSETS_TO_TXN.key: transactions.handle_add_offsets_to_txn,
-    apis.END_TXN.key: transactions.handle_end_txn,
-    apis.TXN_OFFSET_COMMIT.key: transactions.handle_txn_offset_commit,
-    apis.WRITE_TXN_MARKERS.key: txn_markers.handle_write_txn_markers,
-    apis.DESCRIBE_ACLS.key: acls.handle_describe_acls,
-    apis.CREATE_ACLS.key: acls.handle_create_acls,
-    apis.DELETE_ACLS.key: acls.handle_delete_acls,
-    apis.DESCRIBE_CONFIGS.key: configs.handle_describe_configs,
-    apis.ALTER_CONFIGS.key: alter_configs.handle_alter_configs,
-    apis.ALTER_REPLICA_LOG_DIRS.key: alter_replica_log_dirs.handle_alter_replica_log_dirs,
-    apis.DESCRIBE_LOG_DIRS.key: describe_log_dirs.handle_describe_log_dirs,
-    apis.CREATE_PARTITIONS.key: topics.handle_create_partitions,
-    apis.CREATE_DELEGATION_TOKEN.key: delegation_tokens.handle_create_delegation_token,
-    apis.RENEW_DELEGATION_TOKEN.key: delegation_tokens.handle_renew_delegation_token,
-    apis.EXPIRE_DELEGATION_TOKEN.key: delegation_tokens.handle_expire_delegation_token,
-    apis.DESCRIBE_DELEGATION_TOKEN.key: delegation_tokens.handle_describe_delegation_token,
-    apis.DELETE_GROUPS.key: classic.handle_delete_groups,
-    apis.ELECT_LEADERS.key: reassignments.handle_elect_leaders,
-    apis.INCREMENTAL_ALTER_CONFIGS.key: alter_configs.handle_incremental_alter_configs,
-    apis.ALTER_PARTITION_REASSIGNMENTS.key: reassignments.handle_alter_partition_reassignments,
-    apis.LIST_PARTITION_REASSIGNMENTS.key: reassignments.handle_list_partition_reassignments,
-    apis.OFFSET_DELETE.key: offset_delete.handle_offset_delete,
-    apis.DESCRIBE_CLIENT_QUOTAS.key: client_quotas.handle_describe_client_quotas,
-    apis.ALTER_CLIENT_QUOTAS.key: client_quotas.handle_alter_client_quotas,
-    apis.ALTER_USER_SCRAM_CREDENTIALS.key: scram_credentials.handle_alter_user_scram_credentials,
-    apis.DESCRIBE_USER_SCRAM_CREDENTIALS.key: (
-        scram_credentials.handle_describe_user_scram_credentials
+_STATELESS: Final[Mapping[int, Served]] = {
+    apis.FETCH.key: Served(fetch.handle_fetch, needs((Operation.READ, TOPIC), AS_BROKER)),
+    apis.LIST_OFFSETS.key: Served(
+        list_offsets.handle_list_offsets, needs((Operation.DESCRIBE, TOPIC), AS_BROKER)
     ),
-    apis.DESCRIBE_QUORUM.key: quorum.handle_describe_quorum,
-    apis.UPDATE_FEATURES.key: update_features.handle_update_features,
-    apis.DESCRIBE_CLUSTER.key: cluster.handle_describe_cluster,
-    apis.DESCRIBE_PRODUCERS.key: describe_producers.handle_describe_producers,
-    apis.UNREGISTER_BROKER.key: unregister_broker.handle_unregister_broker,
-    apis.DESCRIBE_TRANSACTIONS.key: transactions.handle_describe_transactions,
-    apis.LIST_TRANSACTIONS.key: transactions.handle_list_transactions,
-    apis.CONSUMER_GROUP_HEARTBEAT.key: consumer_groups.handle_consumer_group_heartbeat,
-    apis.CONSUMER_GROUP_DESCRIBE.key: consumer_groups.handle_consumer_group_describe,
-    apis.LIST_CONFIG_RESOURCES.key: list_config_resources.handle_list_config_resources,
-    apis.DESCRIBE_TOPIC_PARTITIONS.key: (
-        describe_topic_partitions.handle_describe_topic_partitions
+    apis.OFFSET_COMMIT.key: Served(
+        classic.handle_offset_commit, needs(*on(Operation.READ, GROUP, TOPIC))
     ),
-    apis.SHARE_GROUP_HEARTBEAT.key: share_groups.handle_share_group_heartbeat,
-    apis.SHARE_GROUP_DESCRIBE.key: share_groups.handle_share_group_describe,
-    apis.STREAMS_GROUP_HEARTBEAT.key: streams_groups.handle_streams_group_heartbeat,
-    apis.STREAMS_GROUP_DESCRIBE.key: streams_groups.handle_streams_group_describe,
-    apis.SHARE_FETCH.key: share_fetch.handle_share_fetch,
-    apis.SHARE_ACKNOWLEDGE.key: share_acknowledge.handle_share_acknowledge,
-    apis.INITIALIZE_SHARE_GROUP_STATE.key: share_states.handle_initialize_share_group_state,
-    apis.READ_SHARE_GROUP_STATE.key: share_states.handle_read_share_group_state,
-    apis.WRITE_SHARE_GROUP_STATE.key: share_states.handle_write_share_group_state,
-    apis.DELETE_SHARE_GROUP_STATE.key: share_states.handle_delete_share_group_state,
-    apis.READ_SHARE_GROUP_STATE_SUMMARY.key: share_states.handle_read_share_group_state_summary,
-    apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: share_offsets.handle_describe_share_group_offsets,
-    apis.ALTER_SHARE_GROUP_OFFSETS.key: share_offsets.handle_alter_share_group_offsets,
-    apis.DELETE_SHARE_GROUP_OFFSETS.key: share_offsets.handle_delete_share_group_offsets,
+    apis.OFFSET_FETCH.key: Served(
+        classic.handle_offset_fetch, needs(*on(Operation.DESCRIBE, GROUP, TOPIC), AS_BROKER)
+    ),
+    apis.FIND_COORDINATOR.key: Served(
+        find_coordinator.handle_find_coordinator,
+        needs(*on(Operation.DESCRIBE, GROUP, TRANSACTIONAL_ID), AS_BROKER),
+    ),
+    apis.JOIN_GROUP.key: Served(classic.handle_join_group, MEMBER),
+    apis.HEARTBEAT.key: Served(classic.handle_heartbeat, MEMBER),
+    apis.LEAVE_GROUP.key: Served(classic.handle_leave_group, MEMBER),
+    apis.SYNC_GROUP.key: Served(classic.handle_sync_group, MEMBER),
+    apis.DESCRIBE_GROUPS.key: Served(
+        classic.handle_describe_groups, needs((Operation.DESCRIBE, GROUP))
+    ),
+    apis.LIST_GROUPS.key: Served(
+        classic.handle_list_groups,
+        needs(*on(Operation.DESCRIBE, CLUSTER, GROUP), AS_BROKER, hides=True),
+    ),
+    apis.SASL_HANDSHAKE.key: Served(authentication.handle_sasl_handshake, LOGIN),
+    apis.SASL_AUTHENTICATE.key: Served(authentication.handle_sasl_authenticate, LOGIN),
+    apis.CREATE_TOPICS.key: Served(
+        topics.handle_create_topics,
+        needs(
+            *CREATE,
+            (Operation.READ, TOPIC),
+            (Operation.DELETE, TOPIC),
+            (Operation.ALTER, TOPIC),
+            (Operation.DESCRIBE_CONFIGS, TOPIC),
+        ),
+    ),
+    apis.DELETE_TOPICS.key: Served(
+        topics.handle_delete_topics,
+        needs(*on(Operation.DELETE, CLUSTER, TOPIC), (Operation.DESCRIBE, TOPIC)),
+    ),
+    apis.DELETE_RECORDS.key: Served(
+        delete_records.handle_delete_records, needs((Operation.DELETE, TOPIC))
+    ),
+    apis.INIT_PRODUCER_ID.key: Served(
+        transactions.handle_init_producer_id,
+        needs(*on(Operation.WRITE, TRANSACTIONAL_ID, TOPIC), (Operation.IDEMPOTENT_WRITE, CLUSTER)),
+    ),
+    apis.OFFSET_FOR_LEADER_EPOCH.key: Served(
+        offset_for_leader_epoch.handle_offset_for_leader_epoch,
+        needs((Operation.DESCRIBE, TOPIC), AS_BROKER),
+    ),
+    apis.ADD_PARTITIONS_TO_TXN.key: Served(
+        transactions.handle_add_partitions_to_txn,
+        needs(*on(Operation.WRITE, TRANSACTIONAL_ID, TOPIC), AS_BROKER),
+    ),
+    apis.ADD_OFFSETS_TO_TXN.key: Served(
+        transactions.handle_add_offsets_to_txn,
+        needs((Operation.WRITE, TRANSACTIONAL_ID), (Operation.READ, GROUP)),
+    ),
+    apis.END_TXN.key: Served(
+        transactions.handle_end_txn, needs((Operation.WRITE, TRANSACTIONAL_ID))
+    ),
+    apis.TXN_OFFSET_COMMIT.key: Served(
+        transactions.handle_txn_offset_commit,
+        needs((Operation.WRITE, TRANSACTIONAL_ID), *on(Operation.READ, GROUP, TOPIC)),
+    ),
+    apis.WRITE_TXN_MARKERS.key: Served(
+        txn_markers.handle_write_txn_markers, needs((Operation.ALTER, CLUSTER), AS_BROKER)
+    ),
+    apis.DESCRIBE_ACLS.key: Served(acls.handle_describe_acls, CLUSTER_DESCRIBE),
+    apis.CREATE_ACLS.key: Served(acls.handle_create_acls, CLUSTER_ALTER),
+    apis.DELETE_ACLS.key: Served(acls.handle_delete_acls, CLUSTER_ALTER),
+    apis.DESCRIBE_CONFIGS.key: Served(
+        configs.handle_describe_configs,
+        needs(*on(Operation.DESCRIBE_CONFIGS, TOPIC, GROUP, CLUSTER)),
+    ),
+    apis.ALTER_CONFIGS.key: Served(
+        alter_configs.handle_alter_configs,
+        needs(*on(Operation.ALTER_CONFIGS, TOPIC, GROUP, CLUSTER)),
+    ),
+    apis.ALTER_REPLICA_LOG_DIRS.key: Served(
+        alter_replica_log_dirs.handle_alter_replica_log_dirs, CLUSTER_ALTER
+    ),
+    apis.DESCRIBE_LOG_DIRS.key: Served(
+        describe_log_dirs.handle_describe_log_dirs, needs((Operation.DESCRIBE, CLUSTER), hides=True)
+    ),
+    apis.CREATE_PARTITIONS.key: Served(
+        topics.handle_create_partitions, needs((Operation.ALTER, TOPIC))
+    ),
+    apis.CREATE_DELEGATION_TOKEN.key: Served(
+        delegation_tokens.handle_create_delegation_token,
+        needs(
+            (Operation.CREATE_TOKENS, ResourceType.USER), unchecked="a token of the client itself"
+        ),
+    ),
+    apis.RENEW_DELEGATION_TOKEN.key: Served(
+        delegation_tokens.handle_renew_delegation_token, OWN_TOKENS
+    ),
+    apis.EXPIRE_DELEGATION_TOKEN.key: Served(
+        delegation_tokens.handle_expire_delegation_token, OWN_TOKENS
+    ),
+    apis.DESCRIBE_DELEGATION_TOKEN.key: Served(
+        delegation_tokens.handle_describe_delegation_token,
+        needs(
+            (Operation.DESCRIBE_TOKENS, ResourceType.USER),
+            (Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
+            unchecked="the owner, the creator and the renewers of a token",
+        ),
+    ),
+    apis.DELETE_GROUPS.key: Served(classic.handle_delete_groups, needs((Operation.DELETE, GROUP))),
+    apis.ELECT_LEADERS.key: Served(reassignments.handle_elect_leaders, CLUSTER_ALTER),
+    apis.INCREMENTAL_ALTER_CONFIGS.key: Served(
+        alter_configs.handle_incremental_alter_configs,
+        needs(*on(Operation.ALTER_CONFIGS, TOPIC, GROUP, CLUSTER)),
+    ),
+    apis.ALTER_PARTITION_REASSIGNMENTS.key: Served(
+        reassignments.handle_alter_partition_reassignments, CLUSTER_ALTER
+    ),
+    apis.LIST_PARTITION_REASSIGNMENTS.key: Served(
+        reassignments.handle_list_partition_reassignments, CLUSTER_DESCRIBE
+    ),
+    apis.OFFSET_DELETE.key: Served(
+        offset_delete.handle_offset_delete,
+        needs((Operation.DELETE, GROUP), (Operation.READ, TOPIC)),
+    ),
+    apis.DESCRIBE_CLIENT_QUOTAS.key: Served(
+        client_quotas.handle_describe_client_quotas, needs((Operation.DESCRIBE_CONFIGS, CLUSTER))
+    ),
+    apis.ALTER_CLIENT_QUOTAS.key: Served(
+        client_quotas.handle_alter_client_quotas, needs((Operation.ALTER_CONFIGS, CLUSTER))
+    ),
+    apis.ALTER_USER_SCRAM_CREDENTIALS.key: Served(
+        scram_credentials.handle_alter_user_scram_credentials, CLUSTER_ALTER
+    ),
+    apis.DESCRIBE_USER_SCRAM_CREDENTIALS.key: Served(
+        scram_credentials.handle_describe_user_scram_credentials, CLUSTER_DESCRIBE
+    ),
+    apis.DESCRIBE_QUORUM.key: Served(quorum.handle_describe_quorum, CLUSTER_DESCRIBE),
+    apis.UPDATE_FEATURES.key: Served(update_features.handle_update_features, CLUSTER_ALTER),
+    apis.DESCRIBE_CLUSTER.key: Served(
+        cluster.handle_describe_cluster,
+        needs(
+            (Operation.DESCRIBE, CLUSTER),
+            unchecked="clients find brokers; only operations need the right",
+        ),
+    ),
+    apis.DESCRIBE_PRODUCERS.key: Served(
+        describe_producers.handle_describe_producers, needs((Operation.READ, TOPIC), AS_BROKER)
+    ),
+    apis.UNREGISTER_BROKER.key: Served(unregister_broker.handle_unregister_broker, CLUSTER_ALTER),
+    apis.DESCRIBE_TRANSACTIONS.key: Served(
+        transactions.handle_describe_transactions,
+        needs(*on(Operation.DESCRIBE, TRANSACTIONAL_ID, TOPIC)),
+    ),
+    apis.LIST_TRANSACTIONS.key: Served(
+        transactions.handle_list_transactions,
+        needs((Operation.DESCRIBE, TRANSACTIONAL_ID), hides=True),
+    ),
+    apis.CONSUMER_GROUP_HEARTBEAT.key: Served(
+        consumer_groups.handle_consumer_group_heartbeat,
+        needs((Operation.READ, GROUP), (Operation.DESCRIBE, TOPIC)),
+    ),
+    apis.CONSUMER_GROUP_DESCRIBE.key: Served(
+        consumer_groups.handle_consumer_group_describe, DESCRIBED
+    ),
+    apis.LIST_CONFIG_RESOURCES.key: Served(
+        list_config_resources.handle_list_config_resources,
+        needs((Operation.DESCRIBE_CONFIGS, CLUSTER)),
+    ),
+    apis.DESCRIBE_TOPIC_PARTITIONS.key: Served(
+        describe_topic_partitions.handle_describe_topic_partitions,
+        needs((Operation.DESCRIBE, TOPIC), hides=True),
+    ),
+    apis.SHARE_GROUP_HEARTBEAT.key: Served(
+        share_groups.handle_share_group_heartbeat,
+        needs((Operation.READ, GROUP), (Operation.DESCRIBE, TOPIC)),
+    ),
+    apis.SHARE_GROUP_DESCRIBE.key: Served(share_groups.handle_share_group_describe, DESCRIBED),
+    apis.STREAMS_GROUP_HEARTBEAT.key: Served(
+        streams_groups.handle_streams_group_heartbeat,
+        needs((Operation.READ, GROUP), (Operation.DESCRIBE, TOPIC), *CREATE),
+    ),
+    apis.STREAMS_GROUP_DESCRIBE.key: Served(
+        streams_groups.handle_streams_group_describe, DESCRIBED
+    ),
+    apis.SHARE_FETCH.key: Served(
+        share_fetch.handle_share_fetch, needs(*on(Operation.READ, GROUP, TOPIC))
+    ),
+    apis.SHARE_ACKNOWLEDGE.key: Served(
+        share_acknowledge.handle_share_acknowledge, needs(*on(Operation.READ, GROUP, TOPIC))
+    ),
+    apis.INITIALIZE_SHARE_GROUP_STATE.key: Served(
+        share_states.handle_initialize_share_group_state, BROKERS
+    ),
+    apis.READ_SHARE_GROUP_STATE.key: Served(share_states.handle_read_share_group_state, BROKERS),
+    apis.WRITE_SHARE_GROUP_STATE.key: Served(share_states.handle_write_share_group_state, BROKERS),
+    apis.DELETE_SHARE_GROUP_STATE.key: Served(
+        share_states.handle_delete_share_group_state, BROKERS
+    ),
+    apis.READ_SHARE_GROUP_STATE_SUMMARY.key: Served(
+        share_states.handle_read_share_group_state_summary, BROKERS
+    ),
+    apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: Served(
+        share_offsets.handle_describe_share_group_offsets,
+        needs(*on(Operation.DESCRIBE, GROUP, TOPIC)),
+    ),
+    apis.ALTER_SHARE_GROUP_OFFSETS.key: Served(
+        share_offsets.handle_alter_share_group_offsets, needs(*on(Operation.READ, GROUP, TOPIC))
+    ),
+    apis.DELETE_SHARE_GROUP_OFFSETS.key: Served(
+        share_offsets.handle_delete_share_group_offsets,
+        needs((Operation.DELETE, GROUP), (Operation.READ, TOPIC)),
+    ),
 }
 
-
-_OF_CLIENT_METRICS: Final[Mapping[int, Handler]] = {
-    apis.GET_TELEMETRY_SUBSCRIPTIONS.key: client_metrics.handle_get_telemetry_subscriptions,
-    apis.PUSH_TELEMETRY.key: client_metrics.handle_push_telemetry,
+_OF_CLIENT_METRICS: Final[Mapping[int, Served]] = {
+    apis.GET_TELEMETRY_SUBSCRIPTIONS.key: Served(
+        client_metrics.handle_get_telemetry_subscriptions, OWN_METRICS
+    ),
+    apis.PUSH_TELEMETRY.key: Served(client_metrics.handle_push_telemetry, OWN_METRICS),
 }
+
+API_RIGHTS: Final[Mapping[int, ApiRights]] = {
+    **{key: served.rights for key, served in {**_STATELESS, **_OF_CLIENT_METRICS}.items()},
+    # Their handlers are inline or have a state.
+    apis.PRODUCE.key: needs(
+        *on(Operation.WRITE, TOPIC, TRANSACTIONAL_ID), (Operation.ALTER, TOPIC)
+    ),
+    apis.METADATA.key: needs(
+        *on(Operation.DESCRIBE, TOPIC, GROUP, CLUSTER),
+        *CREATE,
+        (Operation.DESCRIBE_CONFIGS, TOPIC),
+        hides=True,
+    ),
+    apis.API_VERSIONS.key: LOGIN,
+}
+"""By key of the API."""
 
 
 def make_handlers(*, has_client_metrics: bool = False) -> dict[int, Handler]:
     """Return the handlers of a broker. has_client_metrics: whether it has a receiver for client
     metrics; otherwise it does not list their APIs, so that clients do not use them.
     """
-    handlers: dict[int, Handler] = dict(_STATELESS)
-    if has_client_metrics:
-        handlers |= _OF_CLIENT_METRICS
+    served = {**_STATELESS, **(_OF_CLIENT_METRICS if has_client_metrics else {})}
+    handlers = {key: api.handler for key, api in served.items()}
     handlers[apis.METADATA.key] = metadata.make_metadata_handler()
     handlers[apis.API_VERSIONS.key] = make_handler([*handlers, *INLINE])
-    check_declared([*handlers, *INLINE], API_RIGHTS)
     return handlers
-
-
-def check_declared(keys: Iterable[int], declared: Mapping[int, ApiRights]) -> None:
-    """Raise UndeclaredRight if one of the APIs does not declare its rights."""
-    for key in keys:
-        if key not in declared:
-            raise UndeclaredRight(
-                f"{apis.APIS[key].name} has a handler but declares no rights: add them to"
-                " broker/handlers/api_rights.py"
-            )

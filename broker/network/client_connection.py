@@ -21,9 +21,9 @@ from penstock.broker.network.request_meter import RequestMeter
 from penstock.broker.network.tls_channel import FEED_BYTES_MAX, TlsBroken, TlsChannel
 from penstock.broker.network.wake_limit import WakeLimit
 from penstock.broker.security.access import ClientAccess
-from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.protocol.apis import SASL_AUTHENTICATE
 from penstock.protocol.errors import WireError
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 SLOW_SENDER_S: Final = 0.5
 """A TLS client is slow if it sent less than its wake-up threshold in this time."""

@@ -1,10 +1,9 @@
-"""Ask other brokers, over the Kafka protocol at the listener that clients use, or at the one that
-`inter.broker.listener.name` names.
+"""Send requests to other brokers, over the Kafka protocol: to the listener of clients, or the one
+that `inter.broker.listener.name` names.
 
 Invariants: one connection per broker incarnation, opened on demand and dropped at the first error.
-One request on it at a time (the caller ensures that). A larger answer than ANSWER_BYTES_MAX is
-invalid.
-Must not: retry, or interpret answers.
+One request on it at a time (the caller ensures that).
+Must not: retry, or interpret responses.
 Source: Kafka InterBrokerSendThread.
 """
 
@@ -12,49 +11,25 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.base.ids import NodeEpoch, NodeId
-from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.broker.security.peers import PeerAccess
-from penstock.broker.security.sasl_client import SaslLogin
-from penstock.protocol import framing
-from penstock.protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
-from penstock.protocol.codecs import CODECS
-from penstock.protocol.gen import sasl_authenticate, sasl_handshake
-from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.client.async_connection import AsyncConnection
 
 if TYPE_CHECKING:
     from penstock.controller.metadata.image import MetadataImage
     from penstock.controller.metadata.nodes import NodeState
 
-ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
 """For the TLS handshake and the login as well."""
-_RECONNECT_SHARE: Final = 0.8
-"""A connection whose session ends is replaced after this share of its time."""
-_DISCARD_BYTES: Final = 4_096
 _RETRY_S: Final = 0.002
 _T = TypeVar("_T")
 
 
-class PeerRefused(ConnectionError):
-    """Raised when two brokers cannot authenticate to each other."""
-
-
 class PeerGone(Exception):
     """Raised when the broker is not in the metadata any more."""
-
-
-@dataclass(slots=True)
-class _Connection:
-    node_epoch: NodeEpoch
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    correlation_id: int = 0
-    ends_at: float | None = None
-    """`loop.time()` after which the connection is replaced."""
 
 
 class PeerConnections:
@@ -65,7 +40,7 @@ class PeerConnections:
     ) -> None:
         self._image = image
         self._access = access
-        self._peers: dict[NodeId, _Connection] = {}
+        self._peers: dict[NodeId, tuple[NodeEpoch, AsyncConnection]] = {}
 
     async def ask(
         self, node_id: NodeId, api: ApiSpec, version: int, request: object, kind: type[_T]
@@ -75,9 +50,9 @@ class PeerConnections:
         """
         peer = await self._connect(node_id)
         try:
-            return await _exchange(peer, api, version, request, kind)
+            return await peer.ask(api, request, kind, version=version)
         except BaseException:
-            # Also after a timeout: a late answer must not be taken for that of the next request.
+            # Also after a timeout: a late response must not be taken for that of the next request.
             self._drop(node_id)
             raise
 
@@ -87,10 +62,7 @@ class PeerConnections:
         """
         peer = await self._connect(node_id)
         try:
-            while await peer.reader.read(_DISCARD_BYTES):
-                pass  # brokers send nothing on their own
-        except OSError:
-            pass  # reset
+            await peer.wait_closed()
         finally:
             self._drop(node_id)
 
@@ -99,10 +71,10 @@ class PeerConnections:
         system call, and 2 us per connection.
         """
         poll = select.poll()
-        for peer in self._peers.values():
-            if peer.reader.at_eof() or peer.writer.is_closing():
+        for _, peer in self._peers.values():
+            if peer.is_broken:
                 return True
-            poll.register(peer.writer.get_extra_info("socket").fileno(), select.POLLIN)
+            poll.register(peer.fileno(), select.POLLIN)
         # Brokers send nothing on their own, so what can be read is the end.
         return bool(poll.poll(0))
 
@@ -143,28 +115,25 @@ class PeerConnections:
         listener = "" if self._access is None else self._access.listener
         return _address(self._state(node_id), listener)
 
-    async def _connect(self, node_id: NodeId) -> _Connection:
+    async def _connect(self, node_id: NodeId) -> AsyncConnection:
         state = self._state(node_id)
-        peer = self._peers.get(node_id)
-        if peer is not None and peer.node_epoch == state.node_epoch and not _has_ended(peer):
+        epoch, peer = self._peers.get(node_id, (None, None))
+        if peer is not None and epoch == state.node_epoch and not peer.has_ended:
             return peer
         self._drop(node_id)
         access = self._access
         host, port = self._address(node_id)
         tls = None if access is None else access.tls()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
-            peer = _Connection(state.node_epoch, reader, writer)
             login = None if access is None else access.login()
-            if login is not None:
-                await _log_in(peer, login)
-        self._peers[node_id] = peer
+            peer = await AsyncConnection.open(host, port, tls=tls, login=login)
+        self._peers[node_id] = state.node_epoch, peer
         return peer
 
     def _drop(self, node_id: NodeId) -> None:
-        peer = self._peers.pop(node_id, None)
+        _, peer = self._peers.pop(node_id, (None, None))
         if peer is not None:
-            peer.writer.transport.abort()
+            peer.abort()
 
 
 async def _refuses(kind: tuple[int, int, int], address: tuple[Any, ...], ends_at: float) -> bool:
@@ -183,70 +152,6 @@ async def _refuses(kind: tuple[int, int, int], address: tuple[Any, ...], ends_at
         except (TimeoutError, ConnectionError):
             pass  # a closing listener resets connections it has not accepted yet
         return False
-
-
-async def _exchange(
-    peer: _Connection, api: ApiSpec, version: int, request: object, kind: type[_T]
-) -> _T:
-    codec = CODECS[api.key]
-    peer.correlation_id += 1
-    peer.writer.write(
-        framing.encode_request_frame(
-            api, version, peer.correlation_id, codec.encode_request, request
-        )
-    )
-    await peer.writer.drain()
-    size_bytes = framing.frame_size_bytes(
-        await peer.reader.readexactly(framing.SIZE_BYTES), ANSWER_BYTES_MAX
-    )
-    frame = await peer.reader.readexactly(size_bytes)
-    _, body_offset = framing.parse_response_header(api, version, frame)
-    response = framing.decode_body(
-        codec.decode_response, frame, body_offset, version, MAX_ELEMENTS_COUNT
-    )
-    assert isinstance(response, kind)
-    return response
-
-
-async def _log_in(peer: _Connection, login: SaslLogin) -> None:
-    """Authenticate. Raises PeerRefused; then the connection is closed."""
-    try:
-        chosen = await _exchange(
-            peer,
-            SASL_HANDSHAKE,
-            SASL_HANDSHAKE.max,
-            sasl_handshake.SaslHandshakeRequest(login.mechanism),
-            sasl_handshake.SaslHandshakeResponse,
-        )
-        if chosen.error_code:
-            raise PeerRefused(f"a broker has no SASL mechanism {login.mechanism}")
-        token: bytes | None = login.first()
-        while token is not None:
-            answer = await _exchange(
-                peer,
-                SASL_AUTHENTICATE,
-                SASL_AUTHENTICATE.max,
-                sasl_authenticate.SaslAuthenticateRequest(token),
-                sasl_authenticate.SaslAuthenticateResponse,
-            )
-            if answer.error_code:
-                raise PeerRefused(f"a broker refuses the login: {answer.error_message}")
-            token = login.answer(bytes(answer.auth_bytes))
-            if answer.session_lifetime_ms:
-                lifetime_s = answer.session_lifetime_ms / 1_000
-                peer.ends_at = asyncio.get_running_loop().time() + _RECONNECT_SHARE * lifetime_s
-    except AuthenticationFailed as error:
-        peer.writer.transport.abort()
-        raise PeerRefused(str(error)) from None
-    except BaseException:
-        peer.writer.transport.abort()
-        raise
-
-
-def _has_ended(peer: _Connection) -> bool:
-    return peer.reader.at_eof() or (
-        peer.ends_at is not None and asyncio.get_running_loop().time() > peer.ends_at
-    )
 
 
 def _address(state: "NodeState", listener: str) -> tuple[str, int]:

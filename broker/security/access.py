@@ -4,20 +4,18 @@ access = ClientAccess(config, find_users=...); await access.start(); ...; await 
 """
 
 import asyncio
-import secrets
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 from penstock.base.clock import wall_ms
 from penstock.base.listeners import SecurityProtocol
 from penstock.base.principal import ANONYMOUS, USER, Principal
 from penstock.base.scram import SCRAM_BY_NAME
-from penstock.broker.security.config import OAUTHBEARER, PLAIN, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.delegation_tokens import DelegationTokens, FindToken
 from penstock.broker.security.distinguished_names import distinguished_name
-from penstock.broker.security.exchange import AuthenticationFailed, Exchange
+from penstock.broker.security.exchange import Exchange
 from penstock.broker.security.files import SecurityFiles
 from penstock.broker.security.keys import TokenKeys
 from penstock.broker.security.oauthbearer import OAuthBearerServer
@@ -27,12 +25,8 @@ from penstock.broker.security.scram import ScramServer
 from penstock.broker.security.tokens import TokenRules
 from penstock.broker.security.users import Users
 from penstock.controller.metadata.scram import ScramImage
-
-_NONCE_BYTES: Final = 24
-
-
-def new_nonce() -> str:
-    return secrets.token_urlsafe(_NONCE_BYTES)
+from penstock.protocol.sasl.mechanisms import OAUTHBEARER, PLAIN, AuthenticationFailed
+from penstock.protocol.sasl.nonce import new_nonce
 
 
 def _no_token(_token_id: str) -> None:

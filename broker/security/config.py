@@ -21,10 +21,8 @@ from penstock.base.principal import parse_principals
 from penstock.base.scram import SCRAM_BY_NAME
 from penstock.base.settings import HIDDEN, Kind, Setting, SettingInvalid, check, fields_of
 from penstock.broker.security.principal_rules import PrincipalRules
+from penstock.protocol.sasl.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN
 
-PLAIN: Final = "PLAIN"
-OAUTHBEARER: Final = "OAUTHBEARER"
-MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 AUTH_NONE: Final = "none"
 AUTH_REQUESTED: Final = "requested"

@@ -1,17 +1,7 @@
-"""Steps and errors of a SASL exchange."""
+"""Steps of a SASL exchange."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
-
-
-class AuthenticationFailed(Exception):
-    """Raised when authentication fails. told: the message for the client; None for the general one,
-    which reveals nothing about users. The exception message is for the log.
-    """
-
-    def __init__(self, message: str, *, told: str | None = None) -> None:
-        super().__init__(message)
-        self.told = told
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.broker.security.exchange import AuthenticationFailed, Challenge, CheckToken
+from penstock.broker.security.exchange import Challenge, CheckToken
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 MESSAGE_BYTES_MAX: Final = 1 << 15
 """Maximum size of a message with its token. The cost of a message grows with its size, before the
@@ -73,8 +74,3 @@ class OAuthBearerServer:
         )
         self._refusal = json.dumps(refusal, separators=(",", ":"))
         return Challenge(self._refusal.encode())
-
-
-def bearer_message(token: str) -> bytes:
-    """Return the client's message."""
-    return f"n,,\x01auth=Bearer {token}\x01\x01".encode()

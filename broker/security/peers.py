@@ -6,9 +6,10 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.broker.security.access import ClientAccess, new_nonce
+from penstock.broker.security.access import ClientAccess
 from penstock.broker.security.config import AUTH_NONE
-from penstock.broker.security.sasl_client import SaslLogin
+from penstock.protocol.sasl.login import SaslLogin
+from penstock.protocol.sasl.nonce import new_nonce
 
 
 class OwnConnection(NamedTuple):

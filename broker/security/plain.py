@@ -5,7 +5,8 @@ Another authorization id is rejected. Error messages are those of Kafka's PlainS
 
 from typing import Final
 
-from penstock.broker.security.exchange import AuthenticationFailed, CheckPassword
+from penstock.broker.security.exchange import CheckPassword
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 _PARTS: Final = 3
 WRONG: Final = "Authentication failed: Invalid username or password"
@@ -31,11 +32,6 @@ class PlainServer:
                 " username"
             )
         return CheckPassword(user, password)
-
-
-def plain_message(user: str, password: str) -> bytes:
-    """Return the client's message."""
-    return f"\0{user}\0{password}".encode()
 
 
 def _failed(text: str) -> AuthenticationFailed:

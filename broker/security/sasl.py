@@ -9,7 +9,8 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.base.principal import ANONYMOUS, USER, Principal
-from penstock.broker.security.exchange import AuthenticationFailed, Done, Exchange, Step
+from penstock.broker.security.exchange import Done, Exchange, Step
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 _AGAIN_INTERVAL_S: Final = 1.0
 _FIRST_WITH_HEADERS: Final = 1

@@ -1,29 +1,27 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), both sides. Pure; nonces are parameters.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), the server side. Pure; nonces are
+parameters.
 
 With the extension `tokenauth=true`, the name is the id of a delegation token, whose owner the
 client becomes (KIP-48). Channel binding is not supported: the client may send `n` or `y`.
 """
 
 import base64
-import binascii
 import hmac
 import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.base.scram import (
-    ITERATIONS_MAX,
     ITERATIONS_MIN,
     ScramCredential,
     ScramMechanism,
-    client_key,
-    credential_of,
     digest,
-    salted_password,
     sign,
     xor,
 )
-from penstock.broker.security.exchange import AuthenticationFailed, Challenge, Done
+from penstock.broker.security.exchange import Challenge, Done
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
+from penstock.protocol.sasl.scram import TOKEN_EXTENSION, message_text, message_value, unescaped
 
 _CLIENT_FIRST: Final = re.compile(
     r"(?P<header>[ny],(?:a=(?P<authzid>[^,]+))?,)"
@@ -36,15 +34,6 @@ _CLIENT_FINAL: Final = re.compile(
     r"(?P<bare>c=(?P<channel>[A-Za-z0-9+/]+={0,2}),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
     r"(?:,[A-Za-z]+=[^,]*)*),p=(?P<proof>[A-Za-z0-9+/]+={0,2})"
 )
-_SERVER_FIRST: Final = re.compile(
-    r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[A-Za-z0-9+/]+={0,2}),i=(?P<iterations>[0-9]{1,9})"
-    r"(?:,[A-Za-z]+=[^,]*)*"
-)
-_ESCAPES: Final = re.compile("=2C|=3D|=")
-_CLIENT_ITERATIONS_MAX: Final = 10 * ITERATIONS_MAX
-"""Limits the computation that a server can demand from a client."""
-
-_TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - a name
 
 Find = Callable[[ScramMechanism, str], ScramCredential | None]
 """Looks up the credential of a user."""
@@ -102,7 +91,7 @@ class ScramServer:
 
     def receive(self, token: bytes) -> Challenge | Done:
         """See `broker.security.exchange.Exchange`."""
-        text = _text(token)
+        text = message_text(token)
         return self._first(text) if self._credential is None else self._final(text)
 
     def _first(self, text: str) -> Challenge:
@@ -122,7 +111,7 @@ class ScramServer:
                 told="Authentication failed: Client requested an authorization id that is"
                 " different from username",
             )
-        if extensions.get(_TOKEN_EXTENSION, "").lower() == "true":
+        if extensions.get(TOKEN_EXTENSION, "").lower() == "true":
             self._token = self._find_token(self._mechanism, self._user)
             credential = self._token.credential if self._token is not None else None
             pretended = self._pretend_token(self._mechanism, self._user)
@@ -148,10 +137,10 @@ class ScramServer:
             raise AuthenticationFailed("the final SCRAM message is malformed")
         if not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
             raise AuthenticationFailed("the nonce of the final SCRAM message differs")
-        if _decoded(found["channel"]) != self._header:
+        if message_value(found["channel"]) != self._header:
             raise AuthenticationFailed("the channel binding of the final SCRAM message differs")
         signed = self._first_messages + b"," + found["bare"].encode()
-        proof = _decoded(found["proof"])
+        proof = message_value(found["proof"])
         signature = sign(self._mechanism, credential.stored_key, signed)
         if len(proof) != len(signature):
             raise AuthenticationFailed("the SCRAM proof has the wrong length")
@@ -165,84 +154,3 @@ class ScramServer:
             return Done(self._user, b"v=" + verifier)
         expires_ms = self._token.expires_ms
         return Done(self._token.owner, b"v=" + verifier, expires_ms, by_token=True)
-
-
-class ScramClient:
-    """The client side of one authentication. nonce: random, used once. by_token: user and password
-    are those of a delegation token.
-    """
-
-    def __init__(
-        self,
-        mechanism: ScramMechanism,
-        user: str,
-        password: str,
-        *,
-        nonce: str,
-        by_token: bool = False,
-    ) -> None:
-        self._mechanism = mechanism
-        self._password = password
-        self._nonce = nonce
-        self._bare = f"n={escaped(user)},r={nonce}"
-        if by_token:
-            self._bare += f",{_TOKEN_EXTENSION}=true"
-        self._verifier = b""
-
-    def first(self) -> bytes:
-        return b"n,," + self._bare.encode()
-
-    def final(self, challenge: bytes) -> bytes:
-        """Respond to the server's first message. Raises AuthenticationFailed."""
-        text = _text(challenge)
-        found = _SERVER_FIRST.fullmatch(text)
-        if found is None or not found["nonce"].startswith(self._nonce):
-            raise AuthenticationFailed("the server's first SCRAM message is malformed")
-        iterations, salt = int(found["iterations"]), _decoded(found["salt"])
-        if not ITERATIONS_MIN <= iterations <= _CLIENT_ITERATIONS_MAX:
-            raise AuthenticationFailed(f"the server requests {iterations} SCRAM iterations")
-        bare = f"c=biws,r={found['nonce']}"
-        signed = f"{self._bare},{text},{bare}".encode()
-        salted = salted_password(self._mechanism, self._password, salt, iterations)
-        credential = credential_of(self._mechanism, salted, salt, iterations)
-        proof = xor(
-            client_key(self._mechanism, salted),
-            sign(self._mechanism, credential.stored_key, signed),
-        )
-        self._verifier = base64.b64encode(sign(self._mechanism, credential.server_key, signed))
-        return f"{bare},p={base64.b64encode(proof).decode()}".encode()
-
-    def check(self, answer: bytes) -> None:
-        """Verify that the server has the user's credential. Raises AuthenticationFailed."""
-        if not self._verifier or not hmac.compare_digest(answer, b"v=" + self._verifier):
-            raise AuthenticationFailed("the server does not know the password: do not trust it")
-
-
-def escaped(name: str) -> str:
-    """Escape a user name for SCRAM messages."""
-    return name.replace("=", "=3D").replace(",", "=2C")
-
-
-def unescaped(name: str) -> str:
-    """Unescape a user name of a SCRAM message. Raises AuthenticationFailed."""
-
-    def character(found: re.Match[str]) -> str:
-        if found[0] == "=":
-            raise AuthenticationFailed("the user name of the SCRAM message is malformed")
-        return "," if found[0] == "=2C" else "="
-
-    return _ESCAPES.sub(character, name)
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise AuthenticationFailed("a SCRAM message is not UTF-8") from None
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        raise AuthenticationFailed("a value in a SCRAM message is not base64") from None

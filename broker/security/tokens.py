@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from penstock.broker.security.exchange import AuthenticationFailed
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 ALGORITHMS: Final = tuple(
     f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)

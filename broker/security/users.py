@@ -25,9 +25,9 @@ from penstock.base.scram import (
     salted_password,
     sign,
 )
-from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.broker.security.plain import WRONG
 from penstock.controller.metadata.scram import ScramImage
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 _THREADS: Final = 2
 _REMEMBERED_S: Final = 60.0

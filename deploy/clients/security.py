@@ -22,14 +22,12 @@ from typing import Final
 
 from penstock.base.client_tls import client_tls
 from penstock.base.listeners import SecurityProtocol
-from penstock.base.scram import SCRAM_BY_NAME
-from penstock.broker.security.config import OAUTHBEARER, PLAIN
 from penstock.deploy.clients.assertions import find_assertion
 from penstock.deploy.clients.bearer_tokens import TokenSource
 from penstock.deploy.clients.profiles import current_profile
 from penstock.deploy.errors import UsageError
+from penstock.protocol.sasl.mechanisms import MECHANISMS, OAUTHBEARER
 
-MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
 _OAUTH: Final = "sasl.oauthbearer."
 _JAAS: Final = re.compile(
     r'\b(username|password|clientId|clientSecret|scope)\s*=\s*"((?:\\.|[^"\\])*)"'

@@ -18,7 +18,7 @@ from penstock.base.tls_faults import explain
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import Target, find_brokers, no_broker
 from penstock.deploy.errors import KafkaFailed, NoResponse
-from penstock.protocol.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
+from penstock.protocol.apis import API_VERSIONS, ApiSpec
 from penstock.protocol.errors import WireError
 from penstock.protocol.framing import encode_request_frame, parse_response_header
 from penstock.protocol.gen import api_versions
@@ -120,37 +120,25 @@ class WireClient:
             ) from None
 
     def _log_in(self) -> None:
-        # Loads cryptography and PyJWT, which takes as long as the rest of a command.
-        from penstock.broker.security.access import new_nonce
-        from penstock.broker.security.exchange import AuthenticationFailed
-        from penstock.broker.security.sasl_client import SaslLogin
-        from penstock.protocol.gen import sasl_authenticate, sasl_handshake
+        from penstock.protocol.sasl.login import SaslLogin
+        from penstock.protocol.sasl.mechanisms import AuthenticationFailed
+        from penstock.protocol.sasl.nonce import new_nonce
 
         security = self._security
         login = SaslLogin(
             security.mechanism, security.username, security.secret(), nonce=new_nonce()
         )
-        chosen = self.ask(
-            SASL_HANDSHAKE,
-            sasl_handshake.SaslHandshakeRequest(login.mechanism),
-            sasl_handshake.encode_request,
-            sasl_handshake.decode_response,
-        )
-        if chosen.error_code:
-            allowed = ", ".join(chosen.mechanisms)
-            raise KafkaFailed(f"the brokers have no {login.mechanism}; use one of {allowed}")
-        token: bytes | None = login.first()
+        requests = login.requests()
         try:
-            while token is not None:
-                answer = self.ask(
-                    SASL_AUTHENTICATE,
-                    sasl_authenticate.SaslAuthenticateRequest(token),
-                    sasl_authenticate.encode_request,
-                    sasl_authenticate.decode_response,
+            request = next(requests)
+            while True:
+                codec = request.api.codec
+                response = self.ask(
+                    request.api, request.message, codec.encode_request, codec.decode_response
                 )
-                if answer.error_code:
-                    raise KafkaFailed(f"{security.who}: {answer.error_message}")
-                token = login.answer(bytes(answer.auth_bytes))
+                request = requests.send(response)
+        except StopIteration:
+            pass
         except AuthenticationFailed as error:
             raise KafkaFailed(f"{security.who}: {error}") from None
 

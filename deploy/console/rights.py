@@ -12,12 +12,12 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.base.scram import SCRAM_BY_NAME
-from penstock.broker.security.config import PLAIN
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import DeployError, KafkaFailed
 from penstock.protocol import apis
 from penstock.protocol.gen import describe_cluster, metadata
+from penstock.protocol.sasl.mechanisms import PLAIN
 
 
 class NotAllowed(DeployError):

@@ -6,15 +6,11 @@ Returns within 1 s.
 """
 
 import asyncio
-import struct
-from contextlib import suppress
 from typing import Final
 
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
-
-_CORRELATION_ID: Final = 1
-_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION_ID, -1)
-"""Size, ApiVersions, version 0, correlation id, no client id."""
+from penstock.protocol.client.async_connection import AsyncConnection
+from penstock.protocol.errors import WireError
 
 _TIMEOUT_S: Final = 1.0
 
@@ -24,13 +20,13 @@ async def is_serving(host: str, port: int, security: ClientSecurity = PLAINTEXT)
     matters. Raises UsageError if its files cannot be used.
     """
     tls = security.tls()
-    with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+    try:
         async with asyncio.timeout(_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+            connection = await AsyncConnection.open(host, port, tls=tls)
             try:
-                writer.write(_REQUEST)
-                _size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
-                return bool(correlation_id == _CORRELATION_ID)
+                await connection.greet()
             finally:
-                writer.close()
-    return False
+                connection.close()
+    except (OSError, EOFError, WireError):  # a timeout as well
+        return False
+    return True

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.security.plain import plain_message
 from penstock.protocol import apis
 from penstock.protocol.gen import metadata
+from penstock.protocol.sasl.mechanisms import plain_message
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, secure_cluster

@@ -13,12 +13,11 @@ import pytest
 from penstock.base.scram import SCRAM_BY_NAME
 from penstock.broker.errors import ErrorCode
 from penstock.broker.security import keys
-from penstock.broker.security.config import OAUTHBEARER, PLAIN
-from penstock.broker.security.oauthbearer import MESSAGE_BYTES_MAX, bearer_message
-from penstock.broker.security.plain import plain_message
-from penstock.broker.security.scram import ScramClient
+from penstock.broker.security.oauthbearer import MESSAGE_BYTES_MAX
 from penstock.protocol import apis
 from penstock.protocol.gen import api_versions
+from penstock.protocol.sasl.mechanisms import OAUTHBEARER, PLAIN, bearer_message, plain_message
+from penstock.protocol.sasl.scram import ScramClient
 from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_USER, create_user, secure_cluster

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.broker.security.keys import DOCUMENT_BYTES_MAX, TokenKeys
-from penstock.broker.security.oauthbearer import bearer_message
+from penstock.protocol.sasl.mechanisms import bearer_message
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import secure_cluster

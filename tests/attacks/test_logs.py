@@ -14,7 +14,6 @@ from pathlib import Path
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.scram import ScramMechanism, salted_password
 from penstock.broker.handlers.loggers import LOGGERS
-from penstock.broker.security.plain import plain_message
 from penstock.controller.metadata.configs import BROKER_LOGGER_RESOURCE
 from penstock.deploy.node import lifeline
 from penstock.objectstore.directory import DirectoryStore
@@ -24,6 +23,7 @@ from penstock.protocol.gen import (
     alter_user_scram_credentials,
     incremental_alter_configs,
 )
+from penstock.protocol.sasl.mechanisms import plain_message
 from tests.support.attacker import Attacker
 from tests.support.broker_process import broker_process
 from tests.support.certs import Authority

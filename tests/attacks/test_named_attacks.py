@@ -17,8 +17,6 @@ from penstock.base.scram import ScramMechanism
 from penstock.broker.errors import ErrorCode
 from penstock.broker.network.connection import RECEIVE_BYTES
 from penstock.broker.security.config import SecurityConfig
-from penstock.broker.security.plain import plain_message
-from penstock.broker.security.scram import ScramClient
 from penstock.controller.api.messages import CreateAcls, CreateTopics, DeleteAcls, NewTopic
 from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
@@ -33,6 +31,8 @@ from penstock.protocol.gen import (
     get_telemetry_subscriptions,
     push_telemetry,
 )
+from penstock.protocol.sasl.mechanisms import plain_message
+from penstock.protocol.sasl.scram import ScramClient
 from tests.support.attacker import Attacker
 from tests.support.broker_process import broker_process
 from tests.support.cluster import Cluster

@@ -17,9 +17,9 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from jwt.utils import to_base64url_uint
 
 from penstock.base.scram import SCRAM_BY_NAME, ScramMechanism
-from penstock.broker.security.oauthbearer import bearer_message
-from penstock.broker.security.plain import plain_message
-from penstock.broker.security.scram import ScramClient, ScramServer, TokenLogin
+from penstock.broker.security.scram import ScramServer, TokenLogin
+from penstock.protocol.sasl.mechanisms import bearer_message, plain_message
+from penstock.protocol.sasl.scram import ScramClient
 from tests.fuzz import logins
 
 Seeds = Iterator[tuple[str, bytes]]

@@ -21,15 +21,9 @@ from penstock.base.scram import (
     credential_of,
     salted_password,
 )
-from penstock.broker.security.config import OAUTHBEARER, PLAIN, SecurityConfig
+from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.distinguished_names import distinguished_name
-from penstock.broker.security.exchange import (
-    AuthenticationFailed,
-    CheckPassword,
-    CheckToken,
-    Done,
-    Exchange,
-)
+from penstock.broker.security.exchange import CheckPassword, CheckToken, Done, Exchange
 from penstock.broker.security.oauthbearer import OAuthBearerServer
 from penstock.broker.security.plain import PlainServer
 from penstock.broker.security.principal_rules import PrincipalRules
@@ -42,6 +36,7 @@ from penstock.protocol.apis import SASL_AUTHENTICATE
 from penstock.protocol.codecs import CODECS
 from penstock.protocol.framing import encode_response_frame
 from penstock.protocol.gen.sasl_authenticate import SaslAuthenticateResponse
+from penstock.protocol.sasl.mechanisms import OAUTHBEARER, PLAIN, AuthenticationFailed
 
 USER = "alice"
 PASSWORD = "secret"

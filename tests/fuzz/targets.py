@@ -22,7 +22,6 @@ from penstock.broker.client_metrics.otlp import (
     with_resource,
 )
 from penstock.broker.schemas.language import SchemaInvalid
-from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.broker.security.tls import SecurityFileInvalid
 from penstock.controller.api import (
     load_messages,
@@ -62,6 +61,7 @@ from penstock.protocol.framing import decode_body, parse_header, parse_response_
 from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from penstock.protocol.produce import decode_produce_request
 from penstock.protocol.request_limits import elements_max
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 from penstock.stream.errors import FormatUnknown, ObjectCorrupt
 from penstock.stream.format.checkpoint import decode_map
 from penstock.stream.format.decoder import parse_header as parse_object_header

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.base.scram import SCRAM_BY_NAME
-from penstock.broker.security.config import OAUTHBEARER, PLAIN
+from penstock.protocol.sasl.mechanisms import OAUTHBEARER, PLAIN
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import (

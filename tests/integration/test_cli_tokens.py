@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from penstock.base.scram import ScramMechanism
 from penstock.broker.errors import ErrorCode
-from penstock.broker.security.plain import plain_message
-from penstock.broker.security.scram import ScramClient
 from penstock.deploy.cli.app import app
 from penstock.protocol import apis
 from penstock.protocol.gen import create_delegation_token as creating
 from penstock.protocol.gen import describe_delegation_token as describing
 from penstock.protocol.gen import metadata
+from penstock.protocol.sasl.mechanisms import plain_message
+from penstock.protocol.sasl.scram import ScramClient
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, create_user, secure_cluster

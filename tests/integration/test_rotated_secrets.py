@@ -18,13 +18,12 @@ from typer.testing import CliRunner
 from penstock.base.scram import ScramMechanism
 from penstock.broker.config import BrokerConfig
 from penstock.broker.node import Broker
-from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.broker.security.keys import TokenKeys
-from penstock.broker.security.oauthbearer import bearer_message
-from penstock.broker.security.scram import ScramClient
 from penstock.broker.security.tokens import TokenRules
 from penstock.deploy.cli.app import app
 from penstock.deploy.local.certificates import Authority
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed, bearer_message
+from penstock.protocol.sasl.scram import ScramClient
 from penstock.stream.config import StreamConfig
 from tests.support.attacker import Attacker
 from tests.support.controller_quorum import Quorum

@@ -11,14 +11,14 @@ import pytest
 from benchmarks.kafka import kafka
 from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission, ResourceType
 from penstock.base.scram import ScramMechanism
-from penstock.broker.security.plain import plain_message
-from penstock.broker.security.scram import ScramClient
 from penstock.protocol import apis
 from penstock.protocol.gen import create_acls, describe_acls
 from penstock.protocol.gen import create_delegation_token as creating
 from penstock.protocol.gen import describe_delegation_token as describing
 from penstock.protocol.gen import expire_delegation_token as expiring
 from penstock.protocol.gen import renew_delegation_token as renewing
+from penstock.protocol.sasl.mechanisms import plain_message
+from penstock.protocol.sasl.scram import ScramClient
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome

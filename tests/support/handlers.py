@@ -22,7 +22,7 @@ from penstock.broker.handlers.dispatch import RequestDispatcher
 from penstock.broker.handlers.node import Handler, Node
 from penstock.broker.handlers.pending_topics import PendingTopics
 from penstock.broker.handlers.recent_brokers import DepartedBrokers
-from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.handlers.table import API_RIGHTS, INLINE, make_handlers
 from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.peer_watch import PeerWatch
@@ -282,7 +282,7 @@ class Fixture:
         """Let an authorizer with these ACLs decide from now on."""
         self.image.apply_all([AclRecord(acl) for acl in allowed])
         config = SecurityConfig(authorizer=STANDARD_AUTHORIZER, **settings)
-        authorizer = Authorizer(config, AuditLog(lambda: 0.0))
+        authorizer = Authorizer(config, AuditLog(lambda: 0.0), API_RIGHTS)
         authorizer.on_batch(MetadataDelta(everything=True), self.image)
         self.client.on_batch = authorizer.on_batch
         self.node.authorizer = authorizer

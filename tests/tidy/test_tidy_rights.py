@@ -3,7 +3,7 @@
 import ast
 import re
 
-from penstock.broker.handlers.api_rights import API_RIGHTS
+from penstock.broker.handlers.table import API_RIGHTS
 from penstock.protocol.apis import APIS
 from tests.tidy.repository import ROOT, listed, shown, sources, text, tree
 

@@ -13,6 +13,7 @@ from penstock.base.ids import (
     Offset,
 )
 from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.dispatch import error_response
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.recent_brokers import LISTED_S
 from penstock.broker.network.dispatcher import CannotAnswer
@@ -412,6 +413,33 @@ async def test_the_only_broker_keeps_its_clients_while_it_has_no_session(fixture
     fixture.node.can_write = lambda: True
     (topic,) = (await fixture.metadata("a")).topics
     assert topic.partitions[0].leader_id == 1
+
+
+# --- failures of handlers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "has_error"),
+    [
+        (apis.CREATE_DELEGATION_TOKEN, 3, True),
+        (apis.FIND_COORDINATOR, 3, True),
+        (apis.FIND_COORDINATOR, 4, False),
+        (apis.OFFSET_FETCH, 7, True),
+        (apis.OFFSET_FETCH, 8, False),
+        (apis.ADD_PARTITIONS_TO_TXN, 3, False),
+        (apis.ADD_PARTITIONS_TO_TXN, 4, True),
+        (apis.CREATE_TOPICS, 7, False),
+        (apis.DESCRIBE_LOG_DIRS, 1, True),
+        (apis.METADATA, 13, False),
+        (apis.SASL_AUTHENTICATE, 2, False),
+    ],
+)
+def test_a_failure_is_a_response_only_where_the_version_has_an_error(
+    api: apis.ApiSpec, version: int, has_error: bool
+) -> None:
+    response: Any = error_response(api, version, ErrorCode.REQUEST_TIMED_OUT)
+    assert (response is not None) == has_error
+    assert response is None or response.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 # --- topics ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from penstock.broker.handlers.fetch_coalescing import (
     SameFetches,
     same_key,
 )
+from penstock.broker.handlers.table import API_RIGHTS
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.records import AclEntry
 from penstock.protocol import apis
@@ -255,7 +256,7 @@ async def test_clients_with_a_quota_have_answers_of_their_own(one):
 
 async def test_those_that_may_not_read_get_nothing_of_those_that_may(one):
     config = SecurityConfig(authorizer="StandardAuthorizer")
-    one.authorizer = Authorizer(config, AuditLog(lambda: 0.0))
+    one.authorizer = Authorizer(config, AuditLog(lambda: 0.0), API_RIGHTS)
     rights = [("ann", Operation.READ), ("bob", Operation.READ), ("ANONYMOUS", Operation.WRITE)]
     for user, operation in rights:
         one.authorizer.index.add(

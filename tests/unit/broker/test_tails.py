@@ -15,6 +15,7 @@ from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authorizer import Authorizer
 from penstock.broker.handlers.fetch import handle_fetch
 from penstock.broker.handlers.fetch_sessions import FetchSessions
+from penstock.broker.handlers.table import API_RIGHTS
 from penstock.broker.partition.aborted_transactions import TxnStream
 from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
@@ -383,7 +384,7 @@ async def test_a_follower_has_to_be_allowed_to_act_as_a_broker(one: Any) -> None
     await one.produce("t", batch(b"a"))
     found = one.partitions.committed("t", 0)
     config = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
-    one.authorizer = Authorizer(config, AuditLog(lambda: 0.0))
+    one.authorizer = Authorizer(config, AuditLog(lambda: 0.0), API_RIGHTS)
     answer = await asked(one, {found.key: TailPartition(found, 0.0)})
     assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert not one.tail_followers.has(one.node_id)

@@ -7,10 +7,12 @@ import pytest
 from penstock.base.principal import USER, Principal
 from penstock.base.scram import ScramMechanism
 from penstock.broker.security.delegation_tokens import DelegationTokens
-from penstock.broker.security.exchange import AuthenticationFailed, Done
+from penstock.broker.security.exchange import Done
 from penstock.broker.security.sasl import SaslState
-from penstock.broker.security.scram import ScramClient, ScramServer
+from penstock.broker.security.scram import ScramServer
 from penstock.controller.metadata.records import DelegationTokenRecord
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
+from penstock.protocol.sasl.scram import ScramClient
 
 NOW_MS = 1_000_000
 KEY = "key of the brokers"

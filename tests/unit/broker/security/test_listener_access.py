@@ -6,7 +6,8 @@ import pytest
 
 from penstock.broker.security.access import ClientAccess
 from penstock.broker.security.config import SecurityConfig
-from penstock.broker.security.exchange import AuthenticationFailed, Done
+from penstock.broker.security.exchange import Done
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 from tests.support.token_issuer import TokenIssuer
 
 OWN = "listener.name.b."

@@ -2,9 +2,10 @@
 
 import pytest
 
-from penstock.broker.security.exchange import AuthenticationFailed, CheckPassword, CheckToken
-from penstock.broker.security.oauthbearer import OAuthBearerServer, bearer_message
-from penstock.broker.security.plain import PlainServer, plain_message
+from penstock.broker.security.exchange import CheckPassword, CheckToken
+from penstock.broker.security.oauthbearer import OAuthBearerServer
+from penstock.broker.security.plain import PlainServer
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed, bearer_message, plain_message
 
 
 def test_plain_takes_user_and_password() -> None:

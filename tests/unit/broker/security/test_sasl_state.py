@@ -2,9 +2,10 @@
 
 import pytest
 
-from penstock.broker.security.exchange import AuthenticationFailed, Done
-from penstock.broker.security.plain import PlainServer, plain_message
+from penstock.broker.security.exchange import Done
+from penstock.broker.security.plain import PlainServer
 from penstock.broker.security.sasl import SaslPhase, SaslState
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed, plain_message
 
 
 def state(max_reauth_ms: int = 0) -> SaslState:

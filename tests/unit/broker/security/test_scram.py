@@ -12,8 +12,10 @@ from penstock.base.scram import (
     is_password,
     salted_password,
 )
-from penstock.broker.security.exchange import AuthenticationFailed, Challenge, Done
-from penstock.broker.security.scram import ScramClient, ScramServer, escaped, unescaped
+from penstock.broker.security.exchange import Challenge, Done
+from penstock.broker.security.scram import ScramServer
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
+from penstock.protocol.sasl.scram import ScramClient, escaped, unescaped
 
 SHA_256: Final = ScramMechanism.SCRAM_SHA_256
 SHA_512: Final = ScramMechanism.SCRAM_SHA_512

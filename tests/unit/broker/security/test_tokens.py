@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.broker.security.tokens import ScopeMissing, TokenRules, UnknownKey, parse_keys, verify
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 RSA: Final = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
 OTHER: Final = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)

@@ -10,7 +10,6 @@ import pytest
 from penstock.base.scram import CredentialShape, ScramMechanism, shape_of
 from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.delegation_tokens import DelegationTokens
-from penstock.broker.security.exchange import AuthenticationFailed
 from penstock.broker.security.files import SecurityFiles
 from penstock.broker.security.users import Users
 from penstock.controller.metadata.records import (
@@ -19,6 +18,7 @@ from penstock.controller.metadata.records import (
     ScramCredentialRemoved,
 )
 from penstock.controller.metadata.scram import ScramImage
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 NAMES = ("alice", "nobody")
 KEY = "a key that all brokers share"

@@ -1,0 +1,1 @@
+"""Clients of the Kafka protocol."""

@@ -1,0 +1,1 @@
+"""The client side of SASL, and what both sides share: mechanisms and the syntax of SCRAM."""

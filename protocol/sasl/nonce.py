@@ -1,0 +1,10 @@
+"""Random nonces of SCRAM."""
+
+import secrets
+from typing import Final
+
+_NONCE_BYTES: Final = 24
+
+
+def new_nonce() -> str:
+    return secrets.token_urlsafe(_NONCE_BYTES)
