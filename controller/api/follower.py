@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import structlog
@@ -20,6 +20,7 @@ from penstock.controller.api import messages as m
 from penstock.controller.api.client import LOCKED_OUT_S, ControllerClient
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.lease import Lease
+from penstock.controller.api.tls import TlsFiles
 from penstock.controller.api.transport import (
     END_OF_STREAM,
     Channel,
@@ -40,6 +41,8 @@ _decoder = msgspec.msgpack.Decoder(m.MetadataBatch)
 HEARTBEAT_INTERVAL_S = 0.5
 SILENCE_S = 2.0
 """Longest silence of a stream (four heartbeats); then the follower tries another controller."""
+SILENT_STREAMS_MAX = 4
+"""Most silent streams that stay open: the first, which delivered, and the last ones."""
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 250
@@ -67,7 +70,7 @@ class _StreamEnd(Enum):
     """Why a stream of a controller ended."""
 
     BROKEN = 0
-    """The connection broke or fell silent: the controller may fence after the grace period."""
+    """The connection broke: the controller may fence after the grace period."""
     FENCED = 1
     """The controller fenced or replaced this incarnation."""
     NOT_LEADING = 2
@@ -76,10 +79,17 @@ class _StreamEnd(Enum):
     """The controller is stopping and has stopped fencing."""
     REFUSED = 4
     """The address refuses connections: the process is most likely gone."""
+    SILENT = 5
+    """Nothing came for too long. The stream stays open, so the controller fences after the timeout.
+    """
 
     @property
     def stops_fencing(self) -> bool:
         return self in {_StreamEnd.NOT_LEADING, _StreamEnd.STOPPING}
+
+    @property
+    def fence_unlikely(self) -> bool:
+        return self in {_StreamEnd.REFUSED, _StreamEnd.SILENT}
 
 
 class FollowerStopped(ControllerError):
@@ -99,6 +109,41 @@ class _OlderSnapshot(ControllerError):
         super().__init__(f"a snapshot of offset {offset} is refused: {applied} is applied")
         self.is_deposed = is_deposed
         """The sender leads an epoch that has ended, so it may lag for a moment."""
+
+
+class _Stream:
+    """A stream of one controller, with a connection of its own."""
+
+    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+        self._channel = Channel(address, tls)
+        self.call: StreamCall = self._channel.follow()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """What uses the call; `close` ends them."""
+        self.is_silent = False
+
+    async def read(self, limit_s: float) -> object:
+        """Return the next message. Raise TimeoutError after `limit_s`; the stream stays open, which
+        gRPC does not allow if a read is cancelled.
+        """
+        reading = asyncio.get_running_loop().create_task(self.call.read())
+        self.tasks.add(reading)
+        await asyncio.wait((reading,), timeout=limit_s)
+        if not reading.done():
+            raise TimeoutError(f"no message for {limit_s} s")
+        self.tasks.discard(reading)
+        return reading.result()
+
+    async def close(self) -> None:
+        self.call.cancel()
+        for task in self.tasks:
+            task.cancel()
+        # `await task` would confuse our cancellation with the task's.
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+        for task in self.tasks:
+            if not task.cancelled():
+                task.exception()
+        await self._channel.close()
 
 
 class MetadataFollower:
@@ -134,6 +179,10 @@ class MetadataFollower:
         self._loading: MetadataImage | None = None
         """The part of a snapshot received so far."""
         self._lease = Lease()
+        self._silent: list[_Stream] = []
+        """Streams that fell silent. They stay open until another one delivers: the controller of a
+        stream that ends fences after the short grace, although only one of the processes was slow.
+        """
         self.replaced = False
         """Whether another process has registered this node again."""
         self._session_at = ""
@@ -301,6 +350,8 @@ class MetadataFollower:
                 raise
         else:
             self.failed.set_result(None)
+        finally:
+            await self._close_silent()
         self.report_session()
         self._release_waiters()
 
@@ -309,38 +360,41 @@ class MetadataFollower:
         message.
         """
         address = self._client.address
-        channel = Channel(address, self._client.tls)
-        call = channel.follow()
+        stream = _Stream(address, self._client.tls)
         self._lease.stream_began()
         self._loading = None
-        heartbeats = asyncio.get_running_loop().create_task(
-            self._send_heartbeats(call), name=f"heartbeats-{self._node}"
+        stream.tasks.add(
+            asyncio.get_running_loop().create_task(
+                self._send_heartbeats(stream), name=f"heartbeats-{self._node}"
+            )
         )
         heard = False
         why: BaseException | None = None
         try:
             while True:
-                async with asyncio.timeout(SILENCE_S):
-                    data = await call.read()
+                data = await stream.read(SILENCE_S)
                 if data is END_OF_STREAM:
                     break
                 if not heard:
                     heard = True
                     self._client.worked()
+                    await self._close_silent()
                 self._receive(_decoder.decode(cast("bytes", data)), address)
         except _OlderSnapshot as error:
             why = error
             self._report_older_snapshot(error, address)
-        except (RpcFailed, TimeoutError) as error:
+        except TimeoutError as error:
+            why = error
+            stream.is_silent = self._node is not None
+        except RpcFailed as error:
             why = error
         finally:
-            call.cancel()
-            heartbeats.cancel()
-            # `await heartbeats` would confuse our cancellation with the task's.
-            await asyncio.wait((heartbeats,))
-            if not heartbeats.cancelled():
-                heartbeats.exception()
-            await channel.close()
+            if stream.is_silent:
+                self._silent.append(stream)
+                if len(self._silent) > SILENT_STREAMS_MAX:
+                    await self._silent.pop(1).close()
+            else:
+                await stream.close()
         self._on_stream_end(address, why, heard=heard)
         return heard
 
@@ -358,7 +412,7 @@ class MetadataFollower:
             self._lease.stream_broke(
                 self._now(),
                 nobody_fences=end.stops_fencing,
-                refused=end is _StreamEnd.REFUSED,
+                fence_unlikely=end.fence_unlikely,
             )
         tries_same_controller = (
             end is _StreamEnd.BROKEN
@@ -375,6 +429,10 @@ class MetadataFollower:
                 detail=detail,
                 offset=self._image.end_offset,
             )
+
+    async def _close_silent(self) -> None:
+        while self._silent:
+            await self._silent.pop().close()
 
     def _report_older_snapshot(self, error: _OlderSnapshot, address: str) -> None:
         if error.is_deposed:
@@ -394,9 +452,11 @@ class MetadataFollower:
                 ),
             )
 
-    async def _send_heartbeats(self, call: StreamCall) -> None:
+    async def _send_heartbeats(self, stream: _Stream) -> None:
         node = self._node
         for heartbeat in count(1):
+            if stream.is_silent:
+                break
             request = m.FollowRequest(
                 from_offset=self._image.end_offset,
                 applied_offset=self._image.end_offset,
@@ -407,7 +467,7 @@ class MetadataFollower:
                     request, node_id=node.node_id, node_epoch=node.node_epoch
                 )
             self._lease.sent(heartbeat, self._now())
-            await call.write(_encode(request))
+            await stream.call.write(_encode(request))
             await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
 
     def _receive(self, batch: m.MetadataBatch, address: str) -> None:
@@ -509,6 +569,8 @@ def _stream_end(why: BaseException | None) -> tuple[_StreamEnd, str]:
 
     why: the error that ended the stream; None: the controller closed it without an error.
     """
+    if isinstance(why, TimeoutError):
+        return _StreamEnd.SILENT, str(why)
     if not isinstance(why, RpcFailed):
         return _StreamEnd.BROKEN, str(why or "end of stream")
     code, detail = why.code(), why.details() or ""

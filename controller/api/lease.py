@@ -50,7 +50,8 @@ class Lease:
 
         A refused connection counts as the death of the controller: the broker may acknowledge until
         then, because the fence in the WAL protects every acknowledgment anyway, and producers do
-        not notice that a controller was killed.
+        not notice that a controller was killed. The same applies to a silent stream, which the
+        follower keeps open until another one delivers: the controller fences only after T.
         """
         return float("-inf") if self._ended else min(self._until, self._broken_until)
 
@@ -61,7 +62,8 @@ class Lease:
 
         A refused connection does not extend it: a firewall or a forwarded port may refuse
         connections while the controller is alive and fences, and nothing else protects responses
-        about the end of a log.
+        about the end of a log. Neither does a silent stream, whose end the follower would not
+        notice.
         """
         return min(self.until, self._unsure_from)
 
@@ -96,7 +98,7 @@ class Lease:
             self._broken_until = self._unsure_from = float("inf")
 
     def stream_broke(
-        self, now: float, *, nobody_fences: bool = False, refused: bool = False
+        self, now: float, *, nobody_fences: bool = False, fence_unlikely: bool = False
     ) -> None:
         """Shorten the lease, because the stream ended or could not be opened again.
 
@@ -105,9 +107,9 @@ class Lease:
         then continues for 0.4 G.
 
         nobody_fences: the controller said that it stops or does not lead, so it no longer fences,
-        and the next active controller gives every broker a whole timeout. refused: its address
-        refuses connections. Both count only before the lease ends: afterwards a fence may already
-        be in progress.
+        and the next active controller gives every broker a whole timeout.
+        fence_unlikely: its address refuses connections, or the stream is silent and stays open.
+        Both count only before the lease ends: afterwards a fence may already be in progress.
         """
         self._sent.clear()
         limit = now + self._grace_s * GRACE_SHARE
@@ -115,7 +117,7 @@ class Lease:
             self._unsure_from = min(self._unsure_from, limit)
         else:
             self._unsure_from = float("inf")
-        if not ((nobody_fences or refused) and now < self.until):
+        if not ((nobody_fences or fence_unlikely) and now < self.until):
             self._broken_until = min(self._broken_until, limit)
         else:
             self._broken_until = float("inf")

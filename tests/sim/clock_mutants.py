@@ -16,6 +16,7 @@ from penstock.controller.active.manifest.publisher import ManifestPublisher
 from penstock.controller.active.periodic import Ticks
 from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.sessions import SessionEnded
+from penstock.controller.api.follower import _StreamEnd
 from penstock.controller.managers.nodes import fence_brokers
 from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
 from penstock.controller.managers.result import Result
@@ -132,6 +133,14 @@ def _slots_not_forgotten_at_close() -> list[Patch]:
     return [(Storage, "_forget", forget)]
 
 
+def _silence_ends_the_session() -> list[Patch]:
+    """A broker stops to acknowledge when its stream is silent, although the controller fences it
+    only after the session timeout.
+    """
+    only_refused = property(lambda end: end is _StreamEnd.REFUSED)
+    return [(_StreamEnd, "fence_unlikely", only_refused)]
+
+
 CLOCK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "prepared_objects_expire_by_the_wall_clock": _prepared_objects_expire_by_the_wall_clock,
     "moves_end_by_the_wall_clock": _moves_end_by_the_wall_clock,
@@ -140,6 +149,7 @@ CLOCK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "manifests_hold_is_ignored": _manifests_hold_is_ignored,
     "leases_are_ignored": _leases_are_ignored,
     "leases_expire_by_wall_clocks": _leases_expire_by_wall_clocks,
+    "silence_ends_the_session": _silence_ends_the_session,
 }
 
 HARMLESS: dict[str, tuple[Callable[[], list[Patch]], str]] = {

@@ -91,6 +91,17 @@ async def remove_an_acl_with_a_slow_disk(script: Script) -> None:
     assert not is_answered, "the removal is answered before it is committed"
 
 
+async def silence_the_controller(script: Script) -> None:
+    """Let nothing pass between a broker and the controller, for less than the session timeout."""
+    follower = script.broker(1).follower
+    with script.isolated(1):
+        await script.until(lambda: not follower.leads_alone())
+        await asyncio.sleep(1.0)
+        assert follower.can_write(), "the broker has lost its session"
+    await script.until(follower.leads_alone)
+    assert not follower.fenced
+
+
 def _acl(principal: str) -> AclEntry:
     return AclEntry(
         ResourceType.TOPIC,

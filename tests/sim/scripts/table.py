@@ -335,6 +335,9 @@ _CONTROLLERS: _Found = {
         (controllers.remove_an_acl_with_a_slow_disk, "before it is committed")
     ],
     "removal_takes_the_acls_beside_it": [(controllers.remove_an_acl, "['User:b'] have an ACL")],
+    "silence_ends_the_session": [
+        (controllers.silence_the_controller, "the broker has lost its session")
+    ],
 }
 _LATE_REQUESTS: _Found = {
     "late_consumer_heartbeats_are_carried_out": [

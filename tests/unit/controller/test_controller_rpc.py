@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -20,6 +21,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
+from penstock.controller.api import follower as follower_module
 from penstock.controller.api import messages as m
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import (
@@ -48,6 +50,7 @@ from penstock.stream.ports import (
     StreamRange,
 )
 from tests.support.controller_cluster import Broker, Cluster
+from tests.support.stream_server import StreamServer
 from tests.support.waiting import until
 
 Start = Callable[..., Awaitable[Cluster]]
@@ -571,3 +574,79 @@ async def test_a_cancellation_is_not_lost_at_the_moment_in_which_a_call_fails() 
         await asyncio.wait((reading,), timeout=10.0)
         assert reading.cancelled()
         await channel.close()
+
+
+class SlowNetwork:
+    """Forward connections to the controller. While it is `slow`, nothing arrives from there, and
+    what new connections send does not arrive either.
+    """
+
+    def __init__(self) -> None:
+        self.target_port = 0
+        self.connection_count = 0
+        self._fast = asyncio.Event()
+        self._fast.set()
+        self._server = StreamServer(self._forward)
+        self.address = f"127.0.0.1:{self._server.open()}"
+
+    def close(self) -> None:
+        self._server.close()
+
+    def slow_down(self) -> None:
+        self._fast.clear()
+
+    def speed_up(self) -> None:
+        self._fast.set()
+
+    async def _forward(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        self.connection_count += 1
+        await self._fast.wait()
+        server, forth = await asyncio.open_connection("127.0.0.1", self.target_port)
+        pumps = [
+            asyncio.ensure_future(self._pump(client, forth, can_wait=False)),
+            asyncio.ensure_future(self._pump(server, back, can_wait=True)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.wait(pumps)
+            forth.transport.abort()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, can_wait: bool
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                if can_wait:
+                    await self._fast.wait()
+                writer.write(data)
+                await writer.drain()
+
+
+@pytest.fixture
+async def network() -> AsyncIterator[SlowNetwork]:
+    network = SlowNetwork()
+    yield network
+    network.close()
+
+
+async def test_a_broker_whose_controller_is_slow_keeps_its_session(
+    start: Start, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks for another controller after a silence that is shorter than the session timeout. The
+    grace for broken streams must not begin then.
+    """
+    monkeypatch.setattr(follower_module, "SILENCE_S", 0.3)
+    cluster = await start(session_timeout_ms=60_000, advertised_listeners=(network.address,))
+    network.target_port = cluster.server.port
+    broker = await cluster.broker()
+    network.slow_down()
+    enough = network.connection_count + follower_module.SILENT_STREAMS_MAX + 2
+    await until(lambda: network.connection_count > enough)
+    assert broker.follower.can_write()
+    assert not broker.follower.leads_alone()
+    network.speed_up()
+    await topic(broker, "orders")
+    await until(broker.follower.leads_alone)

@@ -215,19 +215,19 @@ def test_an_address_that_refuses_connections_is_no_proof_that_nobody_fences() ->
     """
     lease = lease_at_zero()
     lease.stream_broke(1.0)
-    lease.stream_broke(1.1, refused=True)
+    lease.stream_broke(1.1, fence_unlikely=True)
     assert lease.is_alive(5.0)
     assert 1.0 < lease.alone_until < 1.0 + GRACE_MS / 1_000 * (1 - HEARTBEAT_SHARE)
     lease.stream_broke(1.2, nobody_fences=True)
     assert lease.alone_until == lease.until
-    lease.stream_broke(1.3, refused=True)
+    lease.stream_broke(1.3, fence_unlikely=True)
     lease.stream_began()
     lease.sent(1, 3.0)
     lease.answered(1)
     assert lease.alone_until == lease.until > 7.0
 
 
-@pytest.mark.parametrize("proof", ["nobody_fences", "refused"])
+@pytest.mark.parametrize("proof", ["nobody_fences", "fence_unlikely"])
 def test_what_comes_after_the_end_of_the_lease_does_not_bring_it_back(proof: str) -> None:
     """The controller fenced the broker after the grace period and sent the record to the others;
     only then it stopped or lost its leadership.
