@@ -27,6 +27,7 @@ from penstock.protocol.sasl.mechanisms import plain_message
 from tests.support.attacker import Attacker
 from tests.support.broker_process import broker_process
 from tests.support.certs import Authority
+from tests.support.child_process import killed_at_end
 from tests.support.cluster import Cluster
 from tests.support.ports import free_port
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles
@@ -156,7 +157,7 @@ def test_handshakes_that_fail_do_not_fill_the_log_of_a_controller(tmp_path: Path
     errors = tmp_path / "stderr"
     with (
         errors.open("w") as file,
-        subprocess.Popen(command, env=environment, stderr=file) as process,
+        killed_at_end(subprocess.Popen(command, env=environment, stderr=file)) as process,
     ):
 
         def shake() -> None:
@@ -178,6 +179,7 @@ def test_handshakes_that_fail_do_not_fill_the_log_of_a_controller(tmp_path: Path
                 shake()
         finally:
             process.send_signal(signal.SIGTERM)
+            process.wait(60)
     lines = errors.read_text().splitlines()
     assert len(lines) < HANDSHAKES, lines
     assert not [line for line in lines if "Handshake failed" in line]

@@ -62,7 +62,9 @@ def main() -> int:
         browser() as chrome,
     ):
         ended = threading.Event()
-        traffic = threading.Thread(target=_send, args=(cluster.bootstrap, Random(7), ended))
+        traffic = threading.Thread(
+            target=_send, args=(cluster.bootstrap, Random(7), ended), daemon=True
+        )
         traffic.start()
         time.sleep(START_S)
         chrome.get(console.url)

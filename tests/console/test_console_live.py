@@ -37,7 +37,7 @@ def traffic(bootstrap: str, topic: str) -> Generator[None, None, None]:
             producer.produce(topic, bytes(2_000))
             producer.poll(0)
 
-    sending = threading.Thread(target=send)
+    sending = threading.Thread(target=send, daemon=True)
     sending.start()
     try:
         yield

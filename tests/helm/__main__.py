@@ -53,8 +53,8 @@ class Traffic:
         self.longest_pause_s = 0.0
         self._acknowledged_at = time.monotonic()
         self._threads = [
-            threading.Thread(target=self._produce),
-            threading.Thread(target=self._consume),
+            threading.Thread(target=self._produce, daemon=True),
+            threading.Thread(target=self._consume, daemon=True),
         ]
         for thread in self._threads:
             thread.start()

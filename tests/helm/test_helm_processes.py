@@ -49,7 +49,7 @@ class Load:
         self._partition = partition
         self._interval_s = interval_s
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self.acknowledged: set[int] = set()
         self.failed: list[KafkaError] = []
         self.longest_wait_s = 0.0

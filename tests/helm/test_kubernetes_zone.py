@@ -70,7 +70,7 @@ def kubernetes(tmp_path: Path) -> Iterator[dict[str, str]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield {
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",

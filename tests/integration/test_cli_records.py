@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from penstock.deploy.errors import DeployError, UsageError
+from tests.support.child_process import killed_at_end
 from tests.support.cli import Cli
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
@@ -60,7 +61,7 @@ def registry() -> Iterator[str]:
         def log_message(self, *_: object) -> None: ...
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -166,9 +167,10 @@ def _on_a_terminal(bootstrap: str, *command: str, steps: tuple[tuple[str, bytes]
     """
     main, child = pty.openpty()
     arguments = [sys.executable, "-m", "penstock", *command, "--bootstrap", bootstrap]
-    with subprocess.Popen(
+    started = subprocess.Popen(
         arguments, stdin=child, stdout=child, stderr=child, start_new_session=True
-    ) as process:
+    )
+    with killed_at_end(started) as process:
         os.close(child)
         shown = ""
         try:
@@ -184,7 +186,6 @@ def _on_a_terminal(bootstrap: str, *command: str, steps: tuple[tuple[str, bytes]
                 else:
                     os.write(main, typed)
         finally:
-            process.kill()
             os.close(main)
     return shown
 

@@ -20,6 +20,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
 )
 
+from tests.support.child_process import killed_at_end
 from tests.support.slow_store import slow_store
 from tests.support.terminal import Terminal, on_terminal
 from tests.support.threaded_cluster import ThreadedCluster
@@ -231,13 +232,14 @@ def test_ctrl_c_ends_a_call_that_does_not_stop(store: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(2)] == ["1\n", "1\n"]
-    began = cpu_ticks(process.pid)
-    wait_until(lambda: cpu_ticks(process.pid) > began + os.sysconf("SC_CLK_TCK"))
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=WAIT_S)
-    assert (process.returncode, "canceled" in errors) == (130, True)
+    with killed_at_end(process):
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["1\n", "1\n"]
+        began = cpu_ticks(process.pid)
+        wait_until(lambda: cpu_ticks(process.pid) > began + os.sysconf("SC_CLK_TCK"))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=WAIT_S)
+        assert (process.returncode, "canceled" in errors) == (130, True)
 
 
 def test_the_prompt(store: str, tmp_path: Path) -> None:

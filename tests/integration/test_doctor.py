@@ -313,7 +313,7 @@ def forgetful(cluster: ThreadedCluster) -> Iterator[str]:
     handler = type("Handler", (Forgetful,), {"behind": urlsplit(endpoint).netloc})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield cluster.store_url.replace(endpoint, f"http://127.0.0.1:{server.server_port}")
     server.shutdown()

@@ -38,7 +38,7 @@ class Reader:
         )
         self._consumer.assign([TopicPartition(TOPIC, index) for index in range(PARTITIONS)])
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

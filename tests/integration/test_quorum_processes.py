@@ -25,6 +25,7 @@ from penstock.deploy.clients.quorum import describe
 from penstock.deploy.clients.state_file import ProcessState
 from penstock.deploy.local.handle import LocalCluster
 from penstock.deploy.node import lifeline
+from tests.support.child_process import killed_at_end
 from tests.support.waiting import until, wait_until
 
 KILLS = 4
@@ -207,13 +208,9 @@ def newcomer(directory: Path, store: Path, node_id: int, join: str) -> Generator
     command = [sys.executable, "-P", "-m", "penstock.deploy.cli", "controller"]
     for name, value in flags.items():
         command += [f"--{name}", value]
-    with subprocess.Popen(
-        command, env=os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}
-    ) as process:
-        try:
-            yield
-        finally:
-            process.kill()
+    environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}
+    with killed_at_end(subprocess.Popen(command, env=environment)):
+        yield
 
 
 def learners(status: m.QuorumStatus) -> list[int]:

@@ -95,7 +95,7 @@ class _Writer(threading.Thread):
     """Produces numbers to all partitions and notes what was acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
         self._halt = threading.Event()
         self.acknowledged: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}

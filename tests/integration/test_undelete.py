@@ -129,7 +129,9 @@ async def test_all_that_was_acknowledged_is_there_and_clients_go_on(cluster: Clu
             )
         ]
         consumer.close()
-        threads = [threading.Thread(target=writer.write_until_it_fails) for writer in writers]
+        threads = [
+            threading.Thread(target=writer.write_until_it_fails, daemon=True) for writer in writers
+        ]
         for thread in threads:
             thread.start()
         wait_until(lambda: all(len(writer.acknowledged) > COUNT + 20 for writer in writers))

@@ -18,6 +18,7 @@ import pytest
 
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.deploy.local.handle import LocalCluster
+from tests.support.child_process import killed_at_end
 from tests.support.java import JVM, JavaHome
 from tests.support.missing import missing
 from tests.support.secure_cluster import BROKER_USER, create_user, secure_cluster
@@ -215,7 +216,7 @@ def run(
         "TESTS": ",".join(name if variables else name[:4] for name in names),
         "LD_LIBRARY_PATH": f"{tests.parent}/src:{tests.parent}/src-cpp",
     } | dict(variables or {})
-    with subprocess.Popen(
+    started = subprocess.Popen(
         [tests / "test-runner", *arguments],
         cwd=tests,
         env={**os.environ, **environment},
@@ -223,7 +224,8 @@ def run(
         stderr=subprocess.STDOUT,
         # They write to sockets that they have closed, and expect an error and no signal.
         restore_signals=False,
-    ) as process:
+    )
+    with killed_at_end(started) as process:
         try:
             output, _ = process.communicate(timeout=TEST_RUN_S if variables else RUN_S)
         except subprocess.TimeoutExpired:

@@ -76,7 +76,7 @@ def writing(address: str, topic: str) -> Iterator[None]:
             number += 1
         assert plain.flush(TIMEOUT_S) == 0
 
-    thread = threading.Thread(target=write)
+    thread = threading.Thread(target=write, daemon=True)
     thread.start()
     try:
         yield

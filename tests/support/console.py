@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 from urllib.parse import urlencode, urlsplit
 
+from tests.support.child_process import killed_at_end
 from tests.support.waiting import wait_until
 
-_STOP_S = 10
+_STOP_S = 60
 _PAGE_S = 60
 
 
@@ -115,7 +116,9 @@ class ConsoleProcess:
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
-        assert line.startswith("console="), line
+        if not line.startswith("console="):
+            self.__exit__()
+            raise AssertionError(line)
         self.url = line.removeprefix("console=")
         return self
 
@@ -126,10 +129,9 @@ class ConsoleProcess:
 
     def __exit__(self, *_: object) -> None:
         assert self._process is not None
-        assert self._process.stdout is not None
-        self._process.terminate()
-        self._process.wait(_STOP_S)
-        self._process.stdout.close()
+        with killed_at_end(self._process):
+            self._process.terminate()
+            self._process.wait(_STOP_S)
 
 
 @contextmanager

@@ -141,7 +141,7 @@ def http_gateway(target: str) -> Iterator[HttpGateway]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     gateway.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:

@@ -24,7 +24,7 @@ class NodePorts:
         """targets: the ports of the brokers, by node port."""
         self._targets = targets
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._open: set[asyncio.StreamWriter] = set()
         self.unanswered: Counter[int] = Counter()
         """The number of connections that found no pod, by node port."""

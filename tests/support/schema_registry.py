@@ -123,7 +123,9 @@ def serving(
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         scheme = "http" if tls is None else "https"
         registry.url = f"{scheme}://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         thread.start()
         try:
             yield registry

@@ -49,7 +49,7 @@ def slow_store(url: str) -> Generator[str]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
             yield f"{bucket}endpoint=http://127.0.0.1:{server.server_port}"

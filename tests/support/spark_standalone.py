@@ -18,6 +18,7 @@ from typing import Final, Self
 
 import pyarrow
 
+from tests.support.child_process import killed_at_end
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -143,15 +144,17 @@ def connect_server(master: str, directory: Path, python: Path, *arguments: str) 
         process = subprocess.Popen(
             command, cwd=directory, env=environment, stdout=output, stderr=output
         )
-    try:
-        wait_until(
-            lambda: process.poll() is not None or "server started at" in log.read_text(), START_S
-        )
-        assert process.poll() is None, log.read_text()[-3_000:]
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
+    with killed_at_end(process):
+        try:
+            wait_until(
+                lambda: process.poll() is not None or "server started at" in log.read_text(),
+                START_S,
+            )
+            assert process.poll() is None, log.read_text()[-3_000:]
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 # --- what jobs ship -------------------------------------------------------------------------------

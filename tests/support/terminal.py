@@ -10,6 +10,8 @@ import tty
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.support.child_process import killed_at_end
+
 HOSTILE = "\r\n".join(
     (
         "a\x1b]0;title\x07\x1b[2J",
@@ -35,7 +37,8 @@ def on_terminal(program: Sequence[str], environment: Mapping[str, str] | None = 
     tty.setraw(theirs)  # the terminal adds no "\r"
     plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "160"}
     variables = {**os.environ, **plain, **(environment or {})}
-    with subprocess.Popen(program, stdout=theirs, stderr=theirs, env=variables) as process:
+    started = subprocess.Popen(program, stdout=theirs, stderr=theirs, env=variables)
+    with killed_at_end(started) as process:
         os.close(theirs)
         got = b""
         while True:

@@ -80,7 +80,7 @@ class ThreadedCluster:
             self._moto = subprocess.Popen(command, pass_fds=(listening.fileno(),), env=environment)
             self.store_url = f"s3://penstock?endpoint=http://127.0.0.1:{listening.getsockname()[1]}"
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="cluster")
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
         self._directory = directory
         self._brokers = brokers
         self._store: ObjectStore | None = None

@@ -55,7 +55,7 @@ class Probes:
         self.answers: list[bytes] = []
         self._port = port
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._ask)
+        self._thread = threading.Thread(target=self._ask, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()

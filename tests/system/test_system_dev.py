@@ -23,6 +23,7 @@ from penstock.deploy.local.directories import TEMPORARY_PREFIX
 from penstock.deploy.local.handle import LocalCluster
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.url import open_store, parse_store_url
+from tests.support.child_process import killed_at_end
 from tests.support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
 from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.waiting import until, wait_until
@@ -290,12 +291,10 @@ def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path) -> None:
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
     )
-    try:
+    with killed_at_end(process):
         wait_until(lambda: bool(list(tmp_path.glob(f"{TEMPORARY_PREFIX}*"))))
         process.terminate()
         process.wait(20)
-    finally:
-        process.kill()
     assert not list(tmp_path.iterdir())
 
 
@@ -396,7 +395,8 @@ def test_one_node_from_a_file_and_variables(cluster: LocalCluster, tmp_path: Pat
     config.write_text(text + f'controller.quorum.bootstrap.servers = ["{state.controller}"]\n')
     command = (*PENSTOCK, "broker", "--config", str(config))
     environment = os.environ | {"PENSTOCK_NODE_ID": "7"}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as broker:
+    started = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    with killed_at_end(started) as broker:
         assert broker.stderr is not None
         assert any('"broker_started"' in line for line in broker.stderr), sys.exc_info()
         assert 7 in [node["node_id"] for node in asked(cluster, "nodes")["nodes"]]

@@ -116,7 +116,7 @@ def test_compaction_runs_beside_an_export(run: Run) -> None:
         except BaseException as error:  # noqa: BLE001 - the test reports it
             errors.append(error)
 
-    thread = threading.Thread(target=join)
+    thread = threading.Thread(target=join, daemon=True)
     thread.start()
     try:
         run.all(batch_bytes=10_000)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child_process import killed_at_end
 from tests.support.table_log import SCHEMA, Log
 from tests.support.table_runs import Run
 
@@ -42,7 +43,7 @@ def penstock(*arguments: str) -> subprocess.Popen[str]:
 
 
 def answer(*arguments: str, code: int = 0) -> str:
-    with penstock(*arguments) as process:
+    with killed_at_end(penstock(*arguments)) as process:
         out, err = process.communicate(timeout=90)
         assert process.returncode == code, err[-2_000:]
         return out if code == 0 else err
@@ -90,7 +91,7 @@ def test_the_command_syncs_compacts_and_queries(log: Log, tmp_path: Path) -> Non
         "--partition-by",
         "day",
     )
-    with penstock(*sync, "--json", "--interval", "0.2") as process:
+    with killed_at_end(penstock(*sync, "--json", "--interval", "0.2")) as process:
         assert process.stdout is not None
         report = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGINT)

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,7 @@ from pyiceberg.catalog import load_catalog
 from penstock.lake.table.catalog import TIMEOUT
 from penstock.lake.table.errors import CatalogUnavailable, InvalidTable, TableError, WarehouseFailed
 from penstock.lake.table.warehouse import Warehouse
+from tests.support.child_process import killed_at_end
 from tests.support.http_gateway import Asked, Fate, HttpGateway, http_gateway
 from tests.support.ports import free_port
 from tests.support.rest_catalog import RestCatalog
@@ -162,7 +164,7 @@ def test_another_server_is_no_catalog(tmp_path: Path, catalog: RestCatalog) -> N
             """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -198,13 +200,18 @@ def test_a_catalog_that_goes_away_ends_an_export_with_one_line(log: Log, tmp_pat
     command += ["--catalog-uri", catalog.url]
     shown = f"error: the catalog at {catalog.url} does not answer: "
     options = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "text": True}
-    with catalog.running():
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
-        )
-        assert process.stdout is not None
-        assert '"batch_id":1,' in process.stdout.readline()
-    _, stopped = process.communicate(timeout=60)
+    with ExitStack() as running:
+        with catalog.running():
+            process = running.enter_context(
+                killed_at_end(
+                    subprocess.Popen(
+                        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+                    )
+                )
+            )
+            assert process.stdout is not None
+            assert '"batch_id":1,' in process.stdout.readline()
+        _, stopped = process.communicate(timeout=60)
     without = subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
     for code, error in ((process.returncode, stopped), (without.returncode, without.stderr)):
         assert code == 1

@@ -71,7 +71,9 @@ def test_one_of_many_conditional_puts_wins_and_connections_stay_open(port: int) 
         assert connection.sock is sock, "the store closed the connection between requests"
         connection.close()
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+    threads = [
+        threading.Thread(target=write, args=(writer,), daemon=True) for writer in range(writers)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.objectstore import directory_write
 from penstock.objectstore.directory import RESERVED_FOLDER, STALE_TEMPORARY_MS, DirectoryStore
 from penstock.objectstore.directory_write import BLOCK_BYTES, DIRECT_BYTES_MIN, STAGING_BYTES
 from penstock.objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, Unavailable
+from tests.support.child_process import killed_at_end
 
 WRITER = """
 import asyncio, sys
@@ -75,9 +77,16 @@ def start(program: str, *args: str) -> subprocess.Popen[str]:
 async def test_processes_exclude_each_other(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path))
     await store.put("counter", b"0")
-    processes = [start(INCREMENTER, str(tmp_path), name) for name in "abc"]
-    won = [int((await asyncio.to_thread(process.communicate))[0]) for process in processes]
-    assert all(process.returncode == 0 for process in processes)
+    with ExitStack() as running:
+        processes = [
+            running.enter_context(killed_at_end(start(INCREMENTER, str(tmp_path), name)))
+            for name in "abc"
+        ]
+        won = [
+            int((await asyncio.to_thread(process.communicate, timeout=60))[0])
+            for process in processes
+        ]
+        assert all(process.returncode == 0 for process in processes)
     assert await store.get("counter") == b"90"
     assert sum(won) == 100
     owners = Counter([(await store.get(f"slots/{number}"))[:1] for number in range(100)])
@@ -88,13 +97,13 @@ async def test_processes_exclude_each_other(tmp_path: Path) -> None:
 async def test_kill_9_leaves_whole_objects_and_loses_nothing_acknowledged(tmp_path: Path) -> None:
     for _round in range(3):
         directory = tmp_path / str(_round)
-        process = start(WRITER, str(directory))
-        assert process.stdout is not None
-        acknowledged = -1
-        while acknowledged < 5 + 7 * _round:
-            acknowledged = int(await asyncio.to_thread(process.stdout.readline))
-        process.send_signal(signal.SIGKILL)
-        rest = (await asyncio.to_thread(process.communicate))[0].split()
+        with killed_at_end(start(WRITER, str(directory))) as process:
+            assert process.stdout is not None
+            acknowledged = -1
+            while acknowledged < 5 + 7 * _round:
+                acknowledged = int(await asyncio.to_thread(process.stdout.readline))
+            process.send_signal(signal.SIGKILL)
+            rest = (await asyncio.to_thread(process.communicate, timeout=60))[0].split()
         acknowledged = int(rest[-1]) if rest else acknowledged
         store = DirectoryStore(str(directory))
         keys = [info.key async for info in store.list("wal/")]

@@ -118,7 +118,7 @@ def test_threads_share_what_waits() -> None:
                 wrong.extend(number for batch in held if not is_true(batch))
                 held = held[rng.randrange(len(held)) :]
 
-    threads = [Thread(target=work, args=(number,)) for number in range(4)]
+    threads = [Thread(target=work, args=(number,), daemon=True) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

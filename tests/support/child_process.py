@@ -1,0 +1,20 @@
+"""Let no process outlive a test that fails."""
+
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import AnyStr
+
+
+@contextmanager
+def killed_at_end(
+    process: "subprocess.Popen[AnyStr]",
+) -> Generator["subprocess.Popen[AnyStr]"]:
+    """Kill the process at the end of the block, and close its pipes. `with Popen(...)` waits until
+    it ends by itself, without a limit, even if the block failed.
+    """
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
