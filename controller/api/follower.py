@@ -41,6 +41,7 @@ _decoder = msgspec.msgpack.Decoder(m.MetadataBatch)
 HEARTBEAT_INTERVAL_S = 0.5
 SILENCE_S = 2.0
 """Longest silence of a stream (four heartbeats); then the follower tries another controller."""
+PAUSE_ENDED_S = 0.05
 SILENT_STREAMS_MAX = 4
 """Most silent streams that stay open: the first, which delivered, and the last ones."""
 
@@ -114,24 +115,15 @@ class _OlderSnapshot(ControllerError):
 class _Stream:
     """A stream of one controller, with a connection of its own."""
 
-    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None, now: float) -> None:
         self._channel = Channel(address, tls)
         self.call: StreamCall = self._channel.follow()
         self.tasks: set[asyncio.Task[Any]] = set()
         """What uses the call; `close` ends them."""
+        self.message_count = 0
+        self.heard_at = now
+        """When the last message came, or when the stream began."""
         self.is_silent = False
-
-    async def read(self, limit_s: float) -> object:
-        """Return the next message. Raise TimeoutError after `limit_s`; the stream stays open, which
-        gRPC does not allow if a read is cancelled.
-        """
-        reading = asyncio.get_running_loop().create_task(self.call.read())
-        self.tasks.add(reading)
-        await asyncio.wait((reading,), timeout=limit_s)
-        if not reading.done():
-            raise TimeoutError(f"no message for {limit_s} s")
-        self.tasks.discard(reading)
-        return reading.result()
 
     async def close(self) -> None:
         self.call.cancel()
@@ -360,7 +352,7 @@ class MetadataFollower:
         message.
         """
         address = self._client.address
-        stream = _Stream(address, self._client.tls)
+        stream = _Stream(address, self._client.tls, self._now())
         self._lease.stream_began()
         self._loading = None
         stream.tasks.add(
@@ -368,18 +360,13 @@ class MetadataFollower:
                 self._send_heartbeats(stream), name=f"heartbeats-{self._node}"
             )
         )
-        heard = False
+        reading = asyncio.get_running_loop().create_task(
+            self._receive_all(stream, address), name=f"metadata-{self._node}"
+        )
+        stream.tasks.add(reading)
         why: BaseException | None = None
         try:
-            while True:
-                data = await stream.read(SILENCE_S)
-                if data is END_OF_STREAM:
-                    break
-                if not heard:
-                    heard = True
-                    self._client.worked()
-                    await self._close_silent()
-                self._receive(_decoder.decode(cast("bytes", data)), address)
+            await self._wait_for_end(stream, reading)
         except _OlderSnapshot as error:
             why = error
             self._report_older_snapshot(error, address)
@@ -395,8 +382,37 @@ class MetadataFollower:
                     await self._silent.pop(1).close()
             else:
                 await stream.close()
+        heard = stream.message_count > 0
         self._on_stream_end(address, why, heard=heard)
         return heard
+
+    async def _wait_for_end(self, stream: _Stream, reading: "asyncio.Task[None]") -> None:
+        """Wait until the stream ends. Raises TimeoutError after SILENCE_S without a message, and
+        the errors of `_receive_all`.
+
+        gRPC ends a stream whose read is cancelled, so the read of a silent stream goes on.
+        """
+        while not reading.done():
+            count, quiet_s = stream.message_count, self._now() - stream.heard_at
+            await asyncio.wait((reading,), timeout=max(SILENCE_S - quiet_s, 0.0))
+            if stream.message_count == count:
+                # After a pause of this process, the timer fires before the messages of the pause
+                # are read, and one may say that another incarnation has replaced this one.
+                await asyncio.wait((reading,), timeout=PAUSE_ENDED_S)
+            if stream.message_count == count and not reading.done():
+                raise TimeoutError(f"no message for {SILENCE_S} s")
+        reading.result()
+
+    async def _receive_all(self, stream: _Stream, address: str) -> None:
+        """Apply the messages of a stream until it ends or is silent. Raises RpcFailed,
+        _OlderSnapshot.
+        """
+        while (data := await stream.call.read()) is not END_OF_STREAM and not stream.is_silent:
+            stream.message_count, stream.heard_at = stream.message_count + 1, self._now()
+            if stream.message_count == 1:
+                self._client.worked()
+                await self._close_silent()
+            self._receive(_decoder.decode(cast("bytes", data)), address)
 
     def _on_stream_end(self, address: str, why: BaseException | None, *, heard: bool) -> None:
         end, detail = _stream_end(why)
