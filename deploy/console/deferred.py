@@ -19,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from penstock.deploy.console.console import NOTICE_COOKIE, console_of, page, session_of
-from penstock.deploy.errors import NoController, NoResponse
+from penstock.deploy.errors import NoController
+from penstock.protocol.client.errors import NoResponse
 
 WAIT_S: Final = 0.2
 PATIENT_WAIT_S: Final = 3.0
