@@ -135,7 +135,8 @@ def describe(
     from penstock.deploy.clients import configs
     from penstock.deploy.output import print_document, print_table
 
-    found = configs.describe(bootstrap, resource.only())
+    with_docs = output is not Format.TABLE
+    found = configs.describe(bootstrap, resource.only(), with_docs=with_docs)
     if not show_all:
         found = [view for view in found if view.source not in configs.DEFAULT_SOURCES]
     if output is not Format.TABLE:

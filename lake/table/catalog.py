@@ -170,7 +170,8 @@ def catalog_errors(uri: str) -> Generator[None, None, None]:
             f"--catalog-uri {uri!r}: give the address of a REST catalog, such as https://HOST/PATH"
         ) from error
     except RequestException as error:
-        if fault := explain(str(error), ca_setting="REQUESTS_CA_BUNDLE"):
+        fault = explain(str(error), ca_setting="REQUESTS_CA_BUNDLE")
+        if fault and uri.startswith("https:"):
             raise CatalogUnavailable(f"TLS with {shown} failed: {fault}") from error
         raise CatalogUnavailable(
             f"{shown} does not answer: {_reason(_origin(error))}; check --catalog-uri, and that its"

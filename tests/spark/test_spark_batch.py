@@ -103,7 +103,8 @@ def test_unsupported_schemas_are_refused(
      r"Specified: Set\(flights-0\) Assigned: Set\(flights-0, flights-1, flights-2\)"),
     ({"startingTimestamp": T0_MS + 10**9},
      f"No offset matched from request of topic-partition flights-. and timestamp {T0_MS + 10**9}"),
-    ({"store": "s4://x"}, "option 'store': .*it does not begin with s3:, gs:, az:, file: or memory:"),
+    ({"store": "s4://x"},
+     "option 'store': .*it does not begin with s3:, gs:, az:, file: or memory:"),
 ])  # fmt: skip
 def test_impossible_options_are_refused(
     spark: SparkSession,
