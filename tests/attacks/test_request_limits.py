@@ -53,7 +53,7 @@ LIMITED: Final = (
 )
 """Long requests that name what has a limit beside that of elements."""
 
-ANSWERED: Final = {"AlterPartitionReassignments", "ShareFetch"}
+ANSWERED: Final = {"AddPartitionsToTxn", "AlterPartitionReassignments", "ShareFetch"}
 
 MANY: Final = 10_000
 """Partitions of a cluster, in one topic or each in its own."""

@@ -154,5 +154,5 @@ def test_a_serial_of_another_size_is_corrupt():
         [record._replace(headers=(("serial", b"\1"),))],
         attributes=TRANSACTIONAL_MASK | CONTROL_MASK,
     )
-    with pytest.raises(BatchCorrupt, match="holds no marker"):
+    with pytest.raises(BatchCorrupt, match="contains no marker"):
         decode_marker(bad, 7, 2)
