@@ -762,7 +762,7 @@ class BrokerConfig:
             raise SettingInvalid(
                 field,
                 HIDDEN,
-                f"http://HOST:PORT or https://HOST; credentials belong into {credentials}",
+                f"http://HOST:PORT or https://HOST; credentials belong in {credentials}",
             )
 
     def _check_listeners(self) -> None:

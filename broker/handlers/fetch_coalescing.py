@@ -35,8 +35,8 @@ class SharedCall(Protocol):
     """A Fetch request whose partitions were looked up."""
 
     def serves(self, ctx: RequestContext) -> bool:
-        """Return whether this client may get the response, and would get the same one
-        separately.
+        """Return whether this client may receive the shared response, and would receive an
+        identical one to a request of its own.
         """
         ...
 

@@ -91,7 +91,7 @@ AnswerLocally: TypeAlias = Callable[
 class CoordinatorPeers:
     """Implements `broker.transactions.verifier.Ask` with the brokers of the image.
 
-    It has its own connections: the response may depend on a marker.
+    It has its own connections, because a response may wait until a marker is written.
     """
 
     def __init__(self, node: LocalBroker, answer_locally: AnswerLocally) -> None:

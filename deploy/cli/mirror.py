@@ -91,7 +91,7 @@ def mirror(
         bool,
         typer.Option(
             "--append",
-            help="Copy also to topics that have records at the target, behind them.",
+            help="Also copy to target topics that already contain records, appending to them.",
         ),
     ] = False,
     no_acls: Annotated[bool, typer.Option("--no-acls", help="Copy no ACLs.")] = False,

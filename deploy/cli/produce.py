@@ -79,7 +79,7 @@ class _Input:
         typer.Option(
             "--count",
             min=1,
-            help="Stop after this many records; with --value, send it so often.",
+            help="Stop after this many records; with --value, send the value this many times.",
             show_default=False,
         ),
     ] = None

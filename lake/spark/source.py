@@ -373,7 +373,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _slices_of(
         self, start: Offsets, end: Offsets, found: Found
     ) -> dict[TopicPartition, list[Slice]]:
-        """Return the slices that the limit by bytes needs. Deleted offsets are left to the plan,
+        """Return the slices needed to apply the byte limit. Deleted offsets are left to the plan,
         which reports them.
         """
         wanted = [

@@ -99,7 +99,7 @@ class JsonDecoder:
         """
 
     def close(self) -> None:
-        """Close it. No thread may parse any more."""
+        """Close it. No thread may parse values after that."""
         for connection in (*self._idle, self._database):
             connection.close()
 

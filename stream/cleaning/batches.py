@@ -66,7 +66,8 @@ class RecordPosition(NamedTuple):
 
 class PlainRecords:
     """The decompressed records of a batch. view: all records, not copied if the batch is
-    uncompressed. Code that reads every byte uses `copied`, because `bytes` is twice as fast.
+    uncompressed. Code that reads every byte uses `copied`, because reading `bytes` is twice as
+    fast.
     """
 
     __slots__ = ("_copied", "view")

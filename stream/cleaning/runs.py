@@ -28,7 +28,7 @@ _KEYS_AT_ONCE: Final = 64
 class Run(NamedTuple):
     """Consecutive records with the same layout. All positions refer to the first one.
 
-    body: after the length. delta_at: of its offset delta. key_bytes: -1 for null.
+    body: after the length. delta_at: the offset delta. key_bytes: size of the key, -1 for null.
     """
 
     record_count: int

@@ -195,7 +195,7 @@ async def test_the_certificate_of_a_registry_is_verified(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("url", ["host:8081", "ftp://host", "https://u:secret@host", "http://"])
 def test_a_wrong_url_is_refused_without_its_secret(url: str) -> None:
-    with pytest.raises(SettingInvalid, match="credentials belong into") as refused:
+    with pytest.raises(SettingInvalid, match="credentials belong in") as refused:
         BrokerConfig(schema_registry_url=url)
     assert "secret" not in str(refused.value)
 
