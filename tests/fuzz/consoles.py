@@ -81,8 +81,8 @@ class _OfflineConsole(Console):
         if function is find_records:
             return cast("_T", console_world.hostile_records(*cast("Any", args)))
         with patch(
-            "penstock.protocol.client.connection._connect",
-            lambda address, _access: (address, console_world.BrokerSocket()),
+            "penstock.protocol.client.connection.Connection._connect",
+            lambda *_: console_world.BrokerSocket(),
         ):
             return function(*args, **kwargs)
 

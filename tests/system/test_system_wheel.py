@@ -17,6 +17,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -398,6 +400,11 @@ def test_no_damage_of_ours_breaks_the_tests_of_others(
     assert reason in shown
 
 
+def page_of(url: str) -> str:
+    with urlopen(url, timeout=30) as page:
+        return page.read().decode()
+
+
 def test_the_extra_local_is_enough_for_the_first_hour(wheel: Path, tmp_path: Path) -> None:
     """The cluster with its S3 server, and the pages and commands that read records from it."""
     binaries = install(tmp_path, f"penstock-streams[local] @ {wheel.as_uri()}")
@@ -414,8 +421,8 @@ def test_the_extra_local_is_enough_for_the_first_hour(wheel: Path, tmp_path: Pat
         sql = ("sql", query, "--output", "csv", "--store", address["store"])
         assert run(binaries / "penstock", *sql, cwd=tmp_path) == "carrier,delays\nUA,4\n"
         console = address["console"]
-        with urlopen(f"{console}/topics/flights/messages", timeout=30) as page:
-            assert "&#34;carrier&#34;" in page.read().decode()
+        # A page that takes longer than 0.2 s is a skeleton first.
+        wait_until(lambda: "&#34;carrier&#34;" in page_of(f"{console}/topics/flights/messages"))
         with urlopen(f"{console}/sql", timeout=30) as page:
             token = page.read().decode().split('name="csrf" value="')[1].split('"')[0]
         form = urlencode({"query": query, "csrf": token}).encode()
