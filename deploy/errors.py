@@ -1,8 +1,8 @@
 """Define the errors of the command line.
 
-Invariant: every expected failure is an ExpectedError, one of these or one of Kafka's client. The
-message names the value, what is allowed and what to do. Exit codes: 0 success, 1 failure, 2 wrong
-usage.
+Invariant: every expected failure is one of these and is printed as one `error:` line, never as a
+traceback. The message names the value, what is allowed and what to do. Exit codes: 0 success, 1
+failure, 2 wrong usage.
 """
 
 import sys
@@ -10,11 +10,16 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
-from penstock.base.errors import ExpectedError
 from penstock.base.printable import printable
 
 
-class UsageError(ExpectedError):
+class DeployError(Exception):
+    """Base of the errors of the command line."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(DeployError):
     """A flag, variable, key or value is not valid."""
 
     exit_code: ClassVar[int] = 2
@@ -30,7 +35,7 @@ class UnknownSetting(UsageError):
         self.key = key
 
 
-class PortTaken(ExpectedError):
+class PortTaken(DeployError):
     """Another process listens on the port."""
 
     def __init__(self, host: str, port: int, flag: str) -> None:
@@ -41,12 +46,20 @@ class PortTaken(ExpectedError):
         self.port = port
 
 
-class ClusterFailed(ExpectedError):
+class ClusterFailed(DeployError):
     """A local cluster did not start, or lost a process that it needs."""
 
 
-class NoController(ExpectedError):
+class NoController(DeployError):
     """The metadata cannot be read: the controller's address is unknown, or it does not answer."""
+
+
+class KafkaFailed(DeployError):
+    """The brokers did not answer, or refused a request."""
+
+
+class NoResponse(KafkaFailed):
+    """The brokers that a request needs do not respond; they may, later."""
 
 
 def print_error(error: Exception) -> None:

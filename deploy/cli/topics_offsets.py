@@ -11,8 +11,7 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
-    from penstock.deploy.clients.brokers import Brokers
-    from penstock.protocol.client.brokers import Partition
+    from penstock.deploy.clients.brokers import Brokers, Partition
 
 _TIMES: Final[Mapping[str, int]] = {
     "latest": -1,

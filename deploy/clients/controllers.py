@@ -9,10 +9,9 @@ import os
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.base.errors import ExpectedError
 from penstock.base.settings import SettingInvalid, fields_of
 from penstock.controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
-from penstock.deploy.errors import NoController, UsageError
+from penstock.deploy.errors import DeployError, NoController, UsageError
 
 if TYPE_CHECKING:
     from penstock.controller.api.client import ControllerClient
@@ -36,7 +35,7 @@ def connect(
     addresses: str | Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> "ControllerClient":
     """Return a client of these controllers. addresses: host:port, in one text separated by commas.
-    Raises ExpectedError if the files of TLS are wrong, UsageError if a variable is missing.
+    Raises DeployError if the files of TLS are wrong, UsageError if a variable is missing.
     """
     from penstock.controller.api.client import ControllerClient
 
@@ -98,7 +97,7 @@ def _tls(environment: Mapping[str, str]) -> TlsFiles | None:
             f"the variable {variables[error.name]} is missing: {error.allowed}"
         ) from None
     except TlsFilesInvalid as error:
-        raise ExpectedError(str(error)) from None
+        raise DeployError(str(error)) from None
 
 
 def _variable(name: str) -> str:

@@ -16,8 +16,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import find_brokers, no_broker
 from penstock.deploy.clients.wire import check_reachable
-from penstock.deploy.errors import near_hint
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.deploy.errors import KafkaFailed, near_hint
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata

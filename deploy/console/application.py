@@ -20,8 +20,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.base.errors import ExpectedError, StreamError
+from penstock.base.errors import StreamError
 from penstock.deploy.clients.security import use
+from penstock.deploy.clients.wire import wait_at_most
 from penstock.deploy.console import login
 from penstock.deploy.console.console import Busy, Console, page
 from penstock.deploy.console.deferred import REQUEST_S, DeferredPages, deferred
@@ -46,11 +47,9 @@ from penstock.deploy.console.pages import (
     users,
 )
 from penstock.deploy.console.rights import NotAllowed
-from penstock.deploy.errors import NoController, UsageError
+from penstock.deploy.errors import DeployError, KafkaFailed, NoController, NoResponse, UsageError
 from penstock.lake.manifest.errors import ManifestNotFound
 from penstock.objectstore.errors import ObjectStoreError
-from penstock.protocol.client.connection import wait_at_most
-from penstock.protocol.client.errors import KafkaFailed, NoResponse
 
 HEALTH: Final = "/live/health"
 _AT_ONCE: Final = ("/live/", "/login")
@@ -74,7 +73,7 @@ def application(console: Console) -> ASGIApp:
     app = Starlette(
         routes=_at(console.options.base, _routes()),
         exception_handlers={
-            ExpectedError: _explain,
+            DeployError: _explain,
             ObjectStoreError: _explain,
             StreamError: _explain,
             ManifestNotFound: _explain,
@@ -230,7 +229,7 @@ async def _explain(request: Request, error: Exception) -> Response:
     """Say what is wrong, and what to do."""
     status, title = _status_of(error)
     text = error.detail if isinstance(error, HTTPException) else str(error)
-    if isinstance(error, TimeoutError) and not isinstance(error, ExpectedError):
+    if isinstance(error, TimeoutError) and not isinstance(error, DeployError):
         text = text or "the cluster did not respond in time"
     return page(
         request,

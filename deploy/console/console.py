@@ -22,7 +22,6 @@ from markupsafe import Markup, escape
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from penstock.base.errors import ExpectedError
 from penstock.deploy.console import formats
 from penstock.deploy.console.config_choices import unit_of
 from penstock.deploy.console.decoding import SchemaCache
@@ -37,9 +36,8 @@ from penstock.deploy.console.sessions import Session, Sessions
 from penstock.deploy.console.statements import is_available
 from penstock.deploy.console.terms import TERMS
 from penstock.deploy.doctor.report import Report
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import DeployError, NoResponse, UsageError
 from penstock.deploy.records.decode_process import DecodeProcess
-from penstock.protocol.client.errors import NoResponse
 
 CALLS_MAX: Final = 6
 CALLS_WAITING_MAX: Final = 32
@@ -58,7 +56,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Busy(ExpectedError):
+class Busy(DeployError):
     """Too many calls wait already."""
 
 

@@ -19,8 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from penstock.deploy.console.console import NOTICE_COOKIE, console_of, page, session_of
-from penstock.deploy.errors import NoController
-from penstock.protocol.client.errors import NoResponse
+from penstock.deploy.errors import NoController, NoResponse
 
 WAIT_S: Final = 0.2
 PATIENT_WAIT_S: Final = 3.0

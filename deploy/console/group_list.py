@@ -17,7 +17,7 @@ from penstock.deploy.admin.groups.views import ListedGroup, OffsetView
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console.live import LiveCluster
-from penstock.protocol.client.errors import KafkaFailed, NoResponse
+from penstock.deploy.errors import KafkaFailed, NoResponse
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

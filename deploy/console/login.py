@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from penstock.deploy.console import rights
 from penstock.deploy.console.console import Console, console_of, form_of, page, session_of
 from penstock.deploy.console.sessions import SESSION_S_MAX, Session
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.deploy.errors import KafkaFailed
 
 COOKIE: Final = "penstock_session"
 

@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.base.acls import Operation
-from penstock.base.errors import ExpectedError
 from penstock.base.scram import SCRAM_BY_NAME
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import DeployError, KafkaFailed
 from penstock.protocol import apis
-from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import describe_cluster, metadata
 from penstock.protocol.sasl.mechanisms import PLAIN
 
 
-class NotAllowed(ExpectedError):
+class NotAllowed(DeployError):
     """The user lacks a right."""
 
 
@@ -94,14 +93,16 @@ def ask_rights(bootstrap: str, security: ClientSecurity) -> Rights:
         cluster = client.ask(
             apis.DESCRIBE_CLUSTER,
             describe_cluster.DescribeClusterRequest(include_cluster_authorized_operations=True),
-            describe_cluster.DescribeClusterResponse,
+            describe_cluster.encode_request,
+            describe_cluster.decode_response,
         )
         answer = client.ask(
             apis.METADATA,
             metadata.MetadataRequest(
                 None, allow_auto_topic_creation=False, include_topic_authorized_operations=True
             ),
-            metadata.MetadataResponse,
+            metadata.encode_request,
+            metadata.decode_response,
         )
     return Rights(
         operations_of(cluster.cluster_authorized_operations),

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.demo.flights import Flight
 from penstock.deploy.demo.record_count import Tally
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.deploy.errors import DeployError, KafkaFailed
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -97,7 +96,7 @@ def consume(
         from kafka import KafkaConsumer
         from kafka.errors import KafkaError as ClientError
     except ImportError:
-        raise ExpectedError(
+        raise DeployError(
             f"the demo needs the package kafka-python: {install_hint('demo')}"
         ) from None
 

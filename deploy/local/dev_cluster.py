@@ -18,12 +18,11 @@ from random import Random
 from typing import Final
 
 from penstock.base.collector import pause_collector
-from penstock.base.errors import ExpectedError
 from penstock.controller.config import QUORUM_SIZES
 from penstock.deploy.clients import state_file
 from penstock.deploy.clients.security import current_security, use
 from penstock.deploy.clients.state_file import ClusterState, ProcessState
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import DeployError, UsageError
 from penstock.deploy.local import client_snippets as snippets
 from penstock.deploy.local.contents import FirstContents
 from penstock.deploy.local.directories import (
@@ -63,7 +62,7 @@ def run_dev(
     contents: FirstContents | None = None,
 ) -> None:
     """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: by time.monotonic(), for the ready
-    line. Raises ExpectedError.
+    line. Raises DeployError.
     """
     lifeline.die_with_parent(os.environ)
     for number in _ENDING:  # until the event loop handles them, or the directory would stay
@@ -172,8 +171,8 @@ def _check_moto() -> None:
 
     try:
         moto_store.check_installed()
-    except ExpectedError as error:
-        raise ExpectedError(
+    except DeployError as error:
+        raise DeployError(
             f"{error}, or choose another store: --store memory, --store file:DIR"
         ) from None
 
@@ -316,7 +315,7 @@ class _Dev:
                 f"seeded {count:,} records into {', '.join(sorted(created)) or 'nothing'} in"
                 f" {time.monotonic() - began:.1f} s"
             )
-        except ExpectedError:
+        except DeployError:
             self._stop.set()
             raise
 
@@ -367,8 +366,8 @@ async def _check_bucket(url: str) -> None:
         async for _ in store.list("probe/"):
             break
     except BucketNotFound as error:
-        raise ExpectedError(str(error)) from None
+        raise DeployError(str(error)) from None
     except ObjectStoreError as error:
-        raise ExpectedError(f"store {config.redacted()}: {error}") from None
+        raise DeployError(f"store {config.redacted()}: {error}") from None
     finally:
         await store.close()

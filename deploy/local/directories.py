@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.state_file import is_running
+from penstock.deploy.errors import DeployError
 from penstock.objectstore.url import is_remote
 
 TEMPORARY_PREFIX: Final = "penstock-dev-"
@@ -50,7 +50,7 @@ def security_directory(store: str, controllers: str) -> Path:
 
 def close_objects(store: str) -> None:
     """Let only the owner into the directories of a `file:` store, which may have been open to
-    others. Raises ExpectedError.
+    others. Raises DeployError.
     """
     if not store.startswith("file:"):
         return
@@ -60,7 +60,7 @@ def close_objects(store: str) -> None:
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700)
         except OSError as error:
-            raise ExpectedError(f"{error.filename or directory}: {error.strerror}") from None
+            raise DeployError(f"{error.filename or directory}: {error.strerror}") from None
 
 
 def remove_leftovers() -> None:

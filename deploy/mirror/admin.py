@@ -6,9 +6,8 @@ from uuid import uuid4
 
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
-from penstock.deploy.mirror.cluster import Cluster
+from penstock.deploy.mirror.cluster import Cluster, Refused
 from penstock.protocol import apis
-from penstock.protocol.client.errors import Refused
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import (
     create_partitions,
@@ -38,7 +37,8 @@ def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str,
                     for name in names[start : start + _AT_ONCE]
                 ]
             ),
-            describe_configs.DescribeConfigsResponse,
+            describe_configs.encode_request,
+            describe_configs.decode_response,
         )
         for result in answer.results:
             if known_code(result.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -73,7 +73,8 @@ def create_topic(
     answer = cluster.ask(
         apis.CREATE_TOPICS,
         create_topics.CreateTopicsRequest([topic], _TIMEOUT_MS, validates),
-        create_topics.CreateTopicsResponse,
+        create_topics.encode_request,
+        create_topics.decode_response,
     )
     for result in answer.topics:
         if known_code(result.error_code) is not ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -112,7 +113,8 @@ def add_partitions(cluster: Cluster, name: str, total: int) -> None:
     answer = cluster.ask(
         apis.CREATE_PARTITIONS,
         create_partitions.CreatePartitionsRequest([topic], _TIMEOUT_MS),
-        create_partitions.CreatePartitionsResponse,
+        create_partitions.encode_request,
+        create_partitions.decode_response,
     )
     for result in answer.results:
         what = f"topic {name!r} got no partitions"
@@ -134,7 +136,8 @@ def alter_topic(cluster: Cluster, name: str, changes: Mapping[str, str | None]) 
     answer = cluster.ask(
         apis.INCREMENTAL_ALTER_CONFIGS,
         incremental_alter_configs.IncrementalAlterConfigsRequest([resource], False),
-        incremental_alter_configs.IncrementalAlterConfigsResponse,
+        incremental_alter_configs.encode_request,
+        incremental_alter_configs.decode_response,
     )
     for result in answer.responses:
         what = f"the configs of topic {name!r} were not changed"

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.base.errors import ExpectedError
+from penstock.deploy.clients.brokers import Partition
+from penstock.deploy.errors import DeployError, KafkaFailed
 from penstock.deploy.mirror.session import MirrorSession
 from penstock.deploy.mirror.views import MirrorView
-from penstock.protocol.client.brokers import Partition
-from penstock.protocol.client.errors import KafkaFailed
 
 REFRESH_S: Final = 5.0
 """How long a new topic, a config or an offset of a group waits until it is copied."""
@@ -54,13 +53,13 @@ def finish(
     """Copy until nothing is left, set the offsets of groups, and end the mirror. Returns the topics
     that clients can use.
 
-    force: do not wait until the source gets no more records. Raises KafkaFailed, and
-    ExpectedError if the source still gets records.
+    force: do not wait until the source gets no more records. Raises KafkaFailed, and DeployError if
+    the source still gets records.
     """
     session.look()
     if not any(topic.action == "continue" for topic in session.plan.topics):
         done = ", ".join(session.plan.finished)
-        raise ExpectedError(
+        raise DeployError(
             f"the mirror of these topics has ended already: {done}"
             if done
             else "no topic at the target is a mirror of this source: `penstock mirror` starts one"
@@ -91,7 +90,7 @@ def _wait_until_copied(
         if session.has_reached(ends) and (force or writes.is_quiet(now)):
             return
         if not force and now - began > WRITES_S and (written := writes.topics(now)):
-            raise ExpectedError(
+            raise DeployError(
                 f"the source still gets records in {', '.join(written)}: stop the producers, then"
                 " run this again. --force ends the mirror all the same; what is written to the"
                 " source after that is not copied"

@@ -66,7 +66,8 @@ class SameOffsets:
                 ],
                 mirror_source=mirror_source,
             ),
-            produce.ProduceResponse,
+            produce.encode_request,
+            produce.decode_response,
             node=leader,
         )
         by_key = {copy.state.key: copy for copy in copies}
@@ -104,7 +105,8 @@ class SameOffsets:
                     [delete_records.DeleteRecordsTopic(*item) for item in topics.items()],
                     _TIMEOUT_MS,
                 ),
-                delete_records.DeleteRecordsResponse,
+                delete_records.encode_request,
+                delete_records.decode_response,
                 node=leader,
             )
             for result in answer.topics:

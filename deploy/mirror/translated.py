@@ -9,8 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from penstock.deploy.clients.brokers import Partition
+from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.mirror.batches import Aborted, NewBatch, committed_batches, for_producer
-from penstock.deploy.mirror.cluster import Cluster
+from penstock.deploy.mirror.cluster import Cluster, Refused
 from penstock.deploy.mirror.progress import (
     Progress,
     begun_record,
@@ -24,8 +26,6 @@ from penstock.deploy.mirror.transactions import TransactionalProducer
 from penstock.deploy.mirror.translation import Segment, segments_of
 from penstock.protocol import apis
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
-from penstock.protocol.client.brokers import Partition
-from penstock.protocol.client.errors import KafkaFailed, Refused
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import fetch
 from penstock.protocol.offset_specs import EARLIEST, LATEST
@@ -194,7 +194,8 @@ def _read(target: Cluster, topic: str, offset: int) -> tuple[list[Record], int]:
                 isolation_level=1,
                 topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
             ),
-            fetch.FetchResponse,
+            fetch.encode_request,
+            fetch.decode_response,
             node=leader,
         )
         part = answer.responses[0].partitions[0]

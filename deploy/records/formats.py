@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import DeployError, UsageError
 
 if TYPE_CHECKING:
     from penstock.broker.schemas.registry import SchemaRegistry
@@ -41,7 +40,7 @@ class RecordFormat(StrEnum):
     PROTOBUF = "protobuf"
 
 
-class BadRecord(ExpectedError):
+class BadRecord(DeployError):
     """A key or a value is not in its format."""
 
 
@@ -241,7 +240,7 @@ def codec(
     registry: "SchemaRegistry | None" = None,
     subject: str = "",
 ) -> RecordCodec:
-    """Return the codec of a format. Raises UsageError, ExpectedError if a package is missing."""
+    """Return the codec of a format. Raises UsageError, DeployError if a package is missing."""
     if wanted in _PLAIN:
         return _PLAIN[wanted]()
     if wanted is RecordFormat.AVRO:
@@ -263,13 +262,13 @@ def _newest_id(registry: "SchemaRegistry", subject: str) -> int:
 
 @contextmanager
 def _registry_errors() -> Generator[None]:
-    """Raise what a schema registry fails with as ExpectedError."""
+    """Raise what a schema registry fails with as DeployError."""
     from penstock.broker.schemas.registry import RegistryError
 
     try:
         yield
     except RegistryError as error:
-        raise ExpectedError(str(error)) from None
+        raise DeployError(str(error)) from None
 
 
 def _frame(number: int) -> bytes:
@@ -332,5 +331,5 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise BadRecord("it does not begin with the indexes of its message")
 
 
-def _missing(error: ImportError) -> ExpectedError:
-    return ExpectedError(f"the package {error.name} is missing: {install_hint('schemas')}")
+def _missing(error: ImportError) -> DeployError:
+    return DeployError(f"the package {error.name} is missing: {install_hint('schemas')}")

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError
 
-from penstock.base.errors import ExpectedError
 from penstock.controller.metadata.topic_configs import KEY_SCHEMA, VALUE_SCHEMA, SchemaConfigs
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import DeployError, UsageError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -21,7 +20,7 @@ _EXPLAINED: Final = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_TIM
 
 def refusal(
     kafka: Kafka, topic: str, error: KafkaError, message: "Message[bytes, bytes]"
-) -> ExpectedError:
+) -> DeployError:
     """Return the error for a record that was not acknowledged. One more request reads the topic's
     configs or partitions, if they can be the reason.
     """
@@ -36,7 +35,7 @@ def refusal(
         if error.code() not in _EXPLAINED:
             return failure
         configs = kafka.topic_config(topic)
-    except ExpectedError:  # the user may not describe the topic
+    except DeployError:  # the user may not describe the topic
         return failure
     reason = _reason(error.code(), message, configs)
     return type(failure)(

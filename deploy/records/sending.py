@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.errors import DeployError, KafkaFailed
 from penstock.deploy.records.lines import NewRecord
 from penstock.deploy.records.refusals import refusal
-from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -77,7 +76,7 @@ def send(
         try:
             run = _Run(kafka, producer, sending, progress, on_acknowledged)
             count = run.send(records)
-        except (ExpectedError, KeyboardInterrupt):
+        except (DeployError, KeyboardInterrupt):
             if is_transaction:
                 producer.abort_transaction(_FLUSH_S)
             raise

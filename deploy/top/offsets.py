@@ -9,9 +9,8 @@ from typing import Final
 
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
-from penstock.protocol.client.brokers import offsets_request
-from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import list_offsets
 from penstock.protocol.offset_specs import LATEST
 
@@ -58,12 +57,20 @@ class EndOffsets:
         """Return the end offsets of partitions that a broker leads, None if it does not respond.
         Threads may call it for different brokers.
         """
-        keys = ((topic, number) for topic, numbers in partitions.items() for number in numbers)
+        topics = [
+            list_offsets.ListOffsetsTopic(
+                name,
+                [list_offsets.ListOffsetsPartition(number, timestamp=LATEST) for number in numbers],
+            )
+            for name, numbers in partitions.items()
+        ]
+        request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
         try:
             answer = self._broker(address).ask(
                 apis.LIST_OFFSETS,
-                offsets_request(dict.fromkeys(keys, LATEST)),
-                list_offsets.ListOffsetsResponse,
+                request,
+                list_offsets.encode_request,
+                list_offsets.decode_response,
                 self._timeout_s,
             )
         except KafkaFailed:

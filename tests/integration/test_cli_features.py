@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.deploy.errors import UsageError
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.deploy.errors import KafkaFailed, UsageError
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.base.errors import ExpectedError
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import DeployError, UsageError
 from tests.support.child_process import killed_at_end
 from tests.support.cli import Cli
 from tests.support.clients import create_topic
@@ -148,7 +147,7 @@ async def test_a_refused_record_names_the_config(
 ) -> None:
     given = [item for pair in configs.items() for item in ("--config", "=".join(pair))]
     await cli.run("topics", "create", "strict", *given)
-    with pytest.raises(ExpectedError) as refused:
+    with pytest.raises(DeployError) as refused:
         await cli.run("produce", "strict", "--value", "x", *options)
     assert f"topic 'strict' refused a record: {reason}" in str(refused.value)
     assert "`penstock configs describe --topic strict`" in str(refused.value)
@@ -255,7 +254,7 @@ async def test_records_are_printed_at_a_rate(cli: Cli) -> None:
 
 async def test_a_transaction_has_all_records_or_none(cli: Cli) -> None:
     send = ("produce", "orders", "-p", "0", "--transactional-id", "t", "--format", "json")
-    with pytest.raises(ExpectedError, match="line 2: it is not JSON"):
+    with pytest.raises(DeployError, match="line 2: it is not JSON"):
         await cli.run(*send, given=b"1\n{\n")
     assert await cli.run("consume", "orders", *ALL) == ""
     await cli.run(*send, given=b'{"a":1}\n2\n')
@@ -275,7 +274,7 @@ async def test_avro_by_a_file_and_by_a_registry(cli: Cli, registry: str) -> None
     await cli.run("produce", "orders", *framed, given=b'{"id": 3}\n')
     assert await cli.run("consume", "orders", *ALL, *framed) == '{"id":3}\n'
     assert await cli.run("consume", "orders", *ALL, "--format", "hex") == "000000000706\n"
-    with pytest.raises(ExpectedError, match=r"value at offset 0 of copy-.* begin with a zero"):
+    with pytest.raises(DeployError, match=r"value at offset 0 of copy-.* begin with a zero"):
         await cli.run("consume", "copy", *ALL, *framed)
-    with pytest.raises(ExpectedError, match="returned 404 for GET /subjects/copy-value"):
+    with pytest.raises(DeployError, match="returned 404 for GET /subjects/copy-value"):
         await cli.run("produce", "copy", *framed, given=b'{"id": 3}\n')

@@ -8,6 +8,7 @@ import msgspec
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
+from penstock.protocol.codecs import CODECS
 from penstock.protocol.gen import describe_configs, incremental_alter_configs
 
 SET, DELETE = 0, 1
@@ -15,8 +16,9 @@ SET, DELETE = 0, 1
 
 def ask(address: str, api: ApiSpec, request: object) -> Any:
     """Return the answer as dictionaries and lists."""
+    codec = CODECS[api.key]
     with WireClient(address) as client:
-        answer = client.ask(api, request, object)
+        answer = client.ask(api, request, codec.encode_request, codec.decode_response)
     return msgspec.to_builtins(answer)
 
 

@@ -1,21 +1,26 @@
 """A client of one group that finds its coordinator again whenever it has lost it."""
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from penstock.base.ids import NodeId
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
-from penstock.deploy.clients.security import PLAINTEXT
 from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
-from penstock.protocol.client.brokers import GROUP, MOVED, Brokers
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.codecs import CODECS
 from penstock.protocol.error_codes import ErrorCode, known_code
-from penstock.protocol.gen import delete_groups
+from penstock.protocol.gen import delete_groups, find_coordinator
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
+
+_RETRIED: Final = {
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 
 class CoordinatorClient:
@@ -32,15 +37,17 @@ class CoordinatorClient:
             except (KafkaFailed, OSError):
                 answer = None
             code = ErrorCode.NOT_COORDINATOR if answer is None else known_code(code_of(answer))
-            if code not in MOVED:
+            if code not in _RETRIED:
                 return answer
             assert time.monotonic() < end_s, f"{api.name}: {code.name}"
             time.sleep(0.05)
 
     def _ask_once(self, api: ApiSpec, request: object) -> Any:
-        with Brokers(self._cluster.bootstrap, PLAINTEXT) as brokers:
-            node = brokers.coordinator(GROUP, self.group)
-            return brokers.ask(api, request, object, node=node, version=api.max)
+        find = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group])
+        found = send(self._cluster.bootstrap, apis.FIND_COORDINATOR, find).coordinators[0]
+        if found.error_code:
+            return None
+        return send(f"{found.host}:{found.port}", api, request)
 
     def delete(self) -> ErrorCode:
         request = delete_groups.DeleteGroupsRequest([self.group])
@@ -49,8 +56,9 @@ class CoordinatorClient:
 
 
 def send(address: str, api: ApiSpec, request: object) -> Any:
+    codec = CODECS[api.key]
     with WireClient(address) as client:
-        return client.ask(api, request, object)
+        return client.ask(api, request, codec.encode_request, codec.decode_response)
 
 
 def coordinator_of(cluster: Cluster, group: str) -> int:
