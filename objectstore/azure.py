@@ -5,7 +5,6 @@ dots of keys, and may sort by UTF-16: keys for which this matters are refused. P
 Source: Azure Blob Storage REST API; "Naming and referencing containers, blobs, and metadata".
 """
 
-import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ from penstock.objectstore.ports import Body, ObjectTail
 from penstock.objectstore.remote import RemoteStore, client_options, make_client
 
 _DELETE_BATCH_COUNT: Final = 256
-_DELETIONS_AT_ONCE: Final = 16
 _FORBIDDEN: Final = re.compile(r"\\|[^\x00-\uffff]|\.(?:/|\Z)")
 
 
@@ -75,18 +73,6 @@ class AzureStore(RemoteStore):
                 await self._call("delete", batch[0], obstore.delete_async(self._client, batch))
             except ObjectNotFound:
                 await self._delete_each(batch)
-
-    async def _delete_each(self, keys: Sequence[str]) -> None:
-        left = iter(keys)
-
-        async def delete_some() -> None:
-            for key in left:
-                try:
-                    await self._call("delete", key, obstore.delete_async(self._client, key))
-                except ObjectNotFound:
-                    continue
-
-        await asyncio.gather(*(delete_some() for _ in keys[:_DELETIONS_AT_ONCE]))
 
     def _check(self, key: str) -> None:
         check_key(key)

@@ -6,23 +6,18 @@ entries have the ETag, a hash of the content.
 Source: Cloud Storage XML API, "Preconditions".
 """
 
-import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-import obstore
 from obstore.store import GCSStore as Client
 
 from penstock.objectstore.config import GcsConfig
-from penstock.objectstore.errors import ObjectNotFound, PreconditionFailed
+from penstock.objectstore.errors import PreconditionFailed
 from penstock.objectstore.gcs_credentials import credentials
 from penstock.objectstore.gcs_errors import gcs_dialect
 from penstock.objectstore.ports import Body
 from penstock.objectstore.remote import RemoteStore, client_options, make_client
-
-_DELETIONS_AT_ONCE: Final = 16
-"""Google deletes one object per request. More at once would delay the other requests."""
 
 
 class GcsStore(RemoteStore):
@@ -54,19 +49,10 @@ class GcsStore(RemoteStore):
             raise await self._refusal(key) from None
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore.delete. Sends one request per key, several at once."""
+        """See ObjectStore.delete. Google deletes one object per request."""
         for key in keys:
             self._check(key)
-        left = iter(keys)
-
-        async def delete_some() -> None:
-            for key in left:
-                try:
-                    await self._call("delete", key, obstore.delete_async(self._client, key))
-                except ObjectNotFound:
-                    continue
-
-        await asyncio.gather(*(delete_some() for _ in keys[:_DELETIONS_AT_ONCE]))
+        await self._delete_each(keys)
 
     def _version(self, meta: Any) -> str:  # noqa: ANN401 (one of obstore's dicts)
         return str(meta["version"] or meta["e_tag"])

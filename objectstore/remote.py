@@ -9,6 +9,7 @@ Source: obstore 0.12; AutoMQ AwsObjectStorage.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast
 
@@ -52,6 +53,8 @@ _list: Final = cast("Any", obstore).list
 """Without its type, which needs a package of Arrow."""
 
 _HIGHEST_CHARACTER: Final = "\U0010ffff"
+_DELETIONS_AT_ONCE: Final = 16
+"""Requests for one key each. More at once would delay the other requests."""
 
 
 class RemoteStore(ABC):
@@ -156,6 +159,23 @@ class RemoteStore(ABC):
     @abstractmethod
     async def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore.delete."""
+
+    async def _delete_each(self, keys: Sequence[str]) -> None:
+        """Delete with one request per key, several at once. A failure cancels the others."""
+        left = iter(keys)
+
+        async def delete_some() -> None:
+            for key in left:
+                with suppress(ObjectNotFound):
+                    await self._call("delete", key, obstore.delete_async(self._client, key))
+
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(delete_some()) for _ in keys[:_DELETIONS_AT_ONCE]]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def close(self) -> None:
         """Wait for no call: their tasks end them. Connections close with the last reference."""

@@ -1,8 +1,8 @@
 """DescribeClientQuotas and AlterClientQuotas: quotas of users, clients and addresses (KIP-546,
 KIP-612).
 
-Validation and messages are Kafka's. This broker resolves host names, as Kafka's controller does;
-the controller validates everything else.
+Validation and error messages follow Kafka. The broker resolves host names; the controller validates
+everything else.
 """
 
 from collections.abc import Mapping, Sequence

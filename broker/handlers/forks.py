@@ -445,8 +445,8 @@ def _committed_end(node: Node, partition: Partition) -> Offset:
 def _compacted(
     node: Node, partition: Partition, wanted: WantedPoint, found: ForkedPartition
 ) -> PointRefusal | None:
-    """Return the error if a fork at this point would lack compacted records. At the end, retry;
-    elsewhere they are gone for good.
+    """Return an error if a fork at this point would lack records that log compaction removed. For a
+    fork at the end of the log, the error is retriable; elsewhere the records are gone.
     """
     data, txn = (
         node.image.streams.get(handle.stream_id)

@@ -183,8 +183,8 @@ def _new_topic(node: Node, topic: create_topics.CreatableTopic) -> messages.NewT
 async def _with_forks(
     node: Node, topics: Sequence[messages.NewTopic], deadline: float
 ) -> list[messages.NewTopic | _Created]:
-    """Return each topic with the fork points required by its configs, or the error; a snapshot
-    topic also with committed group offsets.
+    """Find the fork points that the topics' configs require, and for snapshot topics also the
+    committed group offsets. Return a topic to create or an error for each.
     """
     planned: list[messages.NewTopic | _Created] = []
     asked: dict[int, forks.ForkRequest] = {}

@@ -52,8 +52,8 @@ class FrameReader:
         self._declared = 0
         self._filled = 0
         self._capacity_bytes = _FIRST_CAPACITY_BYTES
-        """Initial capacity of a frame. It grows with received frames, so that batches of 1 MB are
-        not copied while they grow.
+        """Initial capacity of the buffer for a frame. It follows the largest frame so far, so that
+        the buffer of a 1 MB batch is not copied while the batch arrives.
         """
 
     @property

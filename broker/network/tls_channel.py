@@ -39,7 +39,7 @@ class TlsChannel:
         """Why nothing more can be read. Raised once all earlier bytes were read."""
 
     def feed(self, data: memoryview) -> None:
-        """Add bytes of the peer."""
+        """Feed bytes that were received from the peer."""
         self._incoming.write(data)
 
     def shake_hands(self) -> bool:

@@ -252,9 +252,9 @@ class PartitionOpener:
     async def trim_all(
         self, starts: Sequence[tuple[Partition, Offset]], *, keep: bool = False
     ) -> list[Exception | None]:
-        """Advance log starts; return an error or None for each partition. Costs one flush for all,
-        and one RPC for each. keep: the records can be restored for a while; this costs an upload if
-        only the WAL contains them. Raises StreamError if the WAL cannot be written.
+        """Advance log starts. Return an error or None for each partition. Costs one flush in all
+        and one RPC per partition. keep: the records can be restored for a while; this costs an
+        upload if only the WAL contains them. Raises StreamError if the WAL cannot be written.
 
         Trimmed records cannot be scanned after a crash, so a checkpoint with the producer state
         becomes durable first.

@@ -1,7 +1,7 @@
 """Prepare, expire, destroy and remove objects.
 
-Only this module destroys objects: requests only drop references, and a bounded periodic task
-destroys. Ages are measured by `controller.active.record_ages`, not by wall clocks.
+Requests only drop references to objects; the periodic task of this module deletes a bounded number
+at a time. Ages are measured by `controller.active.record_ages`, not by wall clocks.
 """
 
 from collections.abc import Callable, Iterable

@@ -36,7 +36,7 @@ _KEEP_FOREVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTopic:
-    """One snapshot topic that may be created."""
+    """A snapshot topic that passed the checks and can be created."""
 
     source_name: str
     snapshot: str

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 from penstock.deploy.clients.state_file import is_running
@@ -32,9 +33,12 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
         data = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
         yield str(Path(data) / "penstock" / hashlib.sha256(store.encode()).hexdigest()[:16])
     else:
-        directory = tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}{os.getpid()}-")
+        # Not by mkdtemp: a signal could come after it has made the directory and before `try`.
+        name = f"{TEMPORARY_PREFIX}{os.getpid()}-{token_hex(8)}"
+        directory = Path(tempfile.gettempdir()) / name
         try:
-            yield directory
+            directory.mkdir(mode=0o700)
+            yield str(directory)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 

@@ -81,8 +81,8 @@ def _compress_lz4(data: memoryview) -> bytes:
 def decompress_mapped(
     compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """Like `decompress`, in a thread. Codecs run without the GIL, and so do page faults of mapped
-    memory: with a bytearray, 64 MiB block all threads for 30 ms.
+    """Like `decompress`, for use in a thread. Codecs release the GIL. The result is mapped memory,
+    because zeroing a bytearray of 64 MiB would hold the GIL for 30 ms.
     """
     if compression == Compression.NONE:
         return memoryview(data)

@@ -1,9 +1,8 @@
-"""Members of groups in Java, Go and Node reconnect and continue while their connections are cut
-again and again, without an error and without a rebalance.
+"""Cut the connections of Java, Go and Node group members repeatedly: they reconnect and continue
+without an error or a rebalance.
 """
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
@@ -14,7 +13,7 @@ from tests.support.conversation import alter_configs
 from tests.support.cut_connections import GROUP, TOPIC, CutCluster, cut_cluster, run_through_cuts
 from tests.support.java import JVM, JavaHome
 from tests.support.kafkajs import install_kafkajs
-from tests.support.missing import missing
+from tests.support.missing import built
 from tests.support.npm import NODE
 
 pytestmark = [pytest.mark.timeout(900)]
@@ -44,16 +43,7 @@ async def cut(tmp_path: Path) -> AsyncIterator[CutCluster]:
 @pytest.fixture(scope="module")
 def go_members() -> str:
     """Return the path of the program, compiled if it is not there."""
-    done = subprocess.run(
-        [ROOT / "tools/ensure-go-members.sh"],
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-        check=False,
-    )
-    if done.returncode:
-        missing(done.stderr.strip())
-    return done.stdout.strip()
+    return str(built("ensure-go-members.sh", BUILD_S))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from penstock.deploy.local.handle import LocalCluster
-from tests.support.missing import missing
+from tests.support.missing import built
 
 pytestmark = [pytest.mark.timeout(3_000)]
 
@@ -41,16 +41,7 @@ _RESULT: Final = re.compile(r"^--- (\w+): (\w+) ", re.MULTILINE)
 @pytest.fixture(scope="module")
 def program() -> Path:
     """Return the program of the tests."""
-    done = subprocess.run(
-        [ROOT / "tools/ensure-kgo.sh"],
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-        check=False,
-    )
-    if done.returncode:
-        missing(done.stderr.strip())
-    return Path(done.stdout.strip())
+    return built("ensure-kgo.sh", BUILD_S)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.child_process import killed_at_end
 from tests.support.java import JVM, JavaHome
-from tests.support.missing import missing
+from tests.support.missing import built
 from tests.support.secure_cluster import BROKER_USER, create_user, secure_cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(5_400)]
@@ -92,16 +92,7 @@ _RESULT: Final = re.compile(r"^\|\S* (\d{4}_\w+) +\| +(\w+) \|", re.MULTILINE)
 @pytest.fixture(scope="module")
 def tests() -> Path:
     """Return the folder with the program of the tests."""
-    done = subprocess.run(
-        [ROOT / "tools/ensure-librdkafka.sh"],
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-        check=False,
-    )
-    if done.returncode:
-        missing(done.stderr.strip())
-    return Path(done.stdout.strip())
+    return built("ensure-librdkafka.sh", BUILD_S)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,25 @@
 """Leave out tests whose programs this machine does not have, except in CI."""
 
 import os
+import subprocess
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
+
+
+def built(script: str, timeout_s: float) -> Path:
+    """Return the path that a script of `tools/` prints. It compiles a program that is not there."""
+    done = subprocess.run(
+        [Path(__file__).resolve().parents[2] / "tools" / script],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    if done.returncode:
+        missing(done.stderr.strip())
+    return Path(done.stdout.strip())
 
 
 def missing(what: str) -> NoReturn:

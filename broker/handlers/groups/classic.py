@@ -352,7 +352,7 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
                         part.committed_offset,
                         part.committed_leader_epoch,
                         part.metadata,
-                        # Version 1 has no top-level error: each partition contains it.
+                        # Versions 0 and 1 have no top-level error code: each partition reports it.
                         part.error_code
                         if ctx.api_version >= _FIRST_WITH_GROUP_ERROR
                         else group.error_code or part.error_code,
