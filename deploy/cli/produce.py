@@ -144,8 +144,10 @@ def produce(
     if what.value is not None:
         lines = repeat(what.value.encode("utf-8", "surrogateescape"), what.count or 1)
     wanted = islice(reader.records(lines), what.count)
-    with Progress(f"producing to {topic}", what.count, "records") as progress:
-        sent = send(bootstrap, wanted, sending, progress, _printer(delivery))
+    printer = _printer(delivery)
+    is_shown = not is_interactive and not (printer and sys.stdout.isatty())
+    with Progress(f"producing to {topic}", what.count, "records", is_shown=is_shown) as progress:
+        sent = send(bootstrap, wanted, sending, progress, printer)
     remark(f"{counted(sent.records, 'record')} acknowledged")
     if sent.records and topic not in sent.topics:
         hint = near_hint(topic, sent.topics, "auto.create.topics.enable=false prevents this")

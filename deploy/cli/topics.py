@@ -81,7 +81,8 @@ def create(
         return
     from penstock.deploy.output import print_document
 
-    print_document(output, {"name": name, "partitions": partitions, "config": configs})
+    count = len(kafka.topic(name).partitions)
+    print_document(output, {"name": name, "partitions": count, "config": configs})
 
 
 app.command("apply")(apply)

@@ -173,13 +173,16 @@ class Progress:
     often.
     """
 
-    def __init__(self, what: str, total: int | None, unit: str = "") -> None:
+    def __init__(
+        self, what: str, total: int | None, unit: str = "", *, is_shown: bool = True
+    ) -> None:
+        """is_shown: False for a command that prints on this terminal meanwhile."""
         self._what = printable(what)
         self._total = total
         self._unit = unit
         self._done = 0
         self._began = time.monotonic()
-        self._wanted = sys.stderr.isatty()
+        self._wanted = is_shown and sys.stderr.isatty()
         self._bar: Any = None
         self._task: Any = None
 
@@ -204,9 +207,7 @@ class Progress:
             self._show()
 
     def _show(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bars
 
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -215,9 +216,23 @@ class Progress:
             TextColumn(self._unit),
             TimeElapsedColumn(),
         )
-        self._bar = Bars(*columns, console=Console(stderr=True), transient=True)
+        self._bar = _bars(*columns)
         self._task = self._bar.add_task(self._what, total=self._total, completed=self._done)
         self._bar.start()
+
+
+def _bars(*columns: Any) -> Any:  # noqa: ANN401 - rich is loaded late
+    """Return rich's progress bars on stderr. By default they would redirect stdout to it."""
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    return Bars(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 @contextmanager
@@ -228,12 +243,10 @@ def waiting(what: str) -> Generator[None, None, None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+    with _bars(*columns) as bars:
         bars.add_task(printable(what), total=None)
         yield
 

@@ -111,6 +111,7 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
         group_id=source.group or "penstock-cli",
         auto_offset_reset="earliest" if is_earliest else "latest",
         enable_auto_commit=source.group is not None,
+        enable_auto_offset_store=False,
         enable_partition_eof=limits.until_end,
         isolation_level=source.isolation,
     )
@@ -129,6 +130,7 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
         with Brokers(bootstrap) as brokers:
             reading = _Reading(consumer, brokers, source.topic, limits, writer, ends)
             reading.begin = starts, is_earliest
+            reading.has_group = source.group is not None
             reading.reads_committed = source.isolation == "read_committed"
             reading.expected = {at: max(bounds[at][0], starts.get(at, 0)) for at in ends}
             return reading.run()
@@ -162,6 +164,8 @@ class _Reading:
         self._next: dict[int, int] = {}
         """The offset behind the last record of each partition."""
         self.reads_committed = True
+        self.has_group = False
+        """Whether offsets are committed: of printed records only, so that Ctrl-C loses none."""
         self.begin: tuple[Mapping[int, int], bool] = {}, False
         """Where the partitions begin, and whether those without an offset begin at the earliest."""
         self.expected: dict[int, int] = {}
@@ -287,6 +291,7 @@ class _Reading:
         from confluent_kafka import TopicPartition
 
         self._consumer.seek(TopicPartition(self._topic, partition, found.next_offset))
+        self._store(partition, found.next_offset)
         self._passed[partition] = self.expected[partition] = found.next_offset
         if found.next_offset >= self._ends.get(partition, found.next_offset + 1):
             self._ends.pop(partition, None)
@@ -337,6 +342,7 @@ class _Reading:
             headers = self._headers_at(partition, offset)
         place = (message.topic() or "", partition, offset)
         self._print(place, timestamp_ms, message.key(), message.value(), headers)
+        self._store(partition, offset + 1)
         if offset + 1 >= self._ends.get(partition, offset + 2):
             del self._ends[partition]
 
@@ -366,8 +372,16 @@ class _Reading:
         headers: Sequence[tuple[str, bytes | None]],
     ) -> None:
         if self._writer.write(place, timestamp_ms, key, value, headers):
-            self._writer.flush()
             self._printed += 1
+            self._writer.flush()
+
+    def _store(self, partition: int, next_offset: int) -> None:
+        """Let the next commit of the group contain this offset."""
+        if not self.has_group:
+            return
+        from confluent_kafka import TopicPartition
+
+        self._consumer.store_offsets(offsets=[TopicPartition(self._topic, partition, next_offset)])
 
 
 def _shown(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:

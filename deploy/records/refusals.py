@@ -2,8 +2,8 @@
 from the error code, the record and the topic's configs.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from confluent_kafka import KafkaError
 
@@ -18,12 +18,15 @@ _SIZES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._BAD_MSG})
 _EXPLAINED: Final = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, *_SIZES})
 
 
-def refusal(
-    kafka: Kafka, topic: str, error: KafkaError, message: "Message[bytes, bytes]"
-) -> DeployError:
-    """Return the error for a record that was not acknowledged. One more request reads the topic's
-    configs or partitions, if they can be the reason.
+Refused: TypeAlias = "tuple[KafkaError, Message[bytes, bytes]]"
+
+
+def refusal(kafka: Kafka, topic: str, refused: Sequence[Refused]) -> DeployError:
+    """Return the error for records that were not acknowledged: sound ones, too, if their batch
+    contains one that is not. One more request reads the topic's configs or partitions, if they can
+    be the reason.
     """
+    error, message = refused[0]
     failure = kafka.failure(error, f"topic {topic!r} refused a record")
     try:
         if error.code() == KafkaError._UNKNOWN_PARTITION:
@@ -37,7 +40,8 @@ def refusal(
         configs = kafka.topic_config(topic)
     except DeployError:  # the user may not describe the topic
         return failure
-    reason = _reason(error.code(), message, configs)
+    has_keys = all(each.key() is not None for _, each in refused)
+    reason = _reason(error.code(), configs, has_keys=has_keys)
     return type(failure)(
         f"topic {topic!r} refused a record: {reason} ({error.name()}); `penstock configs describe"
         f" --topic {topic}` shows its configs"
@@ -48,7 +52,7 @@ def _numbers(count: int) -> str:
     return "its only partition is 0" if count == 1 else f"its partitions are 0 to {count - 1}"
 
 
-def _reason(code: int, message: "Message[bytes, bytes]", configs: Mapping[str, str]) -> str:
+def _reason(code: int, configs: Mapping[str, str], *, has_keys: bool) -> str:
     if code == KafkaError.INVALID_TIMESTAMP:
         before = configs.get("message.timestamp.before.max.ms", "unlimited")
         after = configs.get("message.timestamp.after.max.ms", "unlimited")
@@ -59,7 +63,7 @@ def _reason(code: int, message: "Message[bytes, bytes]", configs: Mapping[str, s
     if code in _SIZES:
         limit = configs.get("max.message.bytes", "")
         return f"its batch is larger than max.message.bytes ({limit})"
-    if message.key() is None and "compact" in configs.get("cleanup.policy", ""):
+    if not has_keys and "compact" in configs.get("cleanup.policy", ""):
         return "it has no key, and cleanup.policy=compact requires one; --key sets it"
     broken = [
         name

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import DeployError, KafkaFailed
+from penstock.deploy.output import remark
 from penstock.deploy.records.lines import NewRecord
-from penstock.deploy.records.refusals import refusal
+from penstock.deploy.records.refusals import Refused, refusal
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -106,8 +107,9 @@ class _Run:
         self._kafka, self._producer = kafka, producer
         self._sending, self._progress = sending, progress
         self._on_acknowledged = on_acknowledged
-        self._refused: list[tuple[KafkaError, Message[bytes, bytes]]] = []
+        self._refused: list[Refused] = []
         self._sent = 0
+        self._acknowledged = 0
         self.is_interrupted = False
 
     def send(self, records: Iterable[NewRecord]) -> int:
@@ -117,15 +119,16 @@ class _Run:
             if self._sending.transactional_id:
                 raise
             self.is_interrupted = True
+            remark("waiting for acknowledgements; Ctrl-C again gives up")
         left = self._producer.flush(0 if self._refused else _FLUSH_S)
         if self._refused:
-            raise refusal(self._kafka, self._sending.topic, *self._refused[0])
+            raise refusal(self._kafka, self._sending.topic, self._refused)
         if left:
             raise KafkaFailed(
                 f"{left:,} of {self._sent:,} records were not acknowledged within {_FLUSH_S:.0f} s;"
                 " they may or may not be stored"
             )
-        return self._sent
+        return self._acknowledged
 
     def _send_all(self, records: Iterable[NewRecord]) -> None:
         began = time.monotonic()
@@ -167,6 +170,7 @@ class _Run:
         if error is not None:
             self._refused.append((error, message))
             return
+        self._acknowledged += 1
         self._progress.advance()
         if self._on_acknowledged is not None:
             self._on_acknowledged(message)

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -153,6 +154,20 @@ async def test_a_refused_record_names_the_config(
     assert "`penstock configs describe --topic strict`" in str(refused.value)
 
 
+async def test_the_reason_is_that_of_the_refused_record(cli: Cli) -> None:
+    """Sound records of the same batch fail, too."""
+    await cli.run("topics", "create", "strict", "--config", "cleanup.policy=compact")
+    with pytest.raises(DeployError, match="it has no key, and"):
+        await cli.run("produce", "strict", "--key-separator", ":", given=b"a:1\nb:2\nnone\nc:3\n")
+
+
+async def test_only_printed_records_are_committed(cli: Cli) -> None:
+    await cli.run("produce", "orders", "-p", "0", given=b"1\n2\n3\n")
+    read = ("consume", "orders", "--group", "g", "--from-beginning", "--max-messages", "1")
+    for expected in ("1\n", "2\n", "3\n"):
+        assert await cli.run(*read) == expected
+
+
 async def test_a_partition_that_does_not_exist(cli: Cli) -> None:
     for given in (("-p", "9", "--value", "x"), ("--json",)):
         with pytest.raises(UsageError, match="partition 9 of 'orders' does not exist: its part"):
@@ -161,15 +176,22 @@ async def test_a_partition_that_does_not_exist(cli: Cli) -> None:
         await cli.run("topics", "alter", "orders", "--config", "a=1")
 
 
-def _on_a_terminal(bootstrap: str, *command: str, steps: tuple[tuple[str, bytes], ...]) -> str:
+def _on_a_terminal(
+    bootstrap: str, *command: str, steps: tuple[tuple[str, bytes], ...], stdout: Path | None = None
+) -> str:
     """Run `penstock` on a terminal, and type each text after the output that it follows. Return the
-    output.
+    output. stdout: a file for it instead of the terminal.
     """
     main, child = pty.openpty()
     arguments = [sys.executable, "-m", "penstock", *command, "--bootstrap", bootstrap]
-    started = subprocess.Popen(
-        arguments, stdin=child, stdout=child, stderr=child, start_new_session=True
-    )
+    with open(stdout or os.devnull, "wb") as file:
+        started = subprocess.Popen(
+            arguments,
+            stdin=child,
+            stdout=file if stdout else child,
+            stderr=child,
+            start_new_session=True,
+        )
     with killed_at_end(started) as process:
         os.close(child)
         shown = ""
@@ -177,6 +199,8 @@ def _on_a_terminal(bootstrap: str, *command: str, steps: tuple[tuple[str, bytes]
             for expected, typed in (*steps, ("", b"")):
                 at = len(shown) if not expected else 0
                 while expected not in shown[at:] or not expected:
+                    ready, _, _ = select.select([main], [], [], 60)
+                    assert ready, f"nothing follows {shown!r}"
                     try:
                         shown += os.read(main, 4_096).decode()
                     except OSError:  # the process has ended
@@ -206,6 +230,24 @@ async def test_a_terminal_shows_what_happens(cli: Cli, bootstrap: str) -> None:
         steps=(("waiting for records of orders; --from-beginning prints older ones", b"\x03"),),
     )
     assert "0 records" in shown
+    shown = await asyncio.to_thread(
+        _on_a_terminal,
+        bootstrap,
+        *("produce", "orders", "-v"),
+        steps=(("Ctrl-D ends the input", b"one\n"), ("offset", b"\x03")),
+    )
+    assert "1 record acknowledged" in shown
+
+
+async def test_the_progress_bar_leaves_stdout_alone(
+    cli: Cli, bootstrap: str, tmp_path: Path
+) -> None:
+    command = ("produce", "orders", "--value", "x", "--count", "8", "--rate", "4", "-o", "json")
+    shown = await asyncio.to_thread(
+        _on_a_terminal, bootstrap, *command, steps=(), stdout=tmp_path / "positions.jsonl"
+    )
+    assert "8 records acknowledged" in shown
+    assert len((tmp_path / "positions.jsonl").read_text().splitlines()) == 8
 
 
 async def test_bytes_that_are_no_text_go_in_and_come_out(cli: Cli) -> None:
