@@ -289,10 +289,12 @@ def table(results: list[Timed]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_hour", description=__doc__)
-    parser.add_argument("steps", nargs="*", help=f"of {', '.join(STEPS)} (default: all)")
-    parser.add_argument("--cold", action="store_true", help="empty caches of uv and pip")
+    parser.add_argument(
+        "steps", nargs="*", help=f"steps to measure: {', '.join(STEPS)} (default: all)"
+    )
+    parser.add_argument("--cold", action="store_true", help="start with empty uv and pip caches")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--home", type=Path, help="directory to use and to keep, for later steps")
+    parser.add_argument("--home", type=Path, help="directory to use; it is kept for later steps")
     given = parser.parse_args()
     if unknown := set(given.steps) - set(STEPS):
         parser.error(f"unknown step {min(unknown)}: choose of {', '.join(STEPS)}")

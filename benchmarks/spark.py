@@ -509,7 +509,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--bytes", type=_bytes, default="2GB", help="bytes to scan (default: 2GB)")
     parser.add_argument(
-        "--only", default=",".join(PARTS), help=f"parts to measure, of {', '.join(PARTS)}"
+        "--only", default=",".join(PARTS), help=f"parts to measure: {', '.join(PARTS)}"
     )
     arguments = parser.parse_args()
     chosen, measures = arguments.only.split(","), list[Measure]()

@@ -88,8 +88,10 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.release_check", allow_abbrev=False)
-    parser.add_argument("--pinned", action="store_true", help="install what constraints.txt names")
-    parser.add_argument("--extras", default="", help="only these, separated by commas")
+    parser.add_argument(
+        "--pinned", action="store_true", help="install the versions pinned in constraints.txt"
+    )
+    parser.add_argument("--extras", default="", help="checks to run, separated by commas")
     given = parser.parse_args()
     pins = ("-c", str(ROOT / "constraints.txt")) if given.pinned else ()
     extras = given.extras.split(",") if given.extras else list(EXTRAS)

@@ -183,13 +183,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"Measurements: {', '.join(rows.MEASUREMENTS)}; and {MANY}, which runs by name.",
     )
     parser.add_argument("names", nargs="*", help="measurements (default: all)")
-    parser.add_argument("--systems", help=f"some of {','.join(SYSTEMS)} (default: all)")
+    parser.add_argument("--systems", help=f"systems to measure: {','.join(SYSTEMS)} (default: all)")
     parser.add_argument(
         "--quick", action="store_true", help="short: the rows of one broker, Kafka and memory"
     )
-    parser.add_argument("--rounds", type=int, help="rounds of which the median counts (default: 3)")
+    parser.add_argument(
+        "--rounds", type=int, help="number of rounds; the median is reported (default: 3)"
+    )
     parser.add_argument("--kills", type=int, help="brokers killed one by one (default: 3)")
-    parser.add_argument("--cold-mb", type=int, help="data of the cold read (default: 2000)")
+    parser.add_argument("--cold-mb", type=int, help="MB to read in the cold read (default: 2000)")
     parser.add_argument("--sizes", default="1000,2000,5000,10000", help="partitions of `many`")
     parser.add_argument("--json", action="store_true", help="print the results as JSON at the end")
     parser.add_argument(

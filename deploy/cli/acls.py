@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.deploy.clients.acls import AclSelection, AclView
 
 app = typer.Typer(
-    help="List, add and remove ACLs: which principals may do what with which resources.",
+    help="List, add and remove ACLs.",
     no_args_is_help=True,
 )
 
@@ -33,26 +33,30 @@ TransactionalId = Annotated[
 ]
 OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 Prefix = Annotated[
-    bool, typer.Option("--prefix", help="The name stands for all names that begin with it.")
+    bool, typer.Option("--prefix", help="Match all names that start with the given name.")
 ]
 PrincipalName = Annotated[
-    str | None, typer.Option("--principal", help="Who: User:NAME, or User:* for everyone.")
+    str | None, typer.Option("--principal", help="Principal: User:NAME, or User:* for everyone.")
 ]
 Host = Annotated[
-    str | None, typer.Option("--host", help="The address of the client.", show_default="all hosts")
+    str | None,
+    typer.Option(
+        "--host", help="Client address; default: all addresses.", show_default="all hosts"
+    ),
 ]
 Operations = Annotated[
     list[str] | None,
     typer.Option(
         "--operation",
         help=(
-            "What: read, write, create, delete, alter, describe, cluster-action, describe-configs,"
-            " alter-configs, idempotent-write, or all. Repeatable."
+            "Operation: read, write, create, delete, alter, describe, cluster-action, "
+            "describe-configs, alter-configs, idempotent-write, or all. Repeatable."
         ),
     ),
 ]
 Deny = Annotated[
-    bool, typer.Option("--deny", help="Deny the operations. A denial wins over what is allowed.")
+    bool,
+    typer.Option("--deny", help="Deny the operations. Denials take precedence over permissions."),
 ]
 
 
@@ -146,7 +150,7 @@ def remove(
         bool,
         typer.Option(
             "--deny",
-            help="Only ACLs that deny. Without it, those that allow; without --operation, both.",
+            help="Only ACLs that deny; default: ACLs that allow or, without --operation, both.",
         ),
     ] = False,
     dry_run: DryRun = False,

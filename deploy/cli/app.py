@@ -60,7 +60,7 @@ class _Commands(LazyCommands):
 app = typer.Typer(
     name="penstock",
     cls=_Commands,
-    help="Kafka-protocol streaming on object storage: stateless brokers, every byte in S3.",
+    help="Kafka-compatible streaming on object storage, with stateless brokers.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -88,8 +88,10 @@ def main(
         typer.Option(
             "--command-config",
             envvar="PENSTOCK_COMMAND_CONFIG",
-            help="File of client properties, such as security.protocol and sasl.username, for"
-            " commands that talk to brokers.",
+            help=(
+                "File of client properties, such as security.protocol and sasl.username, for "
+                "commands that connect to brokers."
+            ),
             show_default=False,
         ),
     ] = None,

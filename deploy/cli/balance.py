@@ -20,10 +20,10 @@ MOVES_MAX = 2_000
 def balance(
     *,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Start the moves; without it nothing changes.")
+        bool, typer.Option("--execute", help="Execute the moves instead of only printing them.")
     ] = False,
     max_moves: Annotated[
-        int, typer.Option(help="Maximum number of moves; the most useful come first.")
+        int, typer.Option(help="Maximum number of moves, most effective first.")
     ] = 100,
     topics: Annotated[
         str,

@@ -8,7 +8,7 @@ import typer
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import say
 
-app = typer.Typer(help="Make certificates for development.", no_args_is_help=True)
+app = typer.Typer(help="Generate certificates for development.", no_args_is_help=True)
 
 
 @app.command("dev")
@@ -16,12 +16,12 @@ def dev(
     directory: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="Directory for the files; it must have no PEM files yet."
+            metavar="DIR", help="Directory for the files; it must not contain PEM files."
         ),
     ],
     hosts: Annotated[
         list[str] | None,
-        typer.Option("--host", help="Name or address of brokers. Repeatable."),
+        typer.Option("--host", help="Host name or address of the brokers. Repeatable."),
     ] = None,
     clients: Annotated[
         list[str] | None,

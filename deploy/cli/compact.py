@@ -61,8 +61,8 @@ ByKey = Annotated[
     typer.Option(
         "--by-key",
         help=(
-            "Log compaction instead: keep only the newest record of each key, for a topic with"
-            " cleanup.policy=compact."
+            "Compact the log instead of merging objects: keep only the newest record of each "
+            "key. Requires cleanup.policy=compact."
         ),
     ),
 ]
@@ -70,8 +70,8 @@ KeyMapMib = Annotated[
     int,
     typer.Option(
         help=(
-            "With --by-key: memory for the keys of one partition in MiB: 1 to 65536. 128 MiB hold"
-            " 620,000 keys; more keys take more passes."
+            "With --by-key: memory for the keys of one partition in MiB: 1 to 65536. 128 MiB "
+            "hold about 620,000 keys; more keys need several passes."
         )
     ),
 ]

@@ -39,7 +39,7 @@ class _Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[_Shell, typer.Argument(help="The shell that runs the script.")],
+    shell: Annotated[_Shell, typer.Argument(help="Shell to generate the script for.")],
 ) -> None:
     """Print the script that completes commands, options, and names of topics, groups and configs.
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help=(
-        "Describe, alter and list configs of brokers, their loggers, client metrics, groups and"
-        " topics, which take effect while the cluster runs."
+        "Describe, alter and list dynamic configs of brokers, loggers, client metrics, groups "
+        "and topics."
     ),
     no_args_is_help=True,
 )
@@ -39,19 +39,17 @@ class ResourceOptions:
 
     broker: Annotated[
         int | None,
-        typer.Option(
-            "--broker", min=0, help="The broker with this id.", autocompletion=complete_brokers
-        ),
+        typer.Option("--broker", min=0, help="Broker id.", autocompletion=complete_brokers),
     ] = None
     all_brokers: Annotated[
-        bool, typer.Option("--all-brokers", help="The configs of all brokers.")
+        bool, typer.Option("--all-brokers", help="Configs that apply to all brokers.")
     ] = False
     broker_logger: Annotated[
         int | None,
         typer.Option(
             "--broker-logger",
             min=0,
-            help="The levels of the loggers of the broker with this id, until it restarts.",
+            help="Broker id, for the log levels of the broker; they are reset by a restart.",
             autocompletion=complete_brokers,
         ),
     ] = None
@@ -60,19 +58,19 @@ class ResourceOptions:
         typer.Option(
             "--client-metrics",
             help=(
-                "The subscription to metrics of clients with this name (KIP-714). Brokers with"
-                " client.metrics.otlp.endpoint collect them."
+                "Name of a client metrics subscription (KIP-714). Brokers need "
+                "client.metrics.otlp.endpoint."
             ),
             autocompletion=complete_client_metrics,
         ),
     ] = None
     group: Annotated[
         str | None,
-        typer.Option("--group", help="The group with this id.", autocompletion=complete_groups),
+        typer.Option("--group", help="Group id.", autocompletion=complete_groups),
     ] = None
     topic: Annotated[
         str | None,
-        typer.Option("--topic", help="The topic with this name.", autocompletion=complete_topics),
+        typer.Option("--topic", help="Topic name.", autocompletion=complete_topics),
     ] = None
 
     def only(self) -> tuple[int, str]:
@@ -122,7 +120,7 @@ def describe(
     *,
     resource: ResourceOptions,
     show_all: Annotated[
-        bool, typer.Option("--all", help="Also show what has its default.")
+        bool, typer.Option("--all", help="Include configs with default values.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
@@ -164,7 +162,7 @@ def alter(
         typer.Option(
             "--delete",
             metavar="KEY",
-            help="Config to take away; it must be set. Repeatable.",
+            help="Config to delete; it must be set. Repeatable.",
             autocompletion=complete_config_names,
         ),
     ] = None,

@@ -28,8 +28,10 @@ class TargetOptions:
             "--bootstrap-server",
             "-b",
             envvar="PENSTOCK_BOOTSTRAP",
-            help="Addresses of brokers, as HOST:PORT,HOST:PORT; default: those of the profile, else"
-            " of the running `penstock dev`.",
+            help=(
+                "Addresses of brokers, as HOST:PORT,HOST:PORT; default: from the profile, or from "
+                "the running `penstock dev`."
+            ),
             show_default=False,
         ),
     ] = ""
@@ -65,30 +67,32 @@ class ListenerOptions:
         list[str] | None,
         typer.Option(
             "--name",
-            help="Host name by which browsers reach it, besides addresses and localhost."
-            " Repeatable.",
+            help=(
+                "Host name that browsers use; IP addresses and localhost are always accepted. "
+                "Repeatable."
+            ),
             show_default=False,
         ),
     ] = None
     login: Annotated[
         bool,
-        typer.Option("--login", help="Let users log in with a user and password of the cluster."),
+        typer.Option("--login", help="Require users to log in with their cluster credentials."),
     ] = False
     ssl_certificate: Annotated[
         str, typer.Option(metavar="FILE", help="Certificate chain as PEM, for HTTPS.")
     ] = ""
-    ssl_key: Annotated[str, typer.Option(metavar="FILE", help="Its private key as PEM.")] = ""
+    ssl_key: Annotated[
+        str, typer.Option(metavar="FILE", help="Private key of the certificate, as PEM.")
+    ] = ""
     allow_insecure: Annotated[
         bool,
-        typer.Option(
-            "--allow-insecure", help="With --host: let everyone in who reaches the address."
-        ),
+        typer.Option("--allow-insecure", help="With --host: allow unauthenticated access."),
     ] = False
     base_path: Annotated[
         str,
         typer.Option(
             metavar="PATH",
-            help="Path before those of all pages, as in /console, for a server in front.",
+            help="Path prefix of all pages, such as /console, for use behind a reverse proxy.",
             show_default=False,
         ),
     ] = ""
@@ -105,8 +109,10 @@ def console(
         bool,
         typer.Option(
             "--allow-changes",
-            help="Let users change topics, configs, groups, leaders, snapshots, ACLs, users,"
-            " quotas.",
+            help=(
+                "Allow changes to topics, configs, groups, leaders, snapshots, ACLs, users and "
+                "quotas."
+            ),
         ),
     ] = False,
 ) -> None:

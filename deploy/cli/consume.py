@@ -49,8 +49,7 @@ class _Where:
         typer.Option(
             metavar="TIME",
             help=(
-                "Start with the first record that is not older: an ISO time, in UTC without an"
-                " offset."
+                "Start with the first record at or after this ISO time (UTC if it has no offset)."
             ),
         ),
     ] = ""
@@ -104,10 +103,10 @@ class _Ends:
         typer.Option(help="Stop after this many seconds without a record.", show_default=False),
     ] = None
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop at what is the end of the log now.")
+        bool, typer.Option("--until-end", help="Stop at the current end of the log.")
     ] = False
     rate: Annotated[
-        float, typer.Option(min=0.0, help="Records in a second; 0: as fast as possible.")
+        float, typer.Option(min=0.0, help="Maximum records per second; 0: unlimited.")
     ] = 0.0
 
     on_error: OnError = ON_ERROR
@@ -146,8 +145,8 @@ class _Form:
             "--template",
             "-f",
             help=(
-                "Print records by a template as of kcat: %s value, %k key, %t topic, %p partition,"
-                " %o offset, %T time in ms, %h headers, %S and %K lengths."
+                "Print records with a template, as in kcat: %s value, %k key, %t topic, %p "
+                "partition, %o offset, %T time in ms, %h headers, %S and %K lengths."
             ),
         ),
     ] = ""
@@ -156,8 +155,8 @@ class _Form:
         typer.Option(
             "--raw",
             help=(
-                "Write control characters to a terminal as they are. Files and pipes always get the"
-                " bytes of records."
+                "Do not escape control characters on a terminal. Files and pipes always "
+                "receive the raw bytes."
             ),
         ),
     ] = False

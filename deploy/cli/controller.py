@@ -6,7 +6,9 @@ import typer
 
 from penstock.deploy.cli import controller_recover
 
-app = typer.Typer(help="Run a controller; recover a cluster without any.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run a controller, or recover a cluster that lost all controllers.", no_args_is_help=True
+)
 
 
 @app.callback()

@@ -32,13 +32,13 @@ ClusterId = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Show what would be done, and write nothing."),
+    typer.Option("--dry-run", help="Print the changes without writing anything."),
 ]
 Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Recover although something was written a moment ago; running nodes are fenced.",
+        help="Recover even if the store was written to recently; running nodes are fenced.",
     ),
 ]
 AcceptLoss = Annotated[
@@ -46,8 +46,8 @@ AcceptLoss = Annotated[
     typer.Option(
         "--accept-loss",
         help=(
-            "Recover although data are missing: each partition begins after its last missing"
-            " object."
+            "Recover even if data is missing: each partition then starts after its last "
+            "missing object."
         ),
     ),
 ]

@@ -15,7 +15,7 @@ def demo(
     records: Annotated[int, typer.Option(min=1, help="Number of flights to write.")] = _ALL,
     spark: Annotated[
         bool,
-        typer.Option("--spark", help="Read with Spark from the bucket, while no broker runs."),
+        typer.Option("--spark", help="Read from the bucket with Spark while no broker is running."),
     ] = False,
     plot: Annotated[Path, typer.Option(help="With --spark: file for the chart.")] = Path(
         "flights.png"
@@ -32,8 +32,10 @@ def demo(
     store: Annotated[
         str,
         typer.Option(
-            help="Object store, as of `penstock dev`: moto, file:DIR or the URL of a bucket; with"
-            " --master one that the workers reach. Its objects stay there."
+            help=(
+                "Object store, as for `penstock dev`: moto, file:DIR or a bucket URL; with "
+                "--master, workers must be able to access it. The objects are kept."
+            )
         ),
     ] = "moto",
 ) -> None:

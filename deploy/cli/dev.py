@@ -40,21 +40,23 @@ ControllerPort = Annotated[
 ]
 StorePort = Annotated[int, typer.Option(help="Port of the S3 server (moto). 0: any free port.")]
 StateFile = Annotated[
-    Path | None, typer.Option(envvar=VARIABLE, help="File for the cluster's state, as JSON.")
+    Path | None, typer.Option(envvar=VARIABLE, help="File for the state of the cluster, as JSON.")
 ]
 Secure = Annotated[
     bool,
     typer.Option(
         "--secure",
-        help="Require TLS and SCRAM from clients, ACLs, and TLS between nodes. Makes certificates,"
-        " passwords and files for clients.",
+        help=(
+            "Require TLS and SCRAM from clients, ACLs, and TLS between nodes. Generates "
+            "certificates, passwords and client properties."
+        ),
     ),
 ]
 AllowInsecure = Annotated[
     bool,
     typer.Option(
         "--allow-insecure",
-        help="With --host: accept every client and node that can reach the address.",
+        help="With --host: allow unauthenticated clients and nodes.",
     ),
 ]
 Console = Annotated[
@@ -87,7 +89,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting of the nodes, as in docs/reference/configuration.md. Repeatable.",
+        help="Node setting; see docs/reference/configuration.md. Repeatable.",
     ),
 ]
 Config = Annotated[
@@ -96,7 +98,7 @@ Config = Annotated[
         "--config",
         envvar="PENSTOCK_CONFIG",
         metavar="FILE",
-        help="TOML file with settings of the nodes.",
+        help="TOML file with node settings.",
     ),
 ]
 Topics = Annotated[

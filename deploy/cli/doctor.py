@@ -44,8 +44,8 @@ Listener = Annotated[
     list[str] | None,
     typer.Option(
         help=(
-            "Check only these listeners of brokers; `first` is the one that brokers use themselves."
-            " Repeatable."
+            "Check only these listeners of brokers; `first` is the one that brokers use among "
+            "themselves. Repeatable."
         ),
         show_default=False,
     ),

@@ -13,9 +13,14 @@ app = typer.Typer(help="List, upgrade and downgrade the levels of features.", no
 _LEVEL_MAX = 32_767
 
 Levels = Annotated[
-    list[str], typer.Argument(metavar="FEATURE=LEVEL", help="For example transaction.version=2.")
+    list[str],
+    typer.Argument(
+        metavar="FEATURE=LEVEL", help="Feature and level, such as transaction.version=2."
+    ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the levels, and change nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Validate the levels without changing anything.")
+]
 
 
 @app.command("list")

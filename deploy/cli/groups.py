@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.deploy.clients.brokers import Brokers, Partition
 
 app = typer.Typer(
-    help="List, describe and delete groups of consumers; reset and delete their offsets.",
+    help="List, describe and delete consumer groups; reset and delete their offsets.",
     no_args_is_help=True,
 )
 
@@ -36,12 +36,12 @@ Topics = Annotated[
     typer.Option(
         "--topic",
         metavar="TOPIC[:0,1]",
-        help="A topic, or some partitions of it. Repeatable.",
+        help="Topic, optionally with partitions. Repeatable.",
         autocompletion=complete_topics,
     ),
 ]
 AllTopics = Annotated[
-    bool, typer.Option("--all-topics", help="All topics in which the group has offsets.")
+    bool, typer.Option("--all-topics", help="All topics with committed offsets of the group.")
 ]
 
 
@@ -115,7 +115,7 @@ def reset_offsets(
     all_topics: AllTopics = False,
     goal: ResetGoal,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Set the offsets; without it, only show them.")
+        bool, typer.Option("--execute", help="Set the offsets instead of only printing them.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -12,7 +12,7 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
 app = typer.Typer(
-    help="Show the bytes of partitions in the object store, by broker.", no_args_is_help=True
+    help="Show the size of partitions in the object store, by broker.", no_args_is_help=True
 )
 
 

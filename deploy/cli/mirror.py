@@ -53,24 +53,34 @@ class _Source:
         typer.Option(
             "--topics",
             metavar="REGEX",
-            help="Topics whose whole name matches this regular expression (RE2).",
+            help="Regular expression (RE2) that must match the whole name of a topic.",
         ),
     ] = ".*"
     exclude: Annotated[
         str,
         typer.Option(
-            "--exclude", metavar="REGEX", help="No topics that match this.", show_default=False
+            "--exclude",
+            metavar="REGEX",
+            help="Exclude topics that match this regular expression.",
+            show_default=False,
         ),
     ] = ""
     groups: Annotated[
         str,
-        typer.Option("--groups", metavar="REGEX", help="Consumer groups whose offsets are copied."),
+        typer.Option(
+            "--groups",
+            metavar="REGEX",
+            help="Copy the offsets of consumer groups that match this regular expression.",
+        ),
     ] = ".*"
     name: Annotated[
         str,
         typer.Option(
             "--name",
-            help="Name of this mirror, where two with translated offsets copy from one source.",
+            help=(
+                "Mirror name; needed if several mirrors with translated offsets have the same "
+                "source."
+            ),
             show_default="the id of the source",
         ),
     ] = ""
@@ -96,7 +106,7 @@ def mirror(
     ] = False,
     no_acls: Annotated[bool, typer.Option("--no-acls", help="Copy no ACLs.")] = False,
     once: Annotated[
-        bool, typer.Option("--once", help="Copy what is there at the start, then exit.")
+        bool, typer.Option("--once", help="Copy the records that exist at the start, then exit.")
     ] = False,
     interval: Interval = 5.0,
     dry_run: DryRun = False,
@@ -159,7 +169,7 @@ def finish(
         bool,
         typer.Option(
             "--force",
-            help="End the mirror although the source still gets records, which are not copied.",
+            help="End the mirror even if the source still receives records; they are not copied.",
         ),
     ] = False,
     dry_run: DryRun = False,

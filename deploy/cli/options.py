@@ -34,7 +34,7 @@ StateFile = Annotated[
     Path | None,
     typer.Option(
         envvar="PENSTOCK_STATE_FILE",
-        help="State file of `penstock dev`, which names the controller.",
+        help="State file of `penstock dev`, with the address of the controller.",
         show_default=False,
     ),
 ]
@@ -43,7 +43,7 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Print the answer in this format. `--json` and `--csv` are short forms.",
+        help="Output format. `--json` and `--csv` are short forms.",
     ),
 ]
 DryRun = Annotated[
@@ -60,7 +60,7 @@ OnError = Annotated[
     str,
     typer.Option(
         metavar="raise|skip",
-        help="What to do with records that cannot be read: fail, or leave them out with a warning.",
+        help="How to handle unreadable records: fail, or skip them with a warning.",
     ),
 ]
 ON_ERROR: Final = "raise"

@@ -36,7 +36,7 @@ class _Input:
     ] = None
     value: Annotated[
         str | None,
-        typer.Option("--value", help="Send this value instead of lines.", show_default=False),
+        typer.Option("--value", help="Value to send instead of reading lines.", show_default=False),
     ] = None
     as_json: Annotated[
         bool,
@@ -50,7 +50,7 @@ class _Input:
     ] = False
     key: Annotated[
         str | None,
-        typer.Option("--key", help="Key of records that have none.", show_default=False),
+        typer.Option("--key", help="Key of records without one.", show_default=False),
     ] = None
     key_separator: Annotated[
         str | None,
@@ -65,13 +65,20 @@ class _Input:
         ),
     ] = None
     partition: Annotated[
-        int, typer.Option("--partition", "-p", help="Partition to write to; -1: by key, or any.")
+        int,
+        typer.Option(
+            "--partition",
+            "-p",
+            help="Partition to write to; -1: by key, or any partition for records without a key.",
+        ),
     ] = -1
     timestamp: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help="Time of the records: an ISO time, in UTC without an offset; default: now.",
+            help=(
+                "Timestamp of the records, as an ISO time (UTC if it has no offset); default: now."
+            ),
         ),
     ] = ""
     count: Annotated[
@@ -90,16 +97,20 @@ class _Delivery:
     """How the records are sent."""
 
     acks: Annotated[
-        str, typer.Option(metavar="|".join(_ACKS), help="Acknowledgements; all is idempotent.")
+        str,
+        typer.Option(
+            metavar="|".join(_ACKS),
+            help="Required acknowledgements; with all, the producer is idempotent.",
+        ),
     ] = "all"
     compression: Annotated[
         str, typer.Option(metavar="|".join(_COMPRESSIONS), help="Compression of batches.")
     ] = "lz4"
     transactional_id: Annotated[
-        str, typer.Option(help="Send all records in one transaction of this id.")
+        str, typer.Option(help="Send all records in one transaction with this transactional id.")
     ] = ""
     rate: Annotated[
-        float, typer.Option(min=0.0, help="Records per second; 0: as fast as possible.")
+        float, typer.Option(min=0.0, help="Maximum records per second; 0: unlimited.")
     ] = 0.0
     verbose: Annotated[
         bool,

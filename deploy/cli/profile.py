@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.deploy.clients.profiles import Profile
 
 app = typer.Typer(
-    help="Name clusters, and choose the one that commands talk to.", no_args_is_help=True
+    help="Manage cluster profiles, and select the one that commands use.", no_args_is_help=True
 )
 
 Name = Annotated[
@@ -26,7 +26,10 @@ Name = Annotated[
 @app.command("add")
 def add(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the profile: of a-z, A-Z, 0-9, '_', '-'.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="Profile name, of the characters a-z, A-Z, 0-9, '_' and '-'."
+        ),
     ],
     *,
     bootstrap: Annotated[
@@ -38,7 +41,7 @@ def add(
     controller: Annotated[str, typer.Option(help="Addresses of controllers.")] = "",
     store: Annotated[str, typer.Option(help="Store of the brokers.")] = "",
     replace: Annotated[
-        bool, typer.Option("--replace", help="Change a profile that exists.")
+        bool, typer.Option("--replace", help="Overwrite an existing profile.")
     ] = False,
 ) -> None:
     """Add a profile. The first one becomes the active one.

@@ -50,9 +50,9 @@ def set_(
         typer.Argument(
             metavar="QUOTA=VALUE",
             help=(
-                "producer_byte_rate, consumer_byte_rate (bytes in a second), request_percentage"
-                " (of the time of a broker's event loop), controller_mutation_rate (partitions in"
-                " a second); for addresses connection_creation_rate (in a second)."
+                "producer_byte_rate, consumer_byte_rate (bytes per second), request_percentage "
+                "(of a broker's event loop time), controller_mutation_rate (partitions per "
+                "second); for addresses, connection_creation_rate (per second)."
             ),
         ),
     ],

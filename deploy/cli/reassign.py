@@ -87,7 +87,7 @@ def execute(
     reassignment_file: ReassignmentFile,
     additional: Annotated[
         bool,
-        typer.Option("--additional", help="Run also while other partitions are being reassigned."),
+        typer.Option("--additional", help="Start even if other partitions are being reassigned."),
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,

@@ -19,12 +19,11 @@ class RecordOptions:
 
     value_format: Annotated[
         RecordFormat,
-        typer.Option(
-            "--format", help="Format of values. Avro and Protobuf are JSON on the terminal."
-        ),
+        typer.Option("--format", help="Format of values. Avro and Protobuf are shown as JSON."),
     ] = RecordFormat.TEXT
     key_format: Annotated[
-        RecordFormat, typer.Option("--key-format", help="Format of keys: not avro or protobuf.")
+        RecordFormat,
+        typer.Option("--key-format", help="Format of keys; avro and protobuf are not supported."),
     ] = RecordFormat.TEXT
     schema: Annotated[
         Path | None,

@@ -22,7 +22,10 @@ class ResetGoal:
     ] = False
     to_latest: Annotated[bool, typer.Option("--to-latest", help="The end of the log.")] = False
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="What is committed, else the end of the log.")
+        bool,
+        typer.Option(
+            "--to-current", help="The committed offset, or the end of the log if there is none."
+        ),
     ] = False
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", help="This offset.", show_default=False)
@@ -38,7 +41,7 @@ class ResetGoal:
         typer.Option(
             "--to-datetime",
             metavar="TIME",
-            help="The first record that is not older: an ISO time, in UTC without an offset.",
+            help="The first record at or after this ISO time (UTC if it has no offset).",
             show_default=False,
         ),
     ] = None
@@ -55,7 +58,7 @@ class ResetGoal:
         Path | None,
         typer.Option(
             "--from-file",
-            help="CSV file with TOPIC,PARTITION,OFFSET, or what --output csv prints.",
+            help="CSV file with TOPIC,PARTITION,OFFSET, as printed by --output csv.",
             show_default=False,
         ),
     ] = None

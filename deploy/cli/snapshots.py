@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="SNAPSHOT", help="The snapshot: 1 to 100 of a-z, A-Z, 0-9, '.', '_', '-'."
+        metavar="SNAPSHOT", help="Snapshot name, 1 to 100 characters: a-z, A-Z, 0-9, '.', '_', '-'."
     ),
 ]
 Existing = Annotated[
@@ -34,7 +34,7 @@ Topics = Annotated[
 ]
 
 app = typer.Typer(
-    help="Create, list, describe, delete and restore snapshots: named moments of topics.",
+    help="Create, list, describe, delete and restore topic snapshots.",
     no_args_is_help=True,
 )
 
@@ -202,7 +202,8 @@ def restore(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace", help="Delete topics that exist, with all records they got since."
+            "--replace",
+            help="Delete existing topics, including all records written since the snapshot.",
         ),
     ] = False,
     with_groups: Annotated[

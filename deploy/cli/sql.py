@@ -42,8 +42,8 @@ class TopicOptions:
         typer.Option(
             metavar="TIME",
             help=(
-                "Read topics up to the first record that is not older: an ISO time, in UTC without"
-                " an offset."
+                "Read topics up to the first record at or after this ISO time (UTC if it has "
+                "no offset)."
             ),
         ),
     ] = ""
@@ -82,7 +82,7 @@ class TopicOptions:
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict", help="Fail if a value does not fit its column, which else is NULL."
+            "--strict", help="Fail if a value does not fit its column, instead of returning NULL."
         ),
     ] = False
 
@@ -122,7 +122,7 @@ class LimitOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Rows to print at most: 1,000 of a table, all in the other forms.",
+            help="Maximum number of rows; default: 1,000 for tables, unlimited for other formats.",
             show_default=False,
         ),
     ] = None
@@ -133,9 +133,9 @@ class LimitOptions:
     memory_limit: Annotated[
         str, typer.Option(help="Memory of DuckDB, such as 2GB; the default is 80 % of the machine.")
     ] = ""
-    temp_directory: Annotated[
-        str, typer.Option(help="Directory where DuckDB spills what exceeds its memory.")
-    ] = ""
+    temp_directory: Annotated[str, typer.Option(help="Directory for DuckDB's temporary files.")] = (
+        ""
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ def sql(
         str,
         typer.Option(
             envvar="PENSTOCK_STORE",
-            help="Store of the brokers, as in their --store; by default that of the local cluster.",
+            help="Store of the brokers; default: that of the local cluster.",
         ),
     ] = "",
     cluster: Annotated[

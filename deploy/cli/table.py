@@ -161,7 +161,7 @@ class BatchOptions:
     """Options that say which records are written, and how many at once."""
 
     start: Annotated[
-        str, typer.Option("--from", help="Where a new table begins: earliest or latest.")
+        str, typer.Option("--from", help="Start position of a new table: earliest or latest.")
     ] = "earliest"
     skip_lost: Annotated[
         bool,
@@ -173,15 +173,20 @@ class BatchOptions:
         str,
         typer.Option(
             metavar="raise|skip|dead-letter",
-            help="What to do with records that cannot be read: fail, leave them out, or write their"
-            " offsets to the table <table>__dlq.",
+            help=(
+                "How to handle unreadable records: fail, skip them, or write their offsets to the "
+                "table <table>__dlq."
+            ),
         ),
     ] = "raise"
     once: Annotated[
         bool,
         typer.Option(
             "--once",
-            help="Exit when the table is up to date. Without it, go on until interrupted.",
+            help=(
+                "Exit when the table is up to date. Without this option, continue until "
+                "interrupted."
+            ),
         ),
     ] = False
     interval: Annotated[

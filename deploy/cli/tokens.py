@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help=(
-        "Manage delegation tokens, with which jobs log in by SCRAM as their owner for a limited"
-        " time."
+        "Manage delegation tokens, with which jobs authenticate as their owner for a limited time."
     ),
     no_args_is_help=True,
 )
@@ -41,7 +40,9 @@ def create(
     ] = None,
     max_lifetime: Annotated[
         str | None,
-        typer.Option(help="How long it can be renewed, as in 12h or 7d.", show_default=_PERIOD),
+        typer.Option(
+            help="Maximum lifetime including renewals, such as 12h or 7d.", show_default=_PERIOD
+        ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
@@ -118,7 +119,7 @@ def renew(
     *,
     period: Annotated[
         str | None,
-        typer.Option(help="How long from now, as in 12h or 1d.", show_default=_PERIOD),
+        typer.Option(help="Time from now, such as 12h or 1d.", show_default=_PERIOD),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,

@@ -94,7 +94,7 @@ app.command("fork")(fork)
 def list_topics(
     *,
     deleted: Annotated[
-        bool, typer.Option("--deleted", help="List instead the deleted topics that can come back.")
+        bool, typer.Option("--deleted", help="List deleted topics that can be restored.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
@@ -132,7 +132,7 @@ def describe(
         str | None,
         typer.Argument(
             metavar="TOPIC",
-            help="The topic; with --size, all if left out.",
+            help="Topic; with --size, the default is all topics.",
             autocompletion=complete_topics,
         ),
     ] = None,
@@ -142,10 +142,10 @@ def describe(
         typer.Option(
             "--size",
             help=(
-                "Show sizes instead: bytes in the object store, objects, WAL bytes, cost of"
-                " storage, and the GETs of one reader of everything. An object that partitions"
-                " share counts in each of them, by the bytes of the partition's ranges; shared"
-                " bytes are those that a fork, a snapshot or deleted records count too."
+                "Show sizes: bytes in the object store, objects, WAL bytes, storage cost, and "
+                "the GETs of one complete read. Each partition counts the bytes of its own "
+                "ranges in shared objects; shared bytes are also counted in a fork, a snapshot "
+                "or deleted records."
             ),
         ),
     ] = False,
@@ -210,8 +210,8 @@ def delete_records(
         typer.Option(
             metavar="TIME",
             help=(
-                "Delete the records before the first one that is not older: an ISO time, in UTC"
-                " without an offset."
+                "Delete the records before the first one at or after this ISO time (UTC if it "
+                "has no offset)."
             ),
         ),
     ] = None,
@@ -314,7 +314,7 @@ def delete(
         str,
         typer.Argument(
             metavar="TOPIC",
-            help="The topic; NAME@TOPIC_ID removes a deleted topic for good.",
+            help="Topic; NAME@TOPIC_ID permanently removes a deleted topic.",
             autocompletion=complete_topics,
         ),
     ],
@@ -380,9 +380,9 @@ def undelete(
         typer.Argument(
             metavar="TOPIC",
             help=(
-                "The deleted topic: its name, for the one that was deleted last, or its id of"
-                " `penstock topics list --deleted`. With --records, the topic whose records were"
-                " deleted."
+                "Deleted topic: its name, which selects the latest one, or its id as in "
+                "`penstock topics list --deleted`. With --records, the topic whose records "
+                "were deleted."
             ),
             autocompletion=complete_deleted_topics,
         ),
@@ -390,17 +390,15 @@ def undelete(
     *,
     new_name: Annotated[
         str | None,
-        typer.Option(
-            "--as", metavar="NEW", help="Bring it back under this name.", show_default=False
-        ),
+        typer.Option("--as", metavar="NEW", help="Restore it under this name.", show_default=False),
     ] = None,
     records: Annotated[
         bool,
         typer.Option(
             "--records",
             help=(
-                "Bring back what `delete-records` deleted, with all later records, in the new topic"
-                " that --as names."
+                "Restore records deleted by `delete-records`, and all later ones, into a new "
+                "topic given by --as."
             ),
         ),
     ] = False,

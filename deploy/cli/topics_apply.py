@@ -99,7 +99,9 @@ def alter(
     *,
     partitions: Annotated[
         int,
-        typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow."),
+        typer.Option(
+            "--partitions", "-p", min=1, help="New number of partitions; it can only increase."
+        ),
     ],
     _config: Annotated[
         list[str] | None,

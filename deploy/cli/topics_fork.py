@@ -23,10 +23,7 @@ AtTime = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help=(
-            "Leave out the first record that is not older, and all behind it: an ISO time, in UTC"
-            " without an offset."
-        ),
+        help=("End before the first record at or after this ISO time (UTC if it has no offset)."),
     ),
 ]
 
@@ -41,9 +38,9 @@ def fork(
         typer.Option(
             metavar="FILE",
             help=(
-                "End partitions before these offsets: JSON as for kafka-delete-records,"
-                ' {"partitions": [{"topic", "partition", "offset"}]}; - for standard input.'
-                " Partitions that are not in it end where the source ends."
+                "End partitions before these offsets: JSON as for kafka-delete-records, "
+                '{"partitions": [{"topic", "partition", "offset"}]}; - for standard input. '
+                "Other partitions are forked at their end."
             ),
         ),
     ] = None,
@@ -51,7 +48,7 @@ def fork(
         str | None,
         typer.Option(
             metavar="SNAPSHOT",
-            help="Take the topic as it is in this snapshot.",
+            help="Fork the topic as of this snapshot.",
             autocompletion=complete_snapshots,
         ),
     ] = None,
@@ -60,7 +57,7 @@ def fork(
         typer.Option(
             "--config",
             "-c",
-            help="Topic config as KEY=VALUE, instead of that of the source. Repeatable.",
+            help="Topic config as KEY=VALUE, overriding that of the source. Repeatable.",
             autocompletion=complete_topic_configs,
         ),
     ] = None,

@@ -40,8 +40,8 @@ def offsets(
         typer.Option(
             metavar="TIME",
             help=(
-                f"{', '.join(_TIMES)}, or a time: milliseconds since 1970, or an ISO time, in UTC"
-                " without an offset."
+                f"{', '.join(_TIMES)}, milliseconds since 1970, or an ISO time (UTC if it has no"
+                " offset)."
             ),
         ),
     ] = "latest",
@@ -54,9 +54,9 @@ def offsets(
 ) -> None:
     """Show the latest offset of each partition, or its offset at a time.
 
-    A time means the first record that is not older, max-timestamp the newest timestamp. A partition
-    without such a record has no offset. Where topics are not tiered, as here, earliest-local is
-    earliest, and latest-tiered and earliest-pending-upload have no offset.
+    A time selects the first record at or after it, max-timestamp the record with the newest
+    timestamp. A partition without such a record has no offset. Where topics are not tiered, as
+    here, earliest-local is earliest, and latest-tiered and earliest-pending-upload have no offset.
 
     For example: penstock topics offsets orders --time 2026-01-31T12:00:00
     """

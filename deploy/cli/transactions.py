@@ -88,10 +88,10 @@ def describe(
 
 Topic = Annotated[
     str | None,
-    typer.Option("--topic", help="Look only at this topic.", autocompletion=complete_topics),
+    typer.Option("--topic", help="Search only this topic.", autocompletion=complete_topics),
 ]
 Partition = Annotated[
-    int | None, typer.Option("--partition", min=0, help="Look only at this partition of it.")
+    int | None, typer.Option("--partition", min=0, help="Search only this partition of the topic.")
 ]
 
 
@@ -105,7 +105,7 @@ def find_hanging(
         typer.Option(
             "--max-transaction-timeout",
             min=0,
-            help="Minutes without a record before a transaction counts.",
+            help="Minutes without a record before a transaction is considered hanging.",
         ),
     ] = 15,
     bootstrap: Bootstrap = BOOTSTRAP,
@@ -155,11 +155,14 @@ def abort(
     ],
     partition: Annotated[int, typer.Option("--partition", min=0, help="Partition of it.")],
     start_offset: Annotated[
-        int, typer.Option("--start-offset", min=0, help="Offset of its first record there.")
+        int,
+        typer.Option(
+            "--start-offset", min=0, help="Offset of the first record of the transaction."
+        ),
     ],
     force: Annotated[
         bool,
-        typer.Option("--force", help="Abort it even if its coordinator would end it."),
+        typer.Option("--force", help="Abort it even if the coordinator would end it."),
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,

@@ -12,7 +12,7 @@ from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Ye
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, remark, say
 
-app = typer.Typer(help="Manage users who authenticate by SCRAM or PLAIN.", no_args_is_help=True)
+app = typer.Typer(help="Manage users who authenticate with SCRAM or PLAIN.", no_args_is_help=True)
 _DEFAULT = "SCRAM-SHA-512"
 _VARIABLE = "PENSTOCK_USER_PASSWORD"
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]

@@ -30,14 +30,14 @@ AcceptLoss = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="Accept the loss of the listed records: the partitions go on without them.",
+        help="Accept the loss of the listed records, so that the partitions continue without them.",
     ),
 ]
 Wait = Annotated[
     float,
     typer.Option(
         "--wait",
-        help="Seconds to wait until the partitions can be led again.",
+        help="Seconds to wait until the partitions have leaders again.",
         min=1.0,
         max=3_600.0,
     ),
