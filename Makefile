@@ -17,6 +17,8 @@ JOBS ?= 2
 # As many as cores: `make test` runs two other targets beside.
 WORKERS ?= 2
 ARGS ?=
+# Notes the CPU seconds of a target, for the table at the end of `make test`.
+MEASURED = $(BIN)/python -m tools.lanes run $@
 # Where CI is set, a program that tests need and that cannot be installed is a failure; elsewhere those tests skip, and say so.
 IF_POSSIBLE := $(if $(CI),,--if-possible)
 
@@ -74,15 +76,15 @@ check: venv ## lint, types (mypy and pyright, strict), import contracts, house r
 
 .PHONY: $(CHECKS)
 check-rules:
-	$(BIN)/pytest -q -p no:cacheprovider tests/tidy tests/helm/test_helm_files.py
+	$(MEASURED) $(BIN)/pytest -q -p no:cacheprovider tests/tidy tests/helm/test_helm_files.py
 check-pyright:
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(MEASURED) $(BIN)/pyright --pythonpath $(BIN)/python
 check-mypy:
-	$(BIN)/mypy
+	$(MEASURED) $(BIN)/mypy
 check-style:
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/lint-imports --config .importlinter
+	$(MEASURED) $(BIN)/ruff format --check .
+	$(MEASURED) $(BIN)/ruff check .
+	$(MEASURED) $(BIN)/lint-imports --config .importlinter
 
 # Strict: a broken link or anchor, or a page that is in no section, fails.
 .PHONY: docs
@@ -108,8 +110,10 @@ LANES := helm-program versitygw test-fast test-spark test-system test-interop te
 
 .PHONY: test
 test: venv ## everything that CI runs: about 25 minutes on 2 cores
+	@rm -rf .make/lanes
 	@$(MAKE) --no-print-directory -j3 --output-sync=target test-packages $(CHECKS)
 	@$(MAKE) --no-print-directory -j3 --output-sync=target $(LANES)
+	@$(BIN)/python -m tools.lanes report
 
 .PHONY: test-packages
 test-packages: jre
@@ -119,7 +123,7 @@ test-packages: jre
 .PHONY: console
 console: venv ## the web console's tests in a browser
 	@tools/ensure-chromium.sh $(IF_POSSIBLE)
-	$(BIN)/pytest -q tests/console $(ARGS)
+	$(MEASURED) $(BIN)/pytest -q tests/console $(ARGS)
 
 .PHONY: screenshots
 screenshots: venv chromium ## renew the pictures of docs/how-to/console.md
@@ -134,28 +138,28 @@ versitygw:
 
 .PHONY: test-fast
 test-fast: venv
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/unit tests/property tests/fuzz tests/scenarios tests/sim tests/attacks tests/integration $(ARGS)
+	$(MEASURED) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/unit tests/property tests/fuzz tests/scenarios tests/sim tests/attacks tests/integration $(ARGS)
 
 .PHONY: test-system
 test-system: venv chaos-clients
-	PYTHONPATH=$(VENV)/chaos-clients $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
-	$(BIN)/pytest -q tests/system --ignore=tests/system/test_system_chaos.py $(ARGS)
+	PYTHONPATH=$(VENV)/chaos-clients $(MEASURED) $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
+	$(MEASURED) $(BIN)/pytest -q tests/system --ignore=tests/system/test_system_chaos.py $(ARGS)
 
 .PHONY: test-interop
 test-interop: venv
-	$(BIN)/pytest -q tests/interop -m "not long" $(ARGS)
+	$(MEASURED) $(BIN)/pytest -q tests/interop -m "not long" $(ARGS)
 
 .PHONY: test-spark
 test-spark: venv
-	$(BIN)/pytest -q tests/spark -m "not long" $(ARGS)
+	$(MEASURED) $(BIN)/pytest -q tests/spark -m "not long" $(ARGS)
 
 .PHONY: test-table
 test-table: venv
-	$(BIN)/pytest -q tests/table $(ARGS)
+	$(MEASURED) $(BIN)/pytest -q tests/table $(ARGS)
 
 .PHONY: test-stores
 test-stores: venv versitygw
-	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
+	$(MEASURED) $(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
 
 .PHONY: interop
 interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs and Go clients; the tests of librdkafka and of franz-go; an hour
@@ -176,7 +180,7 @@ stores: venv jre ## moto, a directory, a stand-in for Google, Azurite (npm), and
 
 .PHONY: helm
 helm: venv helm-program ## the chart, the image's steps and compose; compiles helm once if Go is at hand
-	$(BIN)/pytest -q tests/helm $(ARGS)
+	$(MEASURED) $(BIN)/pytest -q tests/helm $(ARGS)
 
 .PHONY: image
 image: venv ## build the image with buildah on a base by mmdebstrap, and run penstock dev in it by runc; needs root and Debian; 2 to 5 minutes

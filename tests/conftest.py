@@ -18,6 +18,8 @@ import hypothesis
 import pytest
 import structlog
 
+from tests.support.cpu_seconds import CpuSeconds
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # kafka-python reads its schemas through functions that Python 3.11 deprecates and 3.13 has
@@ -32,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
     os.environ["SPARK_HOME"] = str(_unzipped_spark())
+    config.pluginmanager.register(CpuSeconds())
 
 
 def pytest_collection_finish() -> None:

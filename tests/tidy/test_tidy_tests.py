@@ -1,16 +1,20 @@
 """Check that a test that fails leaves no thread and no process behind that pytest waits for."""
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.tidy.repository import ROOT, files, listed, shown, tree
+from tests.tidy.repository import ROOT, files, listed, shown, text, tree
+from tools.lanes import BUDGET
 
 
-def modules() -> Iterator[Path]:
-    return (
-        path for path in files() if path.suffix == ".py" and path.is_relative_to(ROOT / "tests")
-    )
+def nodes(word: str) -> Iterator[tuple[Path, ast.AST]]:
+    """Yield the syntax of the test modules that contain a word. Parsing all takes 10 s."""
+    for path in files():
+        if path.suffix == ".py" and path.is_relative_to(ROOT / "tests") and word in text(path):
+            yield from ((path, node) for node in ast.walk(tree(path)))
 
 
 def is_call_of(node: ast.AST, name: str) -> bool:
@@ -24,8 +28,7 @@ def test_threads_are_daemons() -> None:
     """At its end, Python waits for every other thread, without a limit."""
     found = [
         shown(path, node.lineno)
-        for path in modules()
-        for node in ast.walk(tree(path))
+        for path, node in nodes("Thread(")
         if isinstance(node, ast.Call) and is_call_of(node, "Thread")
         if not any(keyword.arg == "daemon" for keyword in node.keywords)
     ]
@@ -36,10 +39,17 @@ def test_no_block_waits_for_a_process_without_a_limit() -> None:
     """`with Popen(...)` does if the block fails; `tests.support.child_process` kills it."""
     found = [
         shown(path, node.lineno)
-        for path in modules()
-        for block in ast.walk(tree(path))
+        for path, block in nodes("Popen(")
         if isinstance(block, ast.With)
         for item in block.items
         if is_call_of(node := item.context_expr, "Popen")
     ]
     assert not found, listed(found)
+
+
+def test_every_target_of_make_test_has_a_budget() -> None:
+    makefile = text(ROOT / "Makefile")
+    measured = re.findall(
+        r"^([a-z-]+):(?:.*\n)(?:\t.*\n)*?\t.*\$\(MEASURED\)", makefile, re.MULTILINE
+    )
+    assert sorted(measured) == sorted(tomllib.loads(text(BUDGET)))

@@ -1,0 +1,103 @@
+"""Measure the CPU seconds of each test, with the processes that it starts. After the tests, list
+those that use more than `COSTLY` and have no `costly` marker with a reason.
+"""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+COSTLY = 5.0
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_SECONDS = "cpu_seconds"
+_REASON = "costly"
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and its descendants. Outside Linux, those that still run
+    are left out.
+    """
+    times = os.times()
+    ended = times.children_user + times.children_system
+    return time.process_time() + ended + sum(map(_of_process, _children("self")))
+
+
+def _of_process(pid: str) -> float:
+    """Return the CPU time of a process, its children that have ended, and its descendants."""
+    try:
+        fields = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:  # it has ended
+        return 0.0
+    return sum(map(int, fields[11:15])) * _TICK_S + sum(map(_of_process, _children(pid)))
+
+
+def _children(pid: str) -> list[str]:
+    found = list[str]()
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                found += Path("/proc", pid, "task", thread, "children").read_text().split()
+    return found
+
+
+class CpuSeconds:
+    """A pytest plugin. A fixture that several tests share does not count for the first of them."""
+
+    def __init__(self, costly: float = COSTLY) -> None:
+        self._costly = costly
+        self._before = cpu_seconds()
+        self._shared = 0.0
+        self._used: dict[str, float] = defaultdict(float)
+        self._reasons: dict[str, str] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[object]
+    ) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before, shared = cpu_seconds(), self._shared
+        try:
+            return (yield)
+        finally:
+            # Fixtures that it asks for during its setup are part of the difference.
+            self._shared = shared + cpu_seconds() - before
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        self._before, self._shared = cpu_seconds(), 0.0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put the figures into the report, which comes from a worker of xdist to the terminal."""
+        report = yield
+        now = cpu_seconds()
+        report.user_properties.append((_SECONDS, now - self._before - self._shared))
+        self._before, self._shared = now, 0.0
+        if marker := item.get_closest_marker("costly"):
+            report.user_properties.append((_REASON, marker.args[0]))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == _SECONDS:
+                self._used[report.nodeid] += value
+            elif name == _REASON:
+                self._reasons[report.nodeid] = value
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        costly = {
+            name: used
+            for name, used in self._used.items()
+            if used > self._costly and name not in self._reasons
+        }
+        if costly:
+            terminalreporter.section(f"more than {self._costly:g} CPU s, without a reason")
+        for name, used in sorted(costly.items(), key=lambda entry: -entry[1]):
+            terminalreporter.write_line(f"{used:6.1f} s  {name}")

@@ -1,0 +1,112 @@
+"""Which tests are listed as costly, and how targets compare with their budget."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.pytest_runs import ROOT
+from tools import lanes
+
+_TESTS = """
+import subprocess
+import sys
+import time
+
+import pytest
+
+BURN = "import time\\nwhile time.process_time() < 0.4: pass"
+
+
+def burn():
+    end = time.process_time() + 0.4
+    while time.process_time() < end:
+        pass
+
+
+@pytest.fixture(scope="module")
+def shared():
+    burn()
+
+
+def test_that_shares_a_costly_fixture(shared):
+    pass
+
+
+def test_that_computes():
+    burn()
+
+
+@pytest.mark.costly("it has to")
+def test_with_a_reason():
+    burn()
+
+
+def test_with_a_process_that_ends():
+    subprocess.run([sys.executable, "-c", BURN], check=True)
+
+
+@pytest.fixture
+def process():
+    process = subprocess.Popen(
+        [sys.executable, "-c", BURN + "\\nprint('done', flush=True)\\ntime.sleep(60)"],
+        stdout=subprocess.PIPE,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_with_a_process_that_is_killed(process):
+    assert process.stdout.readline() == b"done\\n"
+
+
+def test_cheap():
+    pass
+"""
+_PLUGIN = """
+from tests.support.cpu_seconds import CpuSeconds
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "costly(reason): x")
+    config.pluginmanager.register(CpuSeconds(costly=0.3))
+"""
+
+
+def test_costly_tests_without_a_reason_are_listed(tmp_path: Path) -> None:
+    for name, text in {"test_some.py": _TESTS, "conftest.py": _PLUGIN, "pytest.ini": ""}.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "xdist.plugin", "-p", "no:cacheprovider", "-n", "1"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    listed = re.findall(r"^ +(\d\.\d) s  test_some\.py::test_(\w+)$", done.stdout, re.MULTILINE)
+    assert {name for _, name in listed} == {
+        "that_computes",
+        "with_a_process_that_ends",
+        "with_a_process_that_is_killed",
+    }
+    assert all(float(used) >= 0.4 for used, _ in listed)
+
+
+def test_a_target_above_its_budget_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "budget.toml").write_text("above = 0\nbelow = 100\n")
+    monkeypatch.setattr(lanes, "BUDGET", tmp_path / "budget.toml")
+    monkeypatch.setattr(lanes, "MEASURED", tmp_path / "measured")
+    for target, status in (("above", 0), ("below", 3), ("below", 0)):
+        assert lanes.run(target, [sys.executable, "-c", f"raise SystemExit({status})"]) == status
+    above, below = lanes.report().splitlines()[1:3]
+    assert re.fullmatch(r"above +\d+ +\d+ +0  over budget", above)
+    assert re.fullmatch(r"below +\d+ +\d+ +100", below)
