@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kafka import KafkaMissing, kafka
+from benchmarks.kafka import LIGHT_JVM, KafkaMissing, kafka
 from tests.support.apicurio import fetch_apicurio
 from tests.support.java import JavaHome
 from tests.support.missing import missing
@@ -43,5 +43,5 @@ def peer(java: JavaHome) -> Iterator[str]:
         "group.initial.rebalance.delay.ms": "0",
         "group.streams.initial.rebalance.delay.ms": "0",
     }
-    with kafka(settings) as process:
+    with kafka(settings, jvm=LIGHT_JVM) as process:
         yield process.bootstrap

@@ -23,7 +23,7 @@ import pytest
 from confluent_kafka import Producer
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric, MetricsData
 
-from benchmarks.kafka import kafka
+from benchmarks.kafka import LIGHT_JVM, kafka
 from penstock.protocol.batch.compression import Compression, compress
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
@@ -74,7 +74,7 @@ def telemetry_peer(java: JavaHome, pushes: Path) -> Iterator[str]:
         "telemetry.file": str(pushes),
         "telemetry.max.bytes": str(MAX_BYTES),
     }
-    with kafka(settings, plugins=str(java.directory)) as process:
+    with kafka(settings, plugins=str(java.directory), jvm=LIGHT_JVM) as process:
         yield process.bootstrap
 
 

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.stream.config import StreamConfig
 from tests.interop.commands import (
     COMMANDS,
     FILES,
@@ -86,12 +87,15 @@ async def test_share_tools_answer_as_with_kafka(
 
 
 async def test_replicas_are_verified_as_with_kafka(
-    cluster: Cluster, peer: str, java: JavaHome, tmp_path: Path
+    peer: str, java: JavaHome, tmp_path: Path
 ) -> None:
-    """The tool runs until it is stopped. It asks every broker of a partition."""
-    await cluster.start_broker(NODE_ID + 1)
-    for address, replicas in ((peer, 1), (cluster.bootstrap, 2)):
-        await asyncio.to_thread(_verify_replicas, address, replicas, java, tmp_path)
+    """The tool runs until it is stopped. It asks every broker of a partition, without a pause until
+    all have the records: the broker that does not lead has them once they are uploaded.
+    """
+    soon = StreamConfig(wal_linger_ms=0, block_age_max_ms=100)
+    async with Cluster(tmp_path / "cluster", brokers=2, stream_config=soon) as cluster:
+        for address, replicas in ((peer, 1), (cluster.bootstrap, 2)):
+            await asyncio.to_thread(_verify_replicas, address, replicas, java, tmp_path)
 
 
 def _verify_replicas(address: str, replicas: int, java: JavaHome, directory: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kafka import kafka
+from benchmarks.kafka import LIGHT_JVM, kafka
 from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission, ResourceType
 from penstock.base.scram import ScramMechanism
 from penstock.protocol import apis
@@ -44,7 +44,7 @@ def peer(java: JavaHome) -> Iterator[int]:
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": SUPER_USERS,
     }
-    with kafka(settings, users=USERS) as process:
+    with kafka(settings, users=USERS, jvm=LIGHT_JVM) as process:
         yield process.sasl_port
 
 

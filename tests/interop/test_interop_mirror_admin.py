@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from benchmarks.kafka import kafka
+from benchmarks.kafka import LIGHT_JVM, kafka
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
@@ -67,7 +67,7 @@ def source(java: JavaHome) -> Iterator[str]:
         "super.users": ANYONE,
         "log.retention.ms": "123456789",
     }
-    with kafka(settings) as process:
+    with kafka(settings, jvm=LIGHT_JVM) as process:
         yield process.bootstrap
 
 

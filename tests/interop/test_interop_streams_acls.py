@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.kafka import kafka
+from benchmarks.kafka import LIGHT_JVM, kafka
 from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission, ResourceType
 from penstock.protocol import apis
 from penstock.protocol.gen.create_acls import AclCreation
@@ -164,7 +164,7 @@ def test_the_recorded_causes_are_those_of_kafka(secured_counts: JavaHome, tmp_pa
         "group.initial.rebalance.delay.ms": "0",
         **{name: str(value) for name, value in HASTY.items()},
     }
-    with kafka(settings, users=dict.fromkeys(APPLICATIONS, PASSWORD)) as process:
+    with kafka(settings, users=dict.fromkeys(APPLICATIONS, PASSWORD), jvm=LIGHT_JVM) as process:
         bootstrap = f"127.0.0.1:{process.sasl_port}"
         check_applications(process.bootstrap, bootstrap, secured_counts, tmp_path)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from benchmarks.kafka import kafka
+from benchmarks.kafka import LIGHT_JVM, kafka
 from penstock.base.acls import (
     CLUSTER_NAME,
     STANDARD_AUTHORIZER,
@@ -232,7 +232,7 @@ def kafka_with_acls() -> Iterator[str]:
         "group.initial.rebalance.delay.ms": "0",
         "group.consumer.regex.refresh.interval.ms": str(REGEX_REFRESH_INTERVAL_MS),
     }
-    with kafka(settings) as process:
+    with kafka(settings, jvm=LIGHT_JVM) as process:
         admit_administrator(process.bootstrap)
         yield process.bootstrap
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from benchmarks.kafka import jars
+from benchmarks.kafka import LIGHT_JVM, jars
 from tests.support.waiting import wait_until
 
 TOOL_TIMEOUT_S = 90
 APPLICATION_TIMEOUT_S = 60.0
-JVM = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
+JVM = ("java", *LIGHT_JVM, "-Xmx256m")
 _LOG4J = """
 appender.out.type=Console
 appender.out.name=out
