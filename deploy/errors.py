@@ -58,8 +58,16 @@ class KafkaFailed(DeployError):
     """The brokers did not answer, or refused a request."""
 
 
+class AuthenticationRefused(KafkaFailed):
+    """A broker rejects the user, the password or the certificate of a client."""
+
+
 class NoResponse(KafkaFailed):
     """The brokers that a request needs do not respond; they may, later."""
+
+
+class Busy(DeployError):
+    """Too many requests wait already; a later one may be served."""
 
 
 def print_error(error: Exception) -> None:

@@ -13,6 +13,8 @@ from penstock.deploy.cli.completing import complete_profiles
 from penstock.deploy.cli.lazy import LazyCommands
 
 _WITHOUT_PROFILE = frozenset({"dev", "demo", "profile", "completion"})
+_WITHOUT_WAIT = frozenset({"dev", "console", "top", "doctor", "broker", "controller", "completion"})
+"""Commands that do not wait for brokers that restart: they run nodes, or show their state."""
 
 
 class _Commands(LazyCommands):
@@ -111,6 +113,10 @@ def main(
         from penstock.deploy.clients import profiles
 
         profiles.use(profile, os.environ)
+    if context.invoked_subcommand not in _WITHOUT_WAIT:
+        from penstock.deploy.clients.restarts import wait_for_restarts
+
+        wait_for_restarts()
     if command_config is not None:
         from penstock.deploy.clients.security import use_file
 

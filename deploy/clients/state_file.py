@@ -47,6 +47,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of TLS with which commands reach the controllers; empty if they use none."""
     console: str = ""
     """Address of the web console; empty if there is none."""
+    restarts: bool = True
+    """Whether the supervisor restarts processes that end."""
 
     def of_role(self, role: str) -> list[ProcessState]:
         return [process for process in self.processes if process.role == role]

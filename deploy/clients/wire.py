@@ -15,9 +15,10 @@ from math import inf
 from typing import Final, Self, TypeVar
 
 from penstock.base.tls_faults import explain
+from penstock.deploy.clients.restarts import has_restarted
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import Target, find_brokers, no_broker
-from penstock.deploy.errors import KafkaFailed, NoResponse
+from penstock.deploy.errors import AuthenticationRefused, KafkaFailed, NoResponse
 from penstock.protocol.apis import API_VERSIONS, ApiSpec
 from penstock.protocol.errors import WireError
 from penstock.protocol.framing import encode_request_frame, parse_response_header
@@ -28,10 +29,11 @@ TIMEOUT_S: Final = 35.0
 """Longer than the brokers wait for the controller."""
 _CONNECT_TIMEOUT_S: Final = 5.0
 _GREETING_TIMEOUT_S: Final = 1.0
-"""Longest wait for a broker to greet, if there are others. A hung one still accepts connections."""
+"""Longest wait for a first response if there are other brokers: a hung one accepts connections."""
 _RESPONSE_BYTES_MAX: Final = 100 << 20
 _SIZE: Final = struct.Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
+_ALERTS: Final = ("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE")
 _CA: Final = "ssl.ca.location"
 _RequestT = TypeVar("_RequestT")
 _ResponseT = TypeVar("_ResponseT")
@@ -49,7 +51,7 @@ def patience_s() -> float:
 
 
 class WireClient:
-    """Connect to the first bootstrap server that answers. Use as a context manager."""
+    """Connect to the first bootstrap server that responds. Use as a context manager."""
 
     def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
         """security: how to connect; None as `--command-config` says."""
@@ -89,7 +91,7 @@ class WireClient:
         *,
         version: int | None = None,
     ) -> _ResponseT:
-        """Send one request and return the answer. After a failure the connection cannot be used.
+        """Send one request and return the response. After a failure the connection is unusable.
 
         version: None for the highest one that brokers of this version serve.
         """
@@ -113,9 +115,10 @@ class WireClient:
             _, body_offset = parse_response_header(api, version, answer)
             return decode(Reader(answer, body_offset), version)
         except (OSError, WireError) as error:
-            # With TLS 1.3 a broker refuses a client's certificate after the handshake.
+            # With TLS 1.3 a broker rejects a client's certificate after the handshake.
             fault = explain(str(error), ca_setting=_CA) if isinstance(error, ssl.SSLError) else ""
-            raise NoResponse(
+            kind = AuthenticationRefused if _is_refused(error) else NoResponse
+            raise kind(
                 f"{api.name} got no response from {self._bootstrap}: {fault or error}"
             ) from None
 
@@ -140,7 +143,7 @@ class WireClient:
         except StopIteration:
             pass
         except AuthenticationFailed as error:
-            raise KafkaFailed(f"{security.who}: {error}") from None
+            raise AuthenticationRefused(f"{security.who}: {error}") from None
 
     def _read(self, count: int) -> bytearray:
         data = bytearray()
@@ -158,24 +161,23 @@ def check_reachable(target: Target, security: ClientSecurity) -> None:
     """Raise KafkaFailed if no address of the target has a broker that speaks TLS, or does not, as
     the client does.
     """
+    if _is_reachable(target, security):
+        return
+    if not (has_restarted(target.bootstrap) and _is_reachable(target, security)):
+        raise no_broker(target)
+
+
+def _is_reachable(target: Target, security: ClientSecurity) -> bool:
     for address in target.bootstrap.split(","):
         with suppress(OSError):
             connection = _connected(address, security)
             if connection is not None:
                 with connection:
-                    _greet(connection, address, security)
-                return
-    raise no_broker(target)
-
-
-def _greet(connection: socket.socket, address: str, security: ClientSecurity) -> None:
-    """Raise KafkaFailed or OSError unless a broker responds. A handshake is a greeting, too."""
-    if not security.protocol.has_tls:
-        request = encode_request_frame(
-            API_VERSIONS, 0, 0, api_versions.encode_request, api_versions.ApiVersionsRequest()
-        )
-        connection.sendall(request)
-        _check_plain(connection.recv(_SIZE.size), address)
+                    if not security.protocol.has_tls:
+                        connection.sendall(_greeting())
+                        _check_plain(connection.recv(_SIZE.size), address)
+                return True
+    return False
 
 
 def _check_plain(begin: bytes | bytearray, address: str) -> None:
@@ -189,6 +191,16 @@ def _check_plain(begin: bytes | bytearray, address: str) -> None:
 
 
 def _connect(target: Target, security: ClientSecurity) -> socket.socket:
+    """Return a connection to the first broker that responds, after a restart if need be."""
+    connection = _first_connection(target, security)
+    if connection is None and has_restarted(target.bootstrap):
+        connection = _first_connection(target, security)
+    if connection is None:
+        raise no_broker(target)
+    return connection
+
+
+def _first_connection(target: Target, security: ClientSecurity) -> socket.socket | None:
     """Return a connection to the first broker that responds. If none does in time, return one to
     the first that accepts connections: it may only be slow.
     """
@@ -202,22 +214,23 @@ def _connect(target: Target, security: ClientSecurity) -> socket.socket:
             return connection
         connection.close()  # A late greeting would look like the response to another request.
         slow = slow or address
-    connection = _connected(slow, security) if slow else None
-    if connection is None:
-        raise no_broker(target)
-    return connection
+    return _connected(slow, security) if slow else None
+
+
+def _greeting() -> Writer:
+    """Return a request that every broker responds to, before authentication."""
+    return encode_request_frame(
+        API_VERSIONS, 0, 0, api_versions.encode_request, api_versions.ApiVersionsRequest()
+    )
 
 
 def _greets(connection: socket.socket, security: ClientSecurity) -> bool:
     """Return whether a broker responds in time. With TLS it has, in the handshake."""
     if security.protocol.has_tls:
         return True
-    request = encode_request_frame(
-        API_VERSIONS, 0, 0, api_versions.encode_request, api_versions.ApiVersionsRequest()
-    )
     connection.settimeout(min(_GREETING_TIMEOUT_S, patience_s()))
     try:
-        connection.sendall(request)
+        connection.sendall(_greeting())
         with connection.makefile("rb") as stream:
             size = stream.read(_SIZE.size)
             if len(size) == _SIZE.size:
@@ -250,4 +263,10 @@ def _connected(address: str, security: ClientSecurity) -> socket.socket | None:
     except OSError as error:
         connection.close()
         fault = explain(f"{type(error).__name__}: {error}", ca_setting=_CA)
-        raise KafkaFailed(f"TLS with {address} failed: {fault or error}") from None
+        kind = AuthenticationRefused if _is_refused(error) else KafkaFailed
+        raise kind(f"TLS with {address} failed: {fault or error}") from None
+
+
+def _is_refused(error: Exception) -> bool:
+    """Return whether the broker rejects the certificate of the client, or requires one."""
+    return isinstance(error, ssl.SSLError) and any(alert in str(error) for alert in _ALERTS)

@@ -1,0 +1,63 @@
+"""Let a command wait for the brokers of a `penstock dev` that is restarting them.
+
+Only commands that ask for it wait: the console, `penstock top` and the doctor show that brokers are
+down instead.
+Limit: RESTART_S.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final
+
+from penstock.deploy.clients import state_file
+from penstock.deploy.clients.state_file import ClusterState
+from penstock.deploy.errors import DeployError
+from penstock.deploy.output import remark
+
+RESTART_S: Final = 30.0
+"""Longer than a broker takes to start, also after several failures."""
+PAUSE_S: Final = 0.1
+_waits: ContextVar[bool] = ContextVar("waits_for_restarts", default=False)
+
+
+def wait_for_restarts() -> None:
+    """Let clients of this context wait for brokers that restart."""
+    _waits.set(True)
+
+
+def is_restarting(
+    state: ClusterState, is_running: Callable[[int], bool] = state_file.is_running
+) -> bool:
+    """Return whether no broker serves, and the supervisor starts or restarts them."""
+    brokers = state.of_role("broker")
+    return state.restarts and not any(
+        broker.phase == "serving" and broker.pid is not None and is_running(broker.pid)
+        for broker in brokers
+    )
+
+
+def has_restarted(bootstrap: str, pause: Callable[[float], None] = time.sleep) -> bool:
+    """Wait while the brokers at these addresses restart; return whether one serves again."""
+    state = _read() if _waits.get() else None
+    if state is None or state.bootstrap != bootstrap or not is_restarting(state):
+        return False
+    remark(
+        "penstock: waiting for the brokers of `penstock dev`, which are restarting (at most"
+        f" {RESTART_S:.0f} s)"
+    )
+    ends_at = time.monotonic() + RESTART_S
+    while state is not None and is_restarting(state):
+        if time.monotonic() > ends_at:
+            return False
+        pause(PAUSE_S)
+        state = _read()
+    return state is not None
+
+
+def _read() -> ClusterState | None:
+    try:
+        return state_file.read(state_file.default_path(os.environ))
+    except DeployError:
+        return None

@@ -1,0 +1,131 @@
+"""Commands wait for brokers that `penstock dev` restarts, and for nothing else."""
+
+import os
+import socket
+from collections.abc import Callable
+from contextvars import copy_context
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from penstock.deploy.clients import restarts, state_file
+from penstock.deploy.clients.restarts import has_restarted, is_restarting, wait_for_restarts
+from penstock.deploy.clients.security import PLAINTEXT
+from penstock.deploy.clients.state_file import ClusterState, Phase, ProcessState
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import NoResponse
+
+HERE = os.getpid()
+BOOTSTRAP = "127.0.0.1:1"
+_T = TypeVar("_T")
+
+
+def state_of(
+    *phases: tuple[Phase, int | None], bootstrap: str = BOOTSTRAP, restarts: bool = True
+) -> ClusterState:
+    """Return the state of a cluster whose brokers have these phases and pids."""
+    brokers = [
+        ProcessState(
+            role="broker", node_id=at, pid=pid, host="127.0.0.1", port=1, phase=phase, starts=1
+        )
+        for at, (phase, pid) in enumerate(phases)
+    ]
+    return ClusterState(
+        pid=HERE,
+        bootstrap=bootstrap,
+        controller="",
+        store_url="",
+        processes=brokers,
+        restarts=restarts,
+    )
+
+
+def waiting(call: Callable[[], _T]) -> _T:
+    """Call as a command does that waits."""
+
+    def run() -> _T:
+        wait_for_restarts()
+        return call()
+
+    return copy_context().run(run)
+
+
+def never(_: float) -> None:
+    raise AssertionError("nothing restarts")
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(state_file.VARIABLE, str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (state_of(("stopped", None), ("stopped", None)), True),
+        (state_of(("starting", HERE)), True),
+        (state_of(("serving", -1)), True),
+        (state_of(("serving", HERE), ("stopped", None)), False),
+        (state_of(("stopped", None), restarts=False), False),
+    ],
+)
+def test_brokers_restart_if_none_serves_and_the_supervisor_starts_them(
+    state: ClusterState, expected: bool
+) -> None:
+    """A broker that was just killed may still be in the file as one that serves."""
+    assert is_restarting(state, lambda pid: pid == HERE) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "named"),
+    [
+        (None, BOOTSTRAP),
+        (state_of(("stopped", None)), "127.0.0.1:2"),
+        (state_of(("stopped", None), restarts=False), BOOTSTRAP),
+        (state_of(("serving", HERE)), BOOTSTRAP),
+    ],
+)
+def test_other_clusters_are_not_waited_for(
+    path: Path, capsys: pytest.CaptureFixture[str], state: ClusterState | None, named: str
+) -> None:
+    if state is not None:
+        state_file.write(path, state)
+    assert not waiting(lambda: has_restarted(named, never))
+    assert not capsys.readouterr().err
+
+
+def test_only_commands_that_want_it_wait(path: Path) -> None:
+    state_file.write(path, state_of(("stopped", None)))
+    assert not has_restarted(BOOTSTRAP, never)
+
+
+def test_the_wait_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "RESTART_S", 0.0)
+    state_file.write(path, state_of(("stopped", None)))
+    assert not waiting(lambda: has_restarted(BOOTSTRAP, lambda _: None))
+
+
+def test_a_cluster_that_ends_is_not_waited_for_any_longer(path: Path) -> None:
+    state_file.write(path, state_of(("stopped", None)))
+    assert not waiting(lambda: has_restarted(BOOTSTRAP, lambda _: path.unlink()))
+
+
+def test_a_client_connects_once_a_broker_serves_again(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # Nobody listens yet.
+        bootstrap = f"127.0.0.1:{server.getsockname()[1]}"
+        state_file.write(path, state_of(("starting", HERE), bootstrap=bootstrap))
+
+        def serve(_: float) -> None:
+            server.listen()
+            state_file.write(path, state_of(("serving", HERE), bootstrap=bootstrap))
+
+        with pytest.raises(NoResponse):
+            WireClient(bootstrap, PLAINTEXT)
+        monkeypatch.setattr(has_restarted, "__defaults__", (serve,))
+        waiting(lambda: WireClient(bootstrap, PLAINTEXT)).close()
+    assert "waiting for the brokers of `penstock dev`" in capsys.readouterr().err
