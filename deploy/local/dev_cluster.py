@@ -1,13 +1,12 @@
 """Run `penstock dev`, from options until the last process has ended.
 
 Invariant: errors in ports, bucket or options are reported before any process starts. At the end the
-state file and all temporary files are removed, and no process is left. Must not print anything but
-the ready line on stdout.
+state file and all temporary files are removed, and no process is left, whichever signals arrive.
+Must not print anything but the ready line on stdout.
 """
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -30,6 +29,7 @@ from penstock.deploy.local.directories import (
     controller_directory,
     security_directory,
 )
+from penstock.deploy.local.ending import EndingSignals
 from penstock.deploy.local.plan import (
     BROKERS_MAX,
     ClusterOptions,
@@ -52,7 +52,6 @@ from penstock.objectstore.url import is_remote, redact_url
 _FORMS: Final = (
     "moto, memory, file:DIR, s3://BUCKET?endpoint=URL, gs://BUCKET or az://ACCOUNT/CONTAINER"
 )
-_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run_dev(
@@ -65,14 +64,13 @@ def run_dev(
     line. Raises DeployError.
     """
     lifeline.die_with_parent(os.environ)
-    for number in _ENDING:  # until the event loop handles them, or the directory would stay
-        signal.signal(number, _interrupt)
+    signals = EndingSignals()
     options = check(options)
     contents = (contents or FirstContents()).check()
     if is_remote(options.store):
         asyncio.run(_check_bucket(options.store))
     ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
-    with controller_directory(options.store, os.environ) as directory:
+    with controller_directory(options.store, os.environ) as directory, signals:
         files = SecurityFiles(security_directory(options.store, directory))
         plan = plan_cluster(
             options,
@@ -94,14 +92,11 @@ def run_dev(
             state_path=state_path,
             started_at=started_at,
             ports=ports,
+            signals=signals,
         )
         _say(f"starting {_described(options)}; {_data(options.store)}")
-        try:
-            _run(dev, is_in_process=options.store == "memory")
-            _say(f"stopped; {_data(options.store, has_ended=True)}")
-        finally:  # only the directory is left to remove
-            for number in (signal.SIGINT, *_ENDING):
-                signal.signal(number, signal.SIG_IGN)
+        _run(dev, is_in_process=options.store == "memory")
+        _say(f"stopped; {_data(options.store, has_ended=True)}")
 
 
 def _run(dev: "_Dev", *, is_in_process: bool) -> None:
@@ -129,10 +124,6 @@ def _data(store: str, *, has_ended: bool = False) -> str:
     if has_ended:
         return "its data were in memory and are gone"
     return "data are in memory and end with it; --store file:DIR keeps them"
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def check(options: ClusterOptions) -> ClusterOptions:
@@ -188,7 +179,9 @@ class _Dev:
         state_path: Path,
         started_at: float,
         ports: Ports,
+        signals: EndingSignals,
     ) -> None:
+        self._signals = signals
         self._security = security
         self._contents = contents
         self._filling: asyncio.Task[None] | None = None
@@ -210,18 +203,17 @@ class _Dev:
                 _say("stopping; Ctrl-C again stops at once")
             stop.set()
 
-        for number in (signal.SIGINT, *_ENDING):
-            asyncio.get_running_loop().add_signal_handler(number, interrupted)
-        try:
-            with self._web_console():
-                if self._options.store == "memory":
-                    await self._run_in_process(stop)
-                else:
-                    await self._supervise(stop, hurry)
-        finally:
-            state_file.remove(self._state_path)
-        if self._filling is not None:
-            await self._filling
+        with self._signals.calling(interrupted):
+            try:
+                with self._web_console():
+                    if self._options.store == "memory":
+                        await self._run_in_process(stop)
+                    else:
+                        await self._supervise(stop, hurry)
+            finally:
+                state_file.remove(self._state_path)
+            if self._filling is not None:
+                await self._filling
 
     @contextmanager
     def _web_console(self) -> Generator[None, None, None]:
@@ -280,6 +272,7 @@ class _Dev:
                 command_config=str(self._security.client_properties) if self._security else "",
                 controller_tls=self._security.node_settings("admin") if self._security else {},
                 console="" if self._console is None else self._console.url,
+                restarts=self._options.restart,
             ),
         )
 

@@ -13,7 +13,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,20 @@ def test_a_killed_broker_comes_back_and_the_state_file_tells(cluster: LocalClust
     assert penstock(cluster, "topics", "list").returncode == 0
 
 
+def test_commands_wait_for_brokers_that_restart(cluster: LocalCluster) -> None:
+    penstock(cluster, "topics", "create", "waiting")
+    for command, given in (
+        (("produce", "waiting"), "one\ntwo\n"),
+        (("consume", "waiting", "--from-beginning", "--max-messages", "2"), ""),
+    ):
+        brokers = cluster.brokers()
+        cluster.kill(brokers)
+        done = penstock(cluster, *command, given=given)
+        assert (done.returncode, "waiting for the brokers" in done.stderr) == (0, True), done
+        cluster.wait_for_new(brokers)
+    assert sorted(done.stdout.split()) == ["one", "two"]
+
+
 @pytest.mark.parametrize("store", ["moto", "memory"])
 def test_ctrl_c_leaves_nothing(store: str) -> None:
     with LocalCluster(["--store", store, "--log-level", "error"]) as cluster:
@@ -283,7 +298,8 @@ def test_ctrl_c_leaves_nothing(store: str) -> None:
         assert not state_path.exists()
 
 
-def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path, is_repeated: bool) -> None:
     """With --secure the certificates take a while, before the event loop handles signals."""
     command = (*PENSTOCK, "dev", "--store", "memory", "--secure", "--port", "0")
     process = subprocess.Popen(
@@ -294,8 +310,33 @@ def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path) -> None:
     with killed_at_end(process):
         wait_until(lambda: bool(list(tmp_path.glob(f"{TEMPORARY_PREFIX}*"))))
         process.terminate()
+        if is_repeated:
+            signal_until_end(process.pid, process.poll)
         process.wait(20)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("store", ["moto", "memory"])
+def test_signals_during_the_cleanup_leave_nothing(store: str) -> None:
+    """As of an impatient user who closes the terminal as well."""
+    arguments = ["--store", store, "--log-level", "error"]
+    with LocalCluster([*arguments, "--brokers", "1"]) as cluster:
+        pids, pid, state_path = pids_of(cluster), cluster.pid, cluster.state_path
+        assert temporary_directories(pid)
+        signal_until_end(pid, lambda: is_gone(pid) or None)
+        wait_until_gone(pids)
+        assert temporary_directories(pid) == []
+        assert not state_path.exists()
+
+
+def signal_until_end(pid: int, ended: Callable[[], object]) -> None:
+    """Send all signals that end a process, until it has ended."""
+    deadline = time.monotonic() + 20
+    while ended() is None:
+        assert time.monotonic() < deadline
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def test_all_die_with_a_killed_supervisor() -> None:
