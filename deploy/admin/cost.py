@@ -19,18 +19,21 @@ _GB: Final = 1_000_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
     """USD per 1,000 requests, and per GB (10^9 bytes) and month. put: PUT and LIST. get: GET and
-    HEAD.
+    HEAD. source: storage class and region of the price list.
     """
 
     put_usd_per_1000: float = 0.005
     get_usd_per_1000: float = 0.0004
     storage_usd_per_gb_month: float = 0.023
+    source: str = "S3 Standard in us-east-1"
 
 
 PRICES: Final[Mapping[str, Prices]] = {
     "s3": Prices(),
-    "gs": Prices(storage_usd_per_gb_month=0.020),
-    "az": Prices(storage_usd_per_gb_month=0.018),
+    "gs": Prices(
+        storage_usd_per_gb_month=0.020, source="Google Cloud Storage Standard in us-east1"
+    ),
+    "az": Prices(storage_usd_per_gb_month=0.018, source="Azure Blob Storage Hot LRS in East US"),
 }
 """List prices of November 2026 by the scheme of the store URL: S3 Standard in us-east-1, Google's
 Standard in us-east1, Azure's Hot tier with LRS in East US. Deletes are free.

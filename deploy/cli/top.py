@@ -2,7 +2,6 @@
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,19 +49,20 @@ def top(
     """
     if not 0.1 <= interval <= 60:
         raise UsageError(f"--interval {interval} is not allowed: 0.1 to 60 seconds")
-    from penstock.deploy.admin.cost import prices_of
+    from penstock.deploy.admin.cost import Prices, prices_of
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.top.watch import Watch
 
-    given = {
-        "put_usd_per_1000": put_price,
-        "get_usd_per_1000": get_price,
-        "storage_usd_per_gb_month": storage_price,
-    }
-    prices = replace(
-        prices_of(_store(state_file)),
-        **{name: price for name, price in given.items() if price is not None},
-    )
+    prices = prices_of(_store(state_file))
+    if any(price is not None for price in (put_price, get_price, storage_price)):
+        prices = Prices(
+            put_usd_per_1000=prices.put_usd_per_1000 if put_price is None else put_price,
+            get_usd_per_1000=prices.get_usd_per_1000 if get_price is None else get_price,
+            storage_usd_per_gb_month=(
+                prices.storage_usd_per_gb_month if storage_price is None else storage_price
+            ),
+            source=f"given with options, otherwise {prices.source}",
+        )
     with Watch(find_controller(controller, state_file, os.environ), prices) as watch:
         if once or output is not Format.TABLE or not sys.stdout.isatty():
             watch.measure()

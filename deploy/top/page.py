@@ -68,7 +68,7 @@ def _store(view: TopView) -> Table:
         f" {cost.prices.get_usd_per_1000:g} per 1,000 GET"
     )
     kept = f"{size(view.stored_bytes)} stored: USD {cost.storage_usd_month:,.2f} a month more"
-    table.caption = cell(f"at this rate, {each}; {kept}")
+    table.caption = cell(f"at this rate, {each} ({cost.prices.source}); {kept}")
     return table
 
 

@@ -85,6 +85,7 @@ async def topic(request: Request) -> Response:
         choices=[choice_of(item) for item in settings if item.live],
         set_configs=[item for item in settings if item.source not in configs.DEFAULT_SOURCES],
         size=size,
+        price_source=prices_of(console.options.store).source,
         fork=views.fork_source(image, name),
     )
 
