@@ -1,15 +1,13 @@
 """Assemble the console: routes, guard and errors.
 
-Invariant: every answer has the headers of `guard`, and no page is answered before host, session and
+Invariant: every response has the headers of `guard`, and no page is sent before host, session and
 rights are checked.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,10 +22,10 @@ from penstock.base.errors import StreamError
 from penstock.deploy.clients.security import use
 from penstock.deploy.clients.wire import wait_at_most
 from penstock.deploy.console import login
-from penstock.deploy.console.console import Busy, Console, page
-from penstock.deploy.console.deferred import REQUEST_S, DeferredPages, deferred
+from penstock.deploy.console.console import REQUEST_S, Console, console_of, page
+from penstock.deploy.console.deferred import Handler, checked, deferred, is_use
 from penstock.deploy.console.guard import HEADERS, is_known_host
-from penstock.deploy.console.login import COOKIE, session_at
+from penstock.deploy.console.login import COOKIE, to_login
 from penstock.deploy.console.pages import (
     acls,
     configs,
@@ -47,12 +45,21 @@ from penstock.deploy.console.pages import (
     users,
 )
 from penstock.deploy.console.rights import NotAllowed
-from penstock.deploy.errors import DeployError, KafkaFailed, NoController, NoResponse, UsageError
+from penstock.deploy.console.rights_checks import SessionOver
+from penstock.deploy.errors import (
+    Busy,
+    DeployError,
+    KafkaFailed,
+    NoController,
+    NoResponse,
+    UsageError,
+)
 from penstock.lake.manifest.errors import ManifestNotFound
 from penstock.objectstore.errors import ObjectStoreError
 
 HEALTH: Final = "/live/health"
-_AT_ONCE: Final = ("/live/", "/login")
+_UNCHECKED: Final = (HEALTH, "/login", "/logout")
+"""Paths that apply no rights, or only those that are known."""
 _OPEN_PATHS: Final = ("/login", "/static/")
 _STATIC: Final = Path(__file__).with_name("static")
 
@@ -66,9 +73,8 @@ def application(console: Console) -> ASGIApp:
         try:
             yield
         finally:
-            await app.state.pages.close()
+            await console.close()
             await console.live.stop()
-            await asyncio.to_thread(console.decoding.close)
 
     app = Starlette(
         routes=_at(console.options.base, _routes()),
@@ -83,7 +89,6 @@ def application(console: Console) -> ASGIApp:
         lifespan=lifespan,
     )
     app.state.console = console
-    app.state.pages = DeferredPages()
     return _Guard(app, console)
 
 
@@ -147,12 +152,22 @@ def _routes() -> list[BaseRoute]:
     )
     return [
         *(
-            Route(path, call if path.startswith(_AT_ONCE) else deferred(call), methods=["GET"])
+            Route(path, _with_rights(path, call, may_defer=True), methods=["GET"])
             for path, call in get
         ),
-        *(Route(path, call, methods=["POST"]) for path, call in post),
+        *(
+            Route(path, _with_rights(path, call, may_defer=False), methods=["POST"])
+            for path, call in post
+        ),
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
+
+
+def _with_rights(path: str, call: Handler, *, may_defer: bool) -> Handler:
+    """Return a handler that checks the rights of the user first."""
+    if path in _UNCHECKED:
+        return call
+    return deferred(call) if may_defer and not path.startswith("/live/") else checked(call)
 
 
 def _at(base: str, routes: list[BaseRoute]) -> list[BaseRoute]:
@@ -164,7 +179,7 @@ def _at(base: str, routes: list[BaseRoute]) -> list[BaseRoute]:
 
 
 class _Guard:
-    """Check host and session before anything else, and add the headers to every answer."""
+    """Check host and session first, and add the headers to every response."""
 
     def __init__(self, app: ASGIApp, console: Console) -> None:
         self._app = app
@@ -186,14 +201,12 @@ class _Guard:
                     headers["Connection"] = "close"
             await send(message)
 
-        try:
-            answer = await self._refusal(scope)
-        except Busy as error:
-            answer = PlainTextResponse(f"{error}\n", 503)
-        await (answer or self._app)(scope, receive, send_guarded)
+        await (self._refusal(scope) or self._app)(scope, receive, send_guarded)
 
-    async def _refusal(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that must not reach a page; else note its session."""
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the response to a request that must not reach a page; otherwise set its
+        session.
+        """
         console, headers = self._console, Headers(scope=scope)
         if not is_known_host(headers.get("host", ""), console.options.names):
             return PlainTextResponse(
@@ -210,23 +223,22 @@ class _Guard:
         if console.options.login:
             path = console.options.inner(scope["path"])
             token = request.cookies.get(COOKIE, "")
-            found = await session_at(console, token, is_use=not path.startswith(HEALTH))
+            counts = is_use(path, headers)
+            found = console.sessions.find(token) if counts else console.sessions.peek(token)
+            if found is None and token:
+                console.forget(token)
             if found is None and not path.startswith(_OPEN_PATHS):
-                return _to_login(console.options.base, path, scope["method"])
+                return to_login(console, request)
             session = found or session
         scope.setdefault("state", {})["session"] = session
         use(session.security)
         return None
 
 
-def _to_login(base: str, path: str, method: str) -> Response:
-    if method != "GET" or path.startswith("/live/"):
-        return PlainTextResponse("log in first\n", 401)
-    return RedirectResponse(f"{base}/login?next={quote(path, safe='')}", 303)
-
-
 async def _explain(request: Request, error: Exception) -> Response:
-    """Say what is wrong, and what to do."""
+    """Return a page that names the problem and what to do."""
+    if isinstance(error, SessionOver):
+        return to_login(console_of(request), request)
     status, title = _status_of(error)
     text = error.detail if isinstance(error, HTTPException) else str(error)
     if isinstance(error, TimeoutError) and not isinstance(error, DeployError):

@@ -1,11 +1,13 @@
-"""Hold what all pages of one console share, and render their templates.
+"""Store what all pages of one console share, and render their templates.
 
-Calls that block run in threads: at most `CALLS_MAX` at once, and at most `CALLS_WAITING_MAX` wait
-for a turn; further ones are refused with 503. At most `SEARCHES_MAX` searches of records and
-`STATEMENTS_MAX` statements of SQL run at once.
+Blocking calls run in threads: at most `CALLS_MAX` at once, and at most `CALLS_WAITING_MAX` wait for
+a turn; more are rejected with 503. A call holds its turn until its thread is done, even if its
+request is canceled. At most `SEARCHES_MAX` searches of records and `STATEMENTS_MAX` SQL statements
+run at once.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -22,28 +24,35 @@ from markupsafe import Markup, escape
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from penstock.deploy.clients.wire import wait_at_most
 from penstock.deploy.console import formats
 from penstock.deploy.console.config_choices import unit_of
 from penstock.deploy.console.decoding import SchemaCache
 from penstock.deploy.console.group_list import LastGroups
 from penstock.deploy.console.guard import BODY_BYTES_MAX, is_same_origin, is_token
 from penstock.deploy.console.health import STALE_S, STORE, Health
+from penstock.deploy.console.kept_pages import KeptPages
 from penstock.deploy.console.live import LiveCluster
 from penstock.deploy.console.options import ConsoleOptions
+from penstock.deploy.console.page_builds import PageBuilds
 from penstock.deploy.console.records import can_browse
-from penstock.deploy.console.rights import NotAllowed, Rights
+from penstock.deploy.console.rights import NotAllowed, Rights, ask_rights
+from penstock.deploy.console.rights_checks import RightsChecks
 from penstock.deploy.console.sessions import Session, Sessions
 from penstock.deploy.console.statements import is_available
 from penstock.deploy.console.terms import TERMS
 from penstock.deploy.doctor.report import Report
-from penstock.deploy.errors import DeployError, NoResponse, UsageError
+from penstock.deploy.errors import Busy, NoResponse, UsageError
 from penstock.deploy.records.decode_process import DecodeProcess
+from penstock.deploy.tasks import take_exception
 
 CALLS_MAX: Final = 6
 CALLS_WAITING_MAX: Final = 32
 SEARCHES_MAX: Final = 4
 SEARCH_S_MAX: Final = 20.0
 """More than a search takes if the store responds."""
+REQUEST_S: Final = 2.0
+"""Longest wait for a response of a broker while a page is built."""
 STATEMENTS_MAX: Final = 2
 FIELDS_MAX: Final = 100
 FORM_S_MAX: Final = 30.0
@@ -56,14 +65,10 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Busy(DeployError):
-    """Too many calls wait already."""
-
-
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
-    """An entry of the navigation. needs: "cluster": DESCRIBE of the cluster; "owner": a console
-    without login; "sql": that, SQL and a store.
+    """An entry of the navigation. needs: "cluster": DESCRIBE on the cluster; "owner": a console
+    without login; "sql": a console without login, with SQL and a store.
     """
 
     path: str
@@ -87,7 +92,7 @@ TABS: Final = (
 
 
 class Console:
-    """csrf: the token of forms of those who come in without login."""
+    """csrf: the token of forms of sessions without login."""
 
     def __init__(
         self,
@@ -103,15 +108,19 @@ class Console:
         self.schemas = schemas
         self.decoding = DecodeProcess()
         self.groups = LastGroups()
+        self.builds: PageBuilds[Response] = PageBuilds()
+        self.kept = KeptPages(time.monotonic)
+        self.checks = RightsChecks(sessions, self._rights, self.forget)
         self.open_session = Session("", csrf, "", options.security)
-        """Of everyone who comes in without login."""
+        """The session of everyone without login."""
         self.streams = 0
         """Number of open streams of events."""
         self.report: Report | None = None
-        """Of the last examination by the doctor."""
+        """The result of the last run of the doctor."""
         self.examining = asyncio.Lock()
         self._searches = ThreadPoolExecutor(SEARCHES_MAX, "console-search")
         self._searching = 0
+        self._calls = ThreadPoolExecutor(CALLS_MAX, "console-call")
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._waiting = 0
         self._statements = asyncio.Semaphore(STATEMENTS_MAX)
@@ -127,19 +136,26 @@ class Console:
         self._templates.filters |= {"path": _quoted, "code": _with_code, "unit": unit_of}
 
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a function that blocks, as the user of this request. Raises Busy."""
+        """Call a blocking function, as the user of this request. Raises Busy."""
         if self._waiting >= CALLS_WAITING_MAX:
             raise Busy("the console is busy; try again in a moment")
         self._waiting += 1
         try:
-            async with self._turns:
-                return await asyncio.to_thread(function, *args, **kwargs)
+            await self._turns.acquire()
         finally:
             self._waiting -= 1
+        bound = partial(copy_context().run, partial(function, *args, **kwargs))
+        running = asyncio.get_running_loop().run_in_executor(self._calls, bound)
+        running.add_done_callback(self._called)
+        return await asyncio.shield(running)
+
+    def _called(self, running: "asyncio.Future[Any]") -> None:
+        self._turns.release()
+        take_exception(running)
 
     async def search(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a function that reads the store. Raises Busy, and NoResponse if the store does not
-        respond, which occupies no thread that other pages need.
+        """Call a function that reads the store, in threads of its own. Raises Busy, and NoResponse
+        if the store does not respond.
         """
         store = self.live.health().ages_s.get(STORE, 0.0)
         if store > STALE_S:
@@ -158,12 +174,11 @@ class Console:
 
     def _searched(self, running: "asyncio.Future[Any]") -> None:
         self._searching -= 1
-        if not running.cancelled():
-            running.exception()
+        take_exception(running)
 
     @asynccontextmanager
     async def statement_turn(self) -> AsyncGenerator[None, None]:
-        """Let a statement of SQL run. Raises Busy if enough of them run."""
+        """Let an SQL statement run. Raises Busy if STATEMENTS_MAX of them run."""
         if self._statements.locked():
             raise Busy(f"{STATEMENTS_MAX} statements run already; try again when one has ended")
         async with self._statements:
@@ -171,7 +186,7 @@ class Console:
 
     @property
     def has_sql(self) -> bool:
-        """Return whether statements can run. They may take more memory than a node should spare."""
+        """Return whether SQL is available: not in the process of a node, as it takes memory."""
         return is_available() and not self.options.is_behind_node
 
     def _shows(self, tab: NavigationEntry, rights: Rights) -> bool:
@@ -197,6 +212,7 @@ class Console:
             query=dict(request.query_params),
             changes=self.options.allow_changes,
             health=self._health_for(session),
+            sees_details=self.sees_details(session),
             offered=self.offered(session.rights),
             **self._shown,
             **values,
@@ -225,6 +241,35 @@ class Console:
     def bootstrap(self) -> str:
         """Return the addresses of brokers that respond."""
         return self.live.bootstrap()
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def is_open(self, session: Session) -> bool:
+        """Return whether the session may still be used."""
+        return session is self.open_session or self.sessions.is_open(session)
+
+    def sees_details(self, session: Session) -> bool:
+        """Return whether the user is known to have DESCRIBE on the cluster now."""
+        return session.rights.sees_cluster and self.sessions.knows_rights(session)
+
+    def forget(self, token: str) -> None:
+        """Drop everything that was built or kept for a session: it is over, or its rights have
+        changed.
+        """
+        self.builds.drop(token)
+        self.kept.drop(token)
+        self.groups.drop(token)
+
+    async def close(self) -> None:
+        """Cancel what is being built."""
+        await self.builds.close()
+        await asyncio.to_thread(self.decoding.close)
+        for executor in (self._calls, self._searches):
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _rights(self, session: Session) -> Rights:
+        wait_at_most(REQUEST_S)
+        return await self.call(ask_rights, self.bootstrap, session.security)
 
 
 def console_of(request: Request) -> Console:

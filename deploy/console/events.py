@@ -2,7 +2,7 @@
 
 Limits: `STREAMS_MAX` streams at once, each for at most `STREAM_S_MAX`, after which browsers connect
 again by themselves. A comment every `HEARTBEAT_S` keeps proxies from closing a quiet stream. A
-stream ends with its session.
+stream ends with its session, or when the rights of the session change.
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
@@ -29,7 +29,7 @@ def event(name: str, data: str) -> str:
 
 
 async def comes(wanted: asyncio.Event, timeout_s: float) -> bool:
-    """Wait; return whether it came in time."""
+    """Wait for an event; return whether it was set in time."""
     try:
         async with asyncio.timeout(timeout_s):
             await wanted.wait()
@@ -39,8 +39,8 @@ async def comes(wanted: asyncio.Event, timeout_s: float) -> bool:
 
 
 def stream(request: Request, events: AsyncGenerator[str, None]) -> Response:
-    """Return the answer that sends these events; 503 if there are too many streams. The events end
-    soon after the browser goes away.
+    """Return the response that sends these events; 503 if there are too many streams. The events
+    end soon after the browser disconnects.
     """
     console = console_of(request)
     if console.streams >= STREAMS_MAX:
@@ -56,15 +56,14 @@ async def _within_limits(
     console: Console, session: Session, events: AsyncGenerator[str, None]
 ) -> AsyncGenerator[str, None]:
     loop = asyncio.get_running_loop()
-    ends_at = loop.time() + STREAM_S_MAX
+    ends_at, rights = loop.time() + STREAM_S_MAX, session.rights
     console.streams += 1
     try:
         yield "retry: 2000\n\n"
         async for text in events:
-            yield text
-            is_open = session is console.open_session or console.sessions.is_open(session)
-            if loop.time() >= ends_at or not is_open:
+            if loop.time() >= ends_at or not console.is_open(session) or session.rights != rights:
                 return
+            yield text if console.sessions.knows_rights(session) else HEARTBEAT
     finally:
         console.streams -= 1
         await events.aclose()

@@ -25,7 +25,8 @@ _PUBLIC: Final = {BROKERS: "A part of the cluster does not respond"}
 class BrokerHealth:
     """heartbeat_age_s: of a heartbeat that is late; None: none is known to be. ends_in_s: until the
     broker is fenced, if it stays silent. waiting_s: how long a request of the console waits for a
-    response. age_s: since its last response; None: not asked. append_ms: age of the slowest append.
+    response. age_s: of the last values from the broker; None: not asked. append_ms: age of the
+    slowest append. refusal: why the broker rejects the console; empty: it does not.
     """
 
     node_id: int
@@ -35,10 +36,11 @@ class BrokerHealth:
     waiting_s: float = 0.0
     age_s: float | None = None
     append_ms: float | None = None
+    refusal: str = ""
 
     @property
     def is_silent(self) -> bool:
-        """Return whether requests to the broker would wait in vain."""
+        """Return whether requests to the broker would get no response."""
         return (
             self.is_fenced or (self.heartbeat_age_s or 0.0) > SILENT_S or self.waiting_s > WAITING_S
         )
@@ -46,9 +48,7 @@ class BrokerHealth:
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """silent_s: since the last response. refusal: why it refuses this console; empty: it does
-    not.
-    """
+    """silent_s: since the last response. refusal: why it rejects requests; empty: it does not."""
 
     silent_s: float
     refusal: str = ""
@@ -98,7 +98,8 @@ def diagnose(
         ages[BROKERS] = max(asked)
     if store is not None:
         ages[STORE] = store.silent_s
-    if controllers_silent_s > STALE_S and asked and min(asked) > STALE_S:
+    is_refused = any(broker.refusal for broker in live)
+    if controllers_silent_s > STALE_S and asked and min(asked) > STALE_S and not is_refused:
         return Health((_no_cluster(controllers_silent_s), *_store(store, [])), ages)
     problems: list[Problem] = []
     if controllers_silent_s > STALE_S:
@@ -160,6 +161,13 @@ def _broker(broker: BrokerHealth) -> Problem | None:
             f"{name} is silent",
             f"Its last heartbeat was {age:.0f} s ago. The controllers fence it{left}, and others"
             " take over its partitions and groups.",
+        )
+    if broker.refusal:
+        return Problem(
+            BROKERS,
+            f"{name} rejects this console",
+            f"{broker.refusal}. The end offsets of its partitions are not known now.",
+            is_bad=False,
         )
     if broker.waiting_s > WAITING_S and broker.age_s is not None:
         return Problem(

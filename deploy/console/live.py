@@ -1,11 +1,12 @@
-"""Follow one cluster for the pages: its metadata all the time, its figures while they are watched.
+"""Follow one cluster for the pages: its metadata all the time, its load while pages show it.
 
-Invariants: an observer changes nothing. Figures are measured every two seconds, and only for a
-minute after they were last wanted. What cannot be measured keeps its last value, and `health`
+Invariants: changes nothing in the cluster. The load is measured every two seconds, and only for a
+minute after a page last needed it. What cannot be measured keeps its last value, and `health`
 returns its age. Belongs to one event loop.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -21,13 +22,14 @@ from penstock.controller.metadata.topics import PartitionKey
 from penstock.deploy.admin.cost import Prices, prices_of
 from penstock.deploy.admin.views import view_cluster
 from penstock.deploy.clients.controllers import connect, no_controller
+from penstock.deploy.console.broker_watch import REQUEST_S, BrokerWatch
 from penstock.deploy.console.health import SILENT_S, STALE_S, BrokerHealth, Health, diagnose
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.samples import INTERVAL_S, Sample, Samples, sample_of
 from penstock.deploy.console.store_probe import StoreProbe
 from penstock.deploy.errors import NoController
 from penstock.deploy.top.counts import RecordCounts
-from penstock.deploy.top.offsets import EndOffsets, Ends, Led
+from penstock.deploy.top.offsets import EndOffsets
 from penstock.deploy.top.view import TopView, stored_topics, view_top
 from penstock.deploy.top.watch import broker_addresses, broker_loads, led_partitions
 
@@ -39,13 +41,8 @@ if TYPE_CHECKING:
 WANTED_S: Final = 60.0
 TIMEOUT_S: Final = 5.0
 LOADS_S: Final = 1.5
-"""Longest wait for the loads of brokers, which the next measurement asks for again."""
-ENDS_S: Final = 3.0
-"""Longest wait for end offsets of one broker."""
-GRACE_S: Final = 0.5
-"""How long a measurement waits for brokers; the responses of slower ones count in the next one."""
+"""Longest wait for the loads of brokers; the next measurement requests them again."""
 SEEN_S: Final = 2.0
-LISTENERS_MAX: Final = 64
 QUEUED_MAX: Final = 8
 _PAUSE_S: Final = 0.5
 
@@ -61,14 +58,9 @@ class LiveCluster:
         self._options = options
         self._wall_ms = wall_ms
         self._prices = prices or prices_of(options.store)
-        self._ends = EndOffsets(options.security, ENDS_S)
+        self._ends = EndOffsets(options.security, REQUEST_S)
+        self._watch = BrokerWatch(self._ends.of_broker)
         self._counts = RecordCounts()
-        self._asking: dict[int, asyncio.Task[Ends | None]] = {}
-        """Requests for end offsets that brokers have not responded to."""
-        self._asked_at: dict[int, float] = {}
-        """When brokers got the request that they have not responded to."""
-        self._responded_at: dict[int, float] = {}
-        """When brokers last responded, on the clock of the event loop."""
         self._loads: Mapping[NodeId, BrokerLoad] = {}
         self._loads_at = 0.0
         self._store = StoreProbe(options.store)
@@ -104,7 +96,7 @@ class LiveCluster:
         if self._client is not None:
             await self._client.close()
         self._ends.close()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await self._watch.close()
 
     # --- metadata ---------------------------------------------------------------------------------
 
@@ -218,31 +210,29 @@ class LiveCluster:
         """Return the state of each registered broker, by id."""
         if self._follower is None:
             return {}
-        now = asyncio.get_running_loop().time()
-        since_loads = now - self._loads_at
+        since_loads = time.monotonic() - self._loads_at
         found: dict[int, BrokerHealth] = {}
         for node in self._follower.image.nodes:
             load = self._loads.get(node.node_id)
             session = None if load is None else load.session
             age = None if session is None else session.heartbeat_age_ms
-            # Heartbeats since the loads came are not known, so a young age says nothing now.
+            # Heartbeats since the loads were reported are not known; a small age proves nothing.
             is_silent = age is not None and age > SILENT_S * 1_000
             is_asked = self._measuring is not None and not node.fenced
-            asked_at = self._asked_at.get(node.node_id, now) if is_asked else now
-            responded_at = self._responded_at.get(node.node_id) if is_asked else None
             found[node.node_id] = BrokerHealth(
                 node.node_id,
                 node.fenced,
                 age / 1_000 + since_loads if is_silent and age is not None else None,
                 session.ends_in_ms / 1_000 - since_loads if session is not None else None,
-                now - asked_at,
-                None if responded_at is None else now - responded_at,
+                self._watch.waiting_s(node.node_id) if is_asked else 0.0,
+                self._watch.age_s(node.node_id) if is_asked else None,
                 None if load is None else load.append_p99_ms,
+                self._watch.refusal(node.node_id) if is_asked else "",
             )
         return found
 
     def silent_brokers(self) -> frozenset[int]:
-        """Return the ids of brokers that would not respond to a request."""
+        """Return the ids of brokers that a request would get no response from."""
         return frozenset(at for at, broker in self.brokers().items() if broker.is_silent)
 
     def addresses(self) -> dict[int, str]:
@@ -269,15 +259,14 @@ class LiveCluster:
         loop = asyncio.get_running_loop()
         self._wanted_until = loop.time() + WANTED_S
         if self._follower is not None and self._measuring is None:
-            now = loop.time()
-            self._loads_at = now
-            self._responded_at, self._asked_at = {}, {}
+            self._loads_at = time.monotonic()
+            self._watch.restart()
             self._measuring = loop.create_task(self._measure_regularly())
             self._probing = loop.create_task(self._store.run())
 
     @contextmanager
     def listen(self) -> Generator[asyncio.Queue[Sample], None, None]:
-        """Get the samples from now on, at most QUEUED_MAX that were not taken yet."""
+        """Receive the samples from now on in a queue, which drops the oldest of QUEUED_MAX."""
         queue: asyncio.Queue[Sample] = asyncio.Queue(QUEUED_MAX)
         self._listeners.add(queue)
         try:
@@ -303,16 +292,19 @@ class LiveCluster:
                 self._probing.cancel()
 
     async def _measure(self) -> None:
-        ends = asyncio.create_task(self._measured_ends())
+        image, began_at = self.image, time.monotonic()
+        ends = asyncio.create_task(
+            self._watch.measured(broker_addresses(image), led_partitions(image))
+        )
         loads = await self._fresh_loads()
-        found = await ends
+        measured = await ends
         image = self.image
         if loads is not None:
-            self._loads, self._loads_at = loads, asyncio.get_running_loop().time()
+            self._loads, self._loads_at = loads, began_at
         view = view_top(
             view_cluster(image, self._options.controller, self._loads),
             stored := stored_topics(image),
-            self._counts.add(stored, found, asyncio.get_running_loop().time()),
+            self._counts.add(stored, measured, time.monotonic()),
             prices=self._prices,
         )
         self._view = view
@@ -320,7 +312,7 @@ class LiveCluster:
         sample = sample_of(
             view,
             self._wall_ms(),
-            self._counts.records_s if found else None,
+            self._counts.records_s if any(found.responded for found in measured) else None,
             has_loads=loads is not None,
         )
         self.samples.add(sample)
@@ -335,42 +327,6 @@ class LiveCluster:
         if self.silent_s > SILENT_S:
             return None
         return await broker_loads(client, LOADS_S)
-
-    async def _measured_ends(self) -> Ends:
-        """Return the end offsets from brokers that respond within GRACE_S, or that have responded
-        to the last request since.
-        """
-        loop = asyncio.get_running_loop()
-        image = self.image
-        addresses, led = broker_addresses(image), led_partitions(image)
-        for gone in self._responded_at.keys() - addresses.keys():
-            del self._responded_at[gone]
-            self._asked_at.pop(gone, None)
-        for node_id, address in addresses.items():
-            self._responded_at.setdefault(node_id, loop.time())
-            if node_id not in self._asking:
-                self._asking[node_id] = loop.create_task(
-                    self._ends_of(node_id, address, led.get(node_id, {}))
-                )
-        if self._asking:
-            await asyncio.wait(self._asking.values(), timeout=GRACE_S)
-        found: dict[str, dict[int, int]] = {}
-        for node_id, task in list(self._asking.items()):
-            if not task.done():
-                continue
-            del self._asking[node_id]
-            for topic, partitions in (task.result() or {}).items():
-                found.setdefault(topic, {}).update(partitions)
-        return found
-
-    async def _ends_of(self, node_id: int, address: str, led: Led) -> Ends | None:
-        loop = asyncio.get_running_loop()
-        self._asked_at.setdefault(node_id, loop.time())
-        found = await asyncio.to_thread(self._ends.of_broker, address, led)
-        if found is not None:
-            self._responded_at[node_id] = loop.time()
-            self._asked_at.pop(node_id, None)
-        return found
 
     def _known_client(self) -> ControllerClient:
         _ = self.image

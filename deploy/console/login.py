@@ -1,42 +1,36 @@
 """Let users of the cluster log in: a broker checks user and password, and from then on the console
-acts as that user.
+sends requests as that user.
 
-The password stays in the memory of this process until the session ends, because brokers ask for it
-on every connection.
+The password stays in the memory of this process until the session ends, because brokers
+authenticate every connection.
 """
 
 from typing import Final
+from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from penstock.deploy.clients.wire import wait_at_most
 from penstock.deploy.console import rights
 from penstock.deploy.console.console import Console, console_of, form_of, page, session_of
-from penstock.deploy.console.sessions import SESSION_S_MAX, Session
-from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.console.sessions import SESSION_S_MAX
+from penstock.deploy.errors import AuthenticationRefused, KafkaFailed
 
 COOKIE: Final = "penstock_session"
+REQUEST_S: Final = 10.0
+"""Longest wait for each response of a broker during a login."""
 
 
-async def session_at(console: Console, token: str, *, is_use: bool = True) -> Session | None:
-    """Return the session of a cookie, with rights that are recent enough. is_use: the user did
-    something, so the session lasts longer.
-    """
-    session = console.sessions.find(token) if is_use else console.sessions.peek(token)
-    if session is None:
-        return None
-    if session.has_old_rights:
-        try:
-            session.rights = await console.call(
-                rights.ask_rights, console.bootstrap, session.security
-            )
-        except KafkaFailed:
-            if not console.sessions.is_open(session):
-                return None
-            # The user may be gone; without an answer nothing is shown.
-            session.rights = rights.Rights()
-        session.rights_at = session.used_at
-    return session
+def to_login(console: Console, request: Request) -> Response:
+    """Return the response to a request without a session."""
+    path = console.options.inner(request.url.path)
+    place = f"{console.options.base}/login?next={quote(path, safe='')}"
+    if "hx-request" in request.headers:  # The whole page, not the part that was requested.
+        return PlainTextResponse("log in first\n", 401, {"HX-Redirect": place})
+    if request.method != "GET" or path.startswith("/live/"):
+        return PlainTextResponse("log in first\n", 401)
+    return RedirectResponse(place, 303)
 
 
 async def form(request: Request) -> Response:
@@ -53,6 +47,7 @@ async def log_in(request: Request) -> Response:
         return page(
             request, "login.html", 429, problem="Too many failed logins; wait for a minute."
         )
+    wait_at_most(REQUEST_S)
     try:
         security = await console.call(
             rights.log_in,
@@ -62,9 +57,11 @@ async def log_in(request: Request) -> Response:
             given.get("password", ""),
         )
         allowed = await console.call(rights.ask_rights, console.bootstrap, security)
-    except KafkaFailed as error:
+    except AuthenticationRefused as error:
         console.sessions.failed(address)
         return page(request, "login.html", 401, problem=str(error))
+    except KafkaFailed as error:  # The password may be right.
+        return page(request, "login.html", 502, problem=str(error))
     session = console.sessions.open(user, security, allowed)
     response = RedirectResponse(
         console.options.base + _inner(request.query_params.get("next", "/"), allowed), 303
@@ -81,9 +78,12 @@ async def log_in(request: Request) -> Response:
 
 
 async def log_out(request: Request) -> Response:
+    """End the session, and drop everything that was kept for it."""
     await form_of(request, changes=False)
-    console_of(request).sessions.close(session_of(request))
-    response = RedirectResponse(f"{console_of(request).options.base}/login", 303)
+    console, session = console_of(request), session_of(request)
+    console.sessions.close(session)
+    console.forget(session.token)
+    response = RedirectResponse(f"{console.options.base}/login", 303)
     response.delete_cookie(COOKIE)
     return response
 

@@ -1,20 +1,21 @@
-"""Find out what a user may see, by the ACLs of the cluster.
+"""Request what a user may see, by the ACLs of the cluster.
 
-The console reads metadata and objects by itself, so it applies the rights that brokers would apply:
-a topic needs DESCRIBE, its records READ, nodes and objects DESCRIBE of the cluster. Everything that
-goes through brokers goes as the user, and they decide.
+The console reads metadata and objects without brokers, so it applies the rights that brokers would
+apply: a topic needs DESCRIBE, its records READ, nodes and objects DESCRIBE on the cluster. Requests
+to brokers are sent as the user, and brokers authorize them.
 Source: KIP-430.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.base.scram import SCRAM_BY_NAME
+from penstock.deploy.clients.brokers import check
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import DeployError, KafkaFailed
+from penstock.deploy.errors import AuthenticationRefused, DeployError
 from penstock.protocol import apis
 from penstock.protocol.gen import describe_cluster, metadata
 from penstock.protocol.sasl.mechanisms import PLAIN
@@ -37,7 +38,7 @@ class Rights:
     is_bounded: bool = True
 
     def sees(self, topic: str) -> bool:
-        """Return whether the user may know of the topic; of one in a snapshot, by its own name."""
+        """Return whether the user may see the topic; one in a snapshot by its original name."""
         return not self.is_bounded or topic.partition("@")[0] in self.topics
 
     @property
@@ -45,7 +46,7 @@ class Rights:
         return not self.is_bounded or Operation.DESCRIBE in self.cluster
 
     def need_cluster(self) -> None:
-        """Raise NotAllowed without DESCRIBE of the cluster."""
+        """Raise NotAllowed without DESCRIBE on the cluster."""
         if not self.sees_cluster:
             raise NotAllowed("this page needs the operation describe on the cluster")
 
@@ -67,28 +68,26 @@ EVERYTHING: Final = Rights(is_bounded=False)
 
 
 def log_in(bootstrap: str, base: ClientSecurity, user: str, password: str) -> ClientSecurity:
-    """Return how to connect as this user, after a broker has accepted it. base: how the console
-    itself connects. Tries both mechanisms of SCRAM. Sends the password itself, by PLAIN, only if
-    the console does. Raises KafkaFailed.
+    """Return how to connect as this user, after a broker has accepted the password. base: how the
+    console itself connects. Tries both mechanisms of SCRAM. Uses PLAIN, which sends the password
+    itself, only if the console does. Raises AuthenticationRefused, KafkaFailed.
     """
-    from dataclasses import replace
-
     if not user or not password:
-        raise KafkaFailed("a user and a password are needed")
-    last = KafkaFailed("no mechanism is known")
+        raise AuthenticationRefused("a user and a password are needed")
+    last = AuthenticationRefused("no mechanism is known")
     tried = (PLAIN,) if base.mechanism == PLAIN else SCRAM_BY_NAME
     for mechanism in sorted(tried, key=lambda name: name != base.mechanism):
         security = replace(base, mechanism=mechanism, username=user, password=password, tokens=None)
         try:
             with WireClient(bootstrap, security):
                 return security
-        except KafkaFailed as error:
+        except AuthenticationRefused as error:
             last = error
     raise last
 
 
 def ask_rights(bootstrap: str, security: ClientSecurity) -> Rights:
-    """Return the rights of a user. Raises KafkaFailed."""
+    """Return the rights of a user. Raises KafkaFailed if they are not known."""
     with WireClient(bootstrap, security) as client:
         cluster = client.ask(
             apis.DESCRIBE_CLUSTER,
@@ -104,6 +103,7 @@ def ask_rights(bootstrap: str, security: ClientSecurity) -> Rights:
             metadata.encode_request,
             metadata.decode_response,
         )
+    check(cluster.error_code, cluster.error_message, "the rights on the cluster are not known")
     return Rights(
         operations_of(cluster.cluster_authorized_operations),
         {

@@ -1,7 +1,7 @@
-"""Keep who has logged in, for a limited time, and slow down those who guess passwords.
+"""Store the sessions of logged-in users for a limited time, and limit failed logins.
 
-Invariants: pure; clock and tokens are parameters. At most `SESSIONS_MAX` sessions: one more ends
-the one that was idle for longest. Nothing is written to disk, so a restart ends all sessions.
+Invariants: pure; clock and tokens are parameters. At most `SESSIONS_MAX` sessions: another login
+ends the one that was idle longest. Nothing is written to disk, so a restart ends all sessions.
 """
 
 from collections.abc import Callable
@@ -15,21 +15,23 @@ SESSIONS_MAX: Final = 200
 SESSION_S_MAX: Final = 8 * 3_600.0
 IDLE_S_MAX: Final = 1_800.0
 FAILURES_MAX: Final = 10
-"""Failed logins of one address within a minute; further ones are refused without asking a
+"""Failed logins of one address within a minute; further ones are rejected without a request to a
 broker.
 """
 FAILURE_S: Final = 60.0
 ADDRESSES_MAX: Final = 10_000
 RIGHTS_S: Final = 10.0
-"""How long rights count before the brokers are asked again."""
+"""Age from which rights are requested from the brokers again."""
 SETTLE_S: Final = 2.0
-"""How long after a change each page asks for rights: all brokers know of a new topic by then."""
+"""How long after a change each page requests the rights: by then all brokers have the change."""
+UNKNOWN_S: Final = 15.0
+"""Age from which rights count as unknown: longer than RIGHTS_S and one request."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
-    """What one user does. user: empty without login. csrf: the token of its forms. security: how
-    its requests go to brokers.
+    """A session of one user. user: empty without login. csrf: the token of its forms. security: how
+    to connect to brokers as this user. rights: as of rights_at.
     """
 
     token: str
@@ -43,14 +45,9 @@ class Session:
     changed_at: float = float("-inf")
     """When the user last changed the cluster."""
 
-    @property
-    def has_old_rights(self) -> bool:
-        """Return whether this use of the session has to ask for its rights."""
-        return self.used_at - self.rights_at > RIGHTS_S or self.used_at - self.changed_at < SETTLE_S
-
 
 class Sessions:
-    """new_token: returns an unguessable text."""
+    """now: monotonic seconds. new_token: returns an unguessable text."""
 
     def __init__(self, now: Callable[[], float], new_token: Callable[[], str]) -> None:
         self._now = now
@@ -62,7 +59,7 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, user: str, security: ClientSecurity, rights: Rights = EVERYTHING) -> Session:
-        """Begin a session; end the one that was idle for longest if there are too many."""
+        """Begin a session; end the one that was idle longest if there are too many."""
         now = self._now()
         if len(self._sessions) >= SESSIONS_MAX:
             self.close(min(self._sessions.values(), key=lambda item: item.used_at))
@@ -73,7 +70,7 @@ class Sessions:
         return session
 
     def find(self, token: str) -> Session | None:
-        """Return the session of a cookie, unless its time is over."""
+        """Return the session of a cookie, unless it has expired, and count this as activity."""
         session = self._sessions.get(token)
         if session is None:
             return None
@@ -92,15 +89,30 @@ class Sessions:
         )
 
     def changed(self, session: Session) -> None:
-        """Note that the user has changed the cluster, and with it what there is to see."""
+        """Note that the user has changed the cluster, and possibly their own rights."""
         session.changed_at = self._now()
 
     def is_settling(self, session: Session) -> bool:
         """Return whether the user has just changed the cluster."""
         return self._now() - session.changed_at < SETTLE_S
 
+    def needs_rights(self, session: Session, *, is_use: bool = True) -> bool:
+        """Return whether a request has to request the rights of its user first. is_use: the user
+        made the request, not a script of the page.
+        """
+        age_s = self._now() - session.rights_at
+        return age_s > RIGHTS_S or (is_use and self.is_settling(session))
+
+    def knows_rights(self, session: Session) -> bool:
+        """Return whether the rights are recent enough to apply them."""
+        return not session.rights.is_bounded or self._now() - session.rights_at <= UNKNOWN_S
+
+    def checked(self, session: Session, rights: Rights) -> None:
+        """Store the rights that the brokers have just reported."""
+        session.rights, session.rights_at = rights, self._now()
+
     def peek(self, token: str) -> Session | None:
-        """Return the session of a cookie without counting this as a use."""
+        """Return the session of a cookie without counting this as activity."""
         session = self._sessions.get(token)
         return session if session is not None and self.is_open(session) else None
 

@@ -1,10 +1,12 @@
 """Check whether the object store responds, with one request every PROBE_S while pages are open.
 
-Invariant: reads an object that does not exist, so it changes nothing; the answer "not found" is a
-response.
+Invariants: reads an object that does not exist, so it changes nothing; "not found" is a response.
+The time of a response is that of its request, so a pause of this process does not hide its age.
 """
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Final
 
 from penstock.deploy.console.health import StoreHealth
@@ -18,34 +20,43 @@ _KEY: Final = "penstock-console-probe"
 
 
 class StoreProbe:
-    """Belongs to one event loop. url: empty, or that of a memory store: nothing is checked."""
+    """Belongs to one event loop. url: of the store; nothing is checked if it is empty or names a
+    memory store. opens: returns the store at a URL.
+    """
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        opens: Callable[[str], ObjectStore] = open_store,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._opens = opens
+        self._now = now
         self._url = "" if url.startswith("memory:") else url
         self._store: ObjectStore | None = None
         self._responded_at: float | None = None
         self._refusal = ""
         self._since: float | None = None
-        """When the checks began, as long as they go on."""
+        """When the checks began; None: they are not running."""
 
     async def run(self) -> None:
         """Check until canceled."""
         if not self._url:
             return
-        loop = asyncio.get_running_loop()
-        self._since = loop.time()
+        self._since = self._now()
         try:
             while True:
-                await self._check()
+                await self.check()
                 await asyncio.sleep(PROBE_S)
         finally:
             self._since = None
 
-    async def _check(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def check(self) -> None:
+        """Send one request."""
+        asked_at = self._now()
         try:
             if self._store is None:
-                self._store = open_store(self._url)
+                self._store = self._opens(self._url)
             async with asyncio.timeout(TIMEOUT_S):
                 await self._store.head(_KEY)
         except (ObjectNotFound, AccessDenied):  # S3 denies absent keys without the right to list
@@ -58,14 +69,14 @@ class StoreProbe:
             return
         except OSError as error:
             self._refusal = str(error)
-        self._responded_at = loop.time()
+        self._responded_at = asked_at
 
     def health(self) -> StoreHealth | None:
         """Return the state, None if the store is not watched now."""
         if self._since is None:
             return None
         since = max(self._since, self._responded_at or 0.0)
-        return StoreHealth(asyncio.get_running_loop().time() - since, self._refusal)
+        return StoreHealth(self._now() - since, self._refusal)
 
     async def close(self) -> None:
         if self._store is not None:

@@ -117,7 +117,7 @@ def broker_states(
 
 def _node_state(broker: BrokerHealth, controllers_silent_s: float) -> NodeStateView:
     if controllers_silent_s > STALE_S:
-        responds = broker.age_s is not None and broker.age_s <= STALE_S
+        responds = bool(broker.refusal) or (broker.age_s is not None and broker.age_s <= STALE_S)
         return NodeStateView("responds" if responds else "not known", False)
     if broker.is_fenced:
         return NodeStateView("fenced", False)

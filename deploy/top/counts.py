@@ -1,16 +1,16 @@
-"""Count the records of topics, and how fast they become more, from end offsets.
+"""Compute the number of records of topics, and the rates of new ones, from end offsets.
 
 Invariant: pure. A partition that was not measured keeps its last value, and a rate compares two
 measurements of the same partition, so a leader that does not respond, or that returns, changes
 neither counts nor rates of the topic.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.deploy.top.offsets import Ends
+from penstock.deploy.top.offsets import Measured
 from penstock.deploy.top.view import Stored, TopicCount
 
 RATE_S: Final = 5.0
@@ -18,7 +18,7 @@ RATE_S: Final = 5.0
 
 
 class _Seen(NamedTuple):
-    """rate: records per second since the measurement before; None: there was none."""
+    """rate: records per second since the previous measurement; None: there was none."""
 
     end: int
     at_s: float
@@ -30,13 +30,15 @@ class _Topic:
     topic_id: UUID | None
     partitions: dict[int, _Seen]
 
-    def measured(self, ends: Mapping[int, int], now_s: float) -> None:
+    def measured(self, ends: Mapping[int, int], at_s: float) -> None:
         for index, end in ends.items():
             before = self.partitions.get(index)
             rate = None
-            if before is not None and end >= before.end and now_s > before.at_s:
-                rate = (end - before.end) / (now_s - before.at_s)
-            self.partitions[index] = _Seen(end, now_s, rate)
+            if before is not None and at_s <= before.at_s:
+                continue  # a late response of a former leader
+            if before is not None and end >= before.end:
+                rate = (end - before.end) / (at_s - before.at_s)
+            self.partitions[index] = _Seen(end, at_s, rate)
 
     def rates(self, since_s: float) -> list[float]:
         """Return the known rates of partitions that were measured since then."""
@@ -67,14 +69,14 @@ class RecordCounts:
         """Written to all topics per second, by the last measurements."""
 
     def add(
-        self, stored: Mapping[str, Stored], ends: Ends, now_s: float
+        self, stored: Mapping[str, Stored], measured: Sequence[Measured], now_s: float
     ) -> Mapping[str, TopicCount]:
-        """Add a measurement, and return the counts of all topics. ends: of the partitions that were
-        measured.
-        """
+        """Add the measurements of brokers, and return the counts of all topics."""
         self._topics = {name: self._known(name, topic.topic_id) for name, topic in stored.items()}
-        for name, topic in self._topics.items():
-            topic.measured(ends.get(name, {}), now_s)
+        for found in measured:
+            for name, ends in found.ends.items():
+                if (topic := self._topics.get(name)) is not None:
+                    topic.measured(ends, found.asked_at)
         rates = [rate for topic in self._topics.values() for rate in topic.rates(now_s - RATE_S)]
         self.records_s = sum(rates) if rates else None
         return {name: self._topics[name].count(topic, now_s) for name, topic in stored.items()}

@@ -1,15 +1,17 @@
 """Request the end offsets of partitions from their leaders, over connections that stay open.
 
-Invariant: a broker that does not respond in time delays nobody else. The methods block.
+Invariant: a broker that does not respond in time delays no other one. The methods block.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.errors import KafkaFailed, NoResponse
 from penstock.protocol import apis
 from penstock.protocol.gen import list_offsets
 from penstock.protocol.offset_specs import LATEST
@@ -23,16 +25,32 @@ Led = Mapping[str, Sequence[int]]
 """Partitions by topic."""
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The end offsets of one broker, requested at asked_at, by time.monotonic(). refusal: why it
+    rejected the request or the connection; empty if it did not.
+    """
+
+    asked_at: float
+    ends: Ends = field(default_factory=dict[str, Mapping[int, int]])
+    responded: bool = False
+    refusal: str = ""
+
+
 class EndOffsets:
     """One connection to each broker. security: how to connect; None as `--command-config` says.
     timeout_s: of one request.
     """
 
     def __init__(
-        self, security: ClientSecurity | None = None, timeout_s: float = _TIMEOUT_S
+        self,
+        security: ClientSecurity | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._security = security
         self._timeout_s = timeout_s
+        self._now = now
         self._brokers: dict[str, WireClient] = {}
 
     def close(self) -> None:
@@ -40,23 +58,20 @@ class EndOffsets:
             client.close()
         self._brokers.clear()
 
-    def measure(self, led: Mapping[str, Led]) -> Ends:
-        """Return the end offsets from the brokers that respond. led: partitions by the address of
-        their leader, as HOST:PORT.
+    def measure(self, led: Mapping[str, Led]) -> list[Measured]:
+        """Return the end offsets of all brokers. led: partitions by the address of their leader, as
+        HOST:PORT.
         """
-        found: dict[str, dict[int, int]] = {}
         if not led:
-            return found
+            return []
         with ThreadPoolExecutor(min(len(led), _AT_ONCE)) as pool:
-            for ends in pool.map(self.of_broker, led, led.values()):
-                for topic, partitions in (ends or {}).items():
-                    found.setdefault(topic, {}).update(partitions)
-        return found
+            return list(pool.map(self.of_broker, led, led.values()))
 
-    def of_broker(self, address: str, partitions: Led) -> Ends | None:
-        """Return the end offsets of partitions that a broker leads, None if it does not respond.
-        Threads may call it for different brokers.
+    def of_broker(self, address: str, partitions: Led) -> Measured:
+        """Return the end offsets of partitions that a broker leads. Threads may call it for
+        different brokers.
         """
+        asked_at = self._now()
         topics = [
             list_offsets.ListOffsetsTopic(
                 name,
@@ -73,12 +88,12 @@ class EndOffsets:
                 list_offsets.decode_response,
                 self._timeout_s,
             )
-        except KafkaFailed:
+        except KafkaFailed as error:
             client = self._brokers.pop(address, None)
             if client is not None:
                 client.close()
-            return None
-        return {
+            return Measured(asked_at, refusal="" if isinstance(error, NoResponse) else str(error))
+        ends = {
             topic.name: {
                 part.partition_index: max(part.offset, 0)
                 for part in topic.partitions
@@ -86,6 +101,7 @@ class EndOffsets:
             }
             for topic in answer.topics
         }
+        return Measured(asked_at, ends, responded=True)
 
     def _broker(self, address: str) -> WireClient:
         if address not in self._brokers:

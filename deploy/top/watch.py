@@ -1,7 +1,7 @@
 """Measure a cluster: metadata and loads from its controller, end offsets from its brokers.
 
-Invariant: measuring changes nothing; of brokers that do not respond the last values remain. Uses
-one follower and one connection per broker while open. Must not import gRPC before it is needed. The
+Invariant: changes nothing in the cluster; values of brokers that do not respond remain. Uses one
+follower and one connection per broker while open. Must not import gRPC before it is needed. The
 methods block: the class has its own event loop.
 """
 
@@ -59,8 +59,8 @@ class Watch:
         cluster, stored = view_cluster(image, self._controller, loads), stored_topics(image)
         addresses, led = broker_addresses(image), led_partitions(image)
         asked = {addresses[node]: led[node] for node in addresses if node in led}
-        ends = self._ends.measure(asked)
-        counts = self._counts.add(stored, ends, time.monotonic())
+        measured = self._ends.measure(asked)
+        counts = self._counts.add(stored, measured, time.monotonic())
         return view_top(cluster, stored, counts, prices=self._prices)
 
     async def _open(self) -> None:

@@ -1,16 +1,18 @@
 """Users log in with their names of the cluster, and see and do what the cluster lets them."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from selenium.webdriver import Chrome
 
-from penstock.deploy.console.sessions import FAILURES_MAX
+from penstock.deploy.console.sessions import FAILURES_MAX, UNKNOWN_S
 from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import PASSWORD, admin_of, login
 from tests.console.test_console_pages import problems_in_both_schemes
 from tests.support.console import Visitor
+from tests.support.waiting import wait_until
 
 
 def test_without_a_login_there_is_only_the_login(secure_cluster: LocalCluster) -> None:
@@ -77,6 +79,32 @@ def test_a_session_ends_with_the_logout(secure_cluster: LocalCluster) -> None:
     assert visitor.post("/logout", {"csrf": visitor.get("/topics").csrf}).status == 303
     visitor.cookies["penstock_session"] = session
     assert visitor.get("/topics").status == 303
+
+
+def test_while_rights_are_unknown_the_last_page_is_shown_and_nothing_is_denied(
+    secure_cluster: LocalCluster,
+) -> None:
+    url = secure_cluster.state().console
+    visitor, _ = login(url, "alice", PASSWORD)
+    assert "words" in visitor.get("/topics").words
+    brokers = secure_cluster.brokers()
+    secure_cluster.kill(brokers, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "This page is" in visitor.get("/topics").words, UNKNOWN_S + 10)
+        answer = visitor.get("/topics")
+        assert (answer.status, "words" in answer.words) == (200, True)
+        answer = visitor.get("/topics/words")
+        assert (answer.status, "tries again by itself" in answer.words) == (502, True)
+        stranger = Visitor(url)
+        stranger.cookies["penstock_session"] = "unknown"
+        assert stranger.first("/topics").status == 303
+        assert visitor.get("/live/health").status == 200
+        fields = {"csrf": stranger.get("/login").csrf, "user": "alice", "password": "right?"}
+        assert stranger.post("/login", fields).status == 502
+    finally:
+        secure_cluster.kill(brokers, signal.SIGCONT)
+    wait_until(lambda: "This page is" not in visitor.get("/topics").words, 30)
+    assert "words" in visitor.get("/topics/words").words
 
 
 def test_guessing_is_slow(secure_cluster: LocalCluster) -> None:

@@ -230,6 +230,28 @@ def test_lag_is_in_the_list_of_groups(chrome: Chrome, console: ConsoleProcess) -
     assert int(lag()) in range(RECORDS)
 
 
+def test_a_hidden_page_requests_nothing_until_it_is_visible(
+    chrome: Chrome, console: ConsoleProcess
+) -> None:
+    """The browser of the tests has no hidden tabs, so the page is told that it is one."""
+    chrome.get(f"{console.url}/groups")
+    chrome.execute_script(
+        "window.stopped = 0; window.sent = 0; window.visibility = 'hidden';"
+        "Object.defineProperty(document, 'visibilityState', { get: () => window.visibility });"
+        "document.dispatchEvent(new Event('visibilitychange'));"
+        "document.addEventListener('htmx:beforeRequest', (event) => {"
+        "  if (event.defaultPrevented) stopped += 1; else sent += 1; });"
+    )
+    wait_until(lambda: chrome.execute_script("return stopped"))
+    assert chrome.execute_script("return sent") == 0
+    chrome.execute_script(
+        "window.visibility = 'visible'; document.dispatchEvent(new Event('visibilitychange'));"
+        "window.sentAtOnce = sent;"
+    )
+    assert chrome.execute_script("return sentAtOnce") == 1
+    wait_until(lambda: chrome.execute_script("return sent") > 1)
+
+
 def test_what_does_not_exist_is_not_tried_again(chrome: Chrome, console: ConsoleProcess) -> None:
     for path in ("/nothing", "/topics/missing"):
         chrome.get(console.url + path)

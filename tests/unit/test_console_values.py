@@ -16,6 +16,7 @@ from penstock.deploy.clients.configs import ConfigView
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.console import formats, views
 from penstock.deploy.console.config_choices import unit_of
+from penstock.deploy.console.deferred import is_use
 from penstock.deploy.console.guard import is_known_host, is_same_origin
 from penstock.deploy.console.health import BrokerHealth, StoreHealth, diagnose
 from penstock.deploy.console.options import ConsoleOptions, check
@@ -138,8 +139,41 @@ def test_rights_are_asked_again_when_old_and_after_a_change() -> None:
     ):
         clock.now += later_s
         assert sessions.find(session.token) is session
-        assert session.has_old_rights == is_old
-        session.rights_at = clock.now
+        assert sessions.needs_rights(session) == is_old
+        sessions.checked(session, session.rights)
+
+
+def test_scripts_of_an_open_page_keep_no_session_and_check_rights_rarely() -> None:
+    """Also after a change, when each page that the user opens requests the rights."""
+    clock = Clock()
+    sessions = sessions_at(clock)
+    session = sessions.open("alice", SASL, Rights())
+    sessions.changed(session)
+    checks = 0
+    while (found := sessions.peek(session.token)) is not None:
+        clock.now += 1
+        if sessions.needs_rights(found, is_use=False):
+            checks += 1
+            sessions.checked(found, Rights())
+        assert clock.now <= IDLE_S_MAX
+    assert clock.now == IDLE_S_MAX
+    assert checks == IDLE_S_MAX // (RIGHTS_S + 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "counts"),
+    [
+        ("/topics", {}, True),
+        ("/topics/live/messages", {}, True),
+        ("/topics", {"hx-request": "true"}, False),
+        ("/live/health", {}, False),
+        ("/live/overview", {}, False),
+    ],
+)
+def test_only_requests_by_the_user_are_activity(
+    path: str, headers: dict[str, str], counts: bool
+) -> None:
+    assert is_use(path, headers) == counts
 
 
 def test_one_session_too_many_ends_the_idlest() -> None:

@@ -20,7 +20,7 @@ from penstock.deploy.console.console import (
     page,
     session_of,
 )
-from penstock.deploy.console.group_list import known_lag, lags_of, with_known_end
+from penstock.deploy.console.group_list import known_lag, with_known_end
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 
@@ -29,14 +29,15 @@ async def groups(request: Request) -> Response:
     """List the groups of all coordinators that respond, and the last known ones of the others."""
     console = console_of(request)
     wanted = request.query_params.get("q", "").strip().lower()
-    listed = await console.groups.listed(console.live, console.call, session_of(request).token)
+    user = session_of(request).token
+    listed = await console.groups.listed(console.live, console.call, user)
     found = [group for group in listed.groups if wanted in group.group.lower()]
     shown = page_of(found, integer(request.query_params.get("page", ""), 1))
     return page(
         request,
         "groups.html",
         page=shown,
-        lags=await lags_of(console.live, console.call, shown.rows),
+        lags=await console.groups.lags(console.live, console.call, user, shown.rows),
         listed=listed,
         q=wanted,
     )

@@ -1,4 +1,4 @@
-"""Show what the cluster does now, and what that costs."""
+"""Show the current load of the cluster, and its cost."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.deploy.console.console import Console, console_of, page, rights_of
+from penstock.deploy.console.console import Console, console_of, page, rights_of, session_of
 from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, event, stream
 from penstock.deploy.console.views import broker_states, is_internal
 from penstock.deploy.top.view import TopView
@@ -50,8 +50,11 @@ async def _events(console: Console, request: Request) -> AsyncGenerator[str, Non
 
 
 async def health(request: Request) -> Response:
-    """Return what is wrong with the cluster, as a fragment, and keep measuring."""
+    """Return the problems of the cluster as a fragment, and keep measuring. Does not wait for the
+    rights of the user: while they are unknown, the fragment has no details.
+    """
     console = console_of(request)
+    console.checks.begin(session_of(request), is_use=False)
     console.live.want()
     return page(request, "health.html", keeps_notice=True)
 

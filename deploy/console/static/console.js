@@ -1,10 +1,11 @@
-// Live parts of pages: health, server-sent events, charts, the theme. Pages work without this file, but stand still.
+// Live parts of pages: health, server-sent events, charts, the theme. Without this file pages are complete, but not updated.
 "use strict";
 
 const POINTS_MAX = 450;
 const STALE_S = 2.6; // as in health.py
 const LOOK_MS = 1000;
 const LOOK_MS_MAX = 2500;
+const REOPEN_MS = 5000;
 
 const CHARTS = {
   throughput: [(s) => s.bytes_in, (s) => s.bytes_out],
@@ -12,6 +13,10 @@ const CHARTS = {
   records: [(s) => s.records],
   store: [(s) => s.put, (s) => s.get],
 };
+
+function isVisible() {
+  return document.visibilityState === "visible";
+}
 
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -104,7 +109,7 @@ function ageText(seconds) {
   return seconds < 7200 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h`;
 }
 
-// What is wrong with the cluster, and how old the values on the page are.
+// The problems of the cluster, and the age of the values on the page.
 class Health {
   constructor(url) {
     this.url = url;
@@ -128,7 +133,7 @@ class Health {
     this.at = performance.now();
   }
   async look() {
-    if (this.isLooking || document.visibilityState !== "visible") return;
+    if (this.isLooking || !isVisible()) return;
     this.isLooking = true;
     try {
       const response = await fetch(this.url, { cache: "no-store", signal: AbortSignal.timeout(LOOK_MS_MAX) });
@@ -151,7 +156,7 @@ class Health {
     const old = document.querySelector("#health .health");
     if (!fresh || !old) return;
     this.read(fresh);
-    // Only what is new is announced to those who hear the page.
+    // Screen readers announce only what is new.
     if (fresh.dataset.names !== old.dataset.names) old.replaceWith(fresh);
     else {
       const details = fresh.querySelectorAll(".detail");
@@ -192,24 +197,41 @@ function set(place, text) {
 let charts = null;
 let health = null;
 
+// Receive the events of a page while it is visible.
 function follow(root) {
   if (root.querySelector("[data-chart]")) charts = new Charts(root);
-  const source = new EventSource(root.dataset.live);
+  let source = null;
   const note = (isOpen) => { if (health) { health.streams.set(root.dataset.live, isOpen); health.show(); } };
-  note(false);
-  source.addEventListener("open", () => note(true));
-  source.addEventListener("error", () => note(false));
-  source.addEventListener("samples", (event) => charts && charts.set(JSON.parse(event.data)));
-  source.addEventListener("sample", (event) => charts && charts.add(JSON.parse(event.data)));
-  for (const part of root.querySelectorAll("[data-fragment]")) {
-    // As in `replace`.
-    source.addEventListener(part.dataset.fragment, (event) => {
-      if (part.contains(document.activeElement)) return;
-      part.innerHTML = event.data;
-      if (health) health.show();
+  const close = () => {
+    if (source) source.close();
+    source = null;
+    note(false);
+  };
+  const open = () => {
+    if (source || !isVisible() || !root.isConnected) return;
+    source = new EventSource(root.dataset.live);
+    source.addEventListener("open", () => note(true));
+    source.addEventListener("error", () => {
+      note(false);
+      if (!source || source.readyState !== EventSource.CLOSED) return; // the browser connects again
+      source = null;
+      setTimeout(open, REOPEN_MS);
     });
-  }
-  addEventListener("pagehide", () => source.close());
+    source.addEventListener("samples", (event) => charts && charts.set(JSON.parse(event.data)));
+    source.addEventListener("sample", (event) => charts && charts.add(JSON.parse(event.data)));
+    for (const part of root.querySelectorAll("[data-fragment]")) {
+      // As in `replace`.
+      source.addEventListener(part.dataset.fragment, (event) => {
+        if (part.contains(document.activeElement)) return;
+        part.innerHTML = event.data;
+        if (health) health.show();
+      });
+    }
+  };
+  note(false);
+  open();
+  document.addEventListener("visibilitychange", () => (isVisible() ? open() : close()));
+  addEventListener("pagehide", close);
 }
 
 function changeTheme() {
@@ -246,6 +268,18 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 document.addEventListener("htmx:afterSettle", (event) => {
   if (event.detail.target.id === "main") for (const root of document.querySelectorAll("#main [data-live]")) follow(root);
   if (health) health.show();
+});
+// Requests of a page that nobody sees wait until it is visible. A skeleton is completed, though.
+const held = new Set();
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (isVisible() || event.detail.elt.matches("[data-pending]")) return;
+  event.preventDefault();
+  held.add(event.detail.elt);
+});
+document.addEventListener("visibilitychange", () => {
+  if (!isVisible()) return;
+  for (const place of held) if (place.isConnected) htmx.ajax("GET", place.getAttribute("hx-get"), { source: place });
+  held.clear();
 });
 // "/" goes to the search field of the page, as on many sites.
 addEventListener("keydown", (event) => {

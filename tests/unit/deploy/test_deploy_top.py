@@ -9,6 +9,7 @@ from penstock.controller.api.load_messages import StoreRequests
 from penstock.deploy.admin.cost import Prices, prices_of, store_cost, usd_month
 from penstock.deploy.admin.views import ClusterView
 from penstock.deploy.top.counts import RecordCounts
+from penstock.deploy.top.offsets import Measured
 from penstock.deploy.top.view import Stored, view_top
 
 CLUSTER = ClusterView("c", "127.0.0.1:1", 1, 1, 1, 1, [], [])
@@ -21,7 +22,7 @@ STORED = {
 
 def counted(counts: RecordCounts, now_s: float, **ends: dict[int, int]) -> dict[str, Any]:
     """Return records and rates by topic after a measurement."""
-    found = counts.add(STORED, ends, now_s)
+    found = counts.add(STORED, [Measured(now_s, ends)], now_s)
     return {name: (count.records, count.records_s) for name, count in found.items()}
 
 
@@ -34,7 +35,7 @@ def test_rates_compare_two_measurements_and_the_busiest_topic_is_first() -> None
     }
     assert counts.records_s is None
     ends = {"a": {0: 100, 1: 0}, "b": {0: 90, 1: 0, 2: 0}, "new": {0: 5}}
-    view = view_top(CLUSTER, STORED, counts.add(STORED, ends, 2.0))
+    view = view_top(CLUSTER, STORED, counts.add(STORED, [Measured(2.0, ends)], 2.0))
     assert [
         (topic.name, topic.records, topic.records_s, topic.without_leader) for topic in view.topics
     ] == [("b", 90, 20.0, 2), ("a", 90, 0.0, 0), ("new", 5, None, 0)]
@@ -43,7 +44,7 @@ def test_rates_compare_two_measurements_and_the_busiest_topic_is_first() -> None
 
 def test_deleted_records_do_not_count() -> None:
     stored = {"a": Stored(2, 2, 0, None, {0: 1_154, 1: 7})}
-    found = RecordCounts().add(stored, {"a": {0: 1_154, 1: 9}}, 0.0)
+    found = RecordCounts().add(stored, [Measured(0.0, {"a": {0: 1_154, 1: 9}})], 0.0)
     assert found["a"].records == 2
 
 
@@ -53,16 +54,27 @@ def test_a_leader_that_is_gone_for_a_while_changes_neither_counts_nor_rates() ->
     counted(counts, 0.0, a={0: 16_010, 1: 0})
     counted(counts, 2.0, a={0: 16_024, 1: 0})
     for now_s in (4.0, 6.0):
-        found = counts.add(STORED, {"a": {1: 0}}, now_s)["a"]
+        found = counts.add(STORED, [Measured(now_s, {"a": {1: 0}})], now_s)["a"]
         assert (found.records, found.age_s) == (16_014, now_s - 2.0)
     assert counted(counts, 12.0, a={0: 16_094, 1: 0})["a"] == (16_084, 7.0)
+
+
+def test_a_late_response_counts_as_of_its_request() -> None:
+    """It neither looks new, nor replaces what the next leader reported meanwhile."""
+    counts = RecordCounts()
+    counted(counts, 0.0, new={0: 10})
+    late = counts.add(STORED, [Measured(1.0, {"new": {0: 20}})], 61.0)["new"]
+    assert (late.records, late.records_s, late.age_s) == (20, 10.0, 60.0)
+    counted(counts, 63.0, new={0: 40})
+    found = counts.add(STORED, [Measured(62.0, {"new": {0: 30}})], 64.0)["new"]
+    assert (found.records, found.age_s) == (40, 1.0)
 
 
 def test_values_of_brokers_that_all_went_silent_remain_with_their_age() -> None:
     counts = RecordCounts()
     counted(counts, 0.0, new={0: 10})
     counted(counts, 2.0, new={0: 30})
-    found = counts.add(STORED, {}, 62.0)["new"]
+    found = counts.add(STORED, [], 62.0)["new"]
     assert (found.records, found.records_s, found.age_s) == (30, 10.0, 60.0)
     assert counts.records_s is None
 
@@ -75,7 +87,7 @@ def test_a_topic_made_anew_begins_without_a_rate() -> None:
         (UUID(int=2), 9, None),
     ):
         stored = {"a": Stored(1, 1, 0, topic_id)}
-        (found,) = counts.add(stored, {"a": {0: end}}, float(end)).values()
+        (found,) = counts.add(stored, [Measured(float(end), {"a": {0: end}})], float(end)).values()
         assert (found.records, found.records_s) == (end, rate)
 
 
@@ -97,6 +109,11 @@ def test_each_cloud_has_its_prices() -> None:
         0.018,
         0.023,
         0.023,
+    ]
+    assert [prices.source for prices in found[1:4]] == [
+        "Google Cloud Storage Standard in us-east1",
+        "Azure Blob Storage Hot LRS in East US",
+        "S3 Standard in us-east-1",
     ]
 
 

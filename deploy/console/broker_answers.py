@@ -1,0 +1,130 @@
+"""Request something from many brokers at once, for one user: a slow broker delays the others by at
+most GRACE_S, and its late response is used by the next request.
+
+Limits: AT_ONCE brokers at a time for one request of a browser; one open request to each broker for
+a user; the last responses of KEPT_MAX pairs of user and broker.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from penstock.deploy.errors import KafkaFailed, NoResponse
+from penstock.deploy.tasks import take_exception
+
+GRACE_S: Final = 1.0
+"""Longest wait for one broker if others respond."""
+AT_ONCE: Final = 4
+"""Fewer than the console calls at once, so that other pages are served meanwhile."""
+KEPT_MAX: Final = 1_024
+
+_K = TypeVar("_K", bound=Hashable)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[_T]):
+    """value: the last response of a broker, requested at asked_at, by time.monotonic()."""
+
+    value: _T
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[_K, _T]):
+    """last: the last responses, also old ones. fresh: keys whose response is of now. refused: why
+    brokers rejected the request.
+    """
+
+    last: Mapping[_K, Answer[_T]]
+    fresh: frozenset[_K]
+    refused: Mapping[_K, KafkaFailed]
+
+
+class BrokerAnswers(Generic[_K, _T]):
+    """The last responses by user and key. A key names a broker, and what was requested of it."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[tuple[str, _K], Answer[_T]] = OrderedDict()
+        self._running: dict[tuple[str, _K], asyncio.Task[Answer[_T]]] = {}
+
+    def drop(self, user: str) -> None:
+        """Forget everything of a user, also what is still to come."""
+        for key in [key for key in self._last if key[0] == user]:
+            del self._last[key]
+        for key in [key for key in self._running if key[0] == user]:
+            self._running.pop(key).cancel()
+
+    async def ask(
+        self,
+        user: str,
+        requests: Mapping[_K, Callable[[], Awaitable[_T]]],
+        *,
+        waits_for_first: bool = False,
+    ) -> Answers[_K, _T]:
+        """Send these requests, and return the last responses to the user. waits_for_first: wait
+        longer than GRACE_S if there are none. Raises all errors but KafkaFailed.
+        """
+        gate = asyncio.Semaphore(AT_ONCE)
+        tasks: dict[_K, asyncio.Task[Answer[_T]]] = {}
+
+        async def wait_for(key: _K, request: Callable[[], Awaitable[_T]]) -> None:
+            async with gate:
+                tasks[key] = self._begin((user, key), request)
+                await asyncio.wait((tasks[key],), timeout=GRACE_S)
+
+        await asyncio.gather(*(wait_for(key, request) for key, request in requests.items()))
+        is_known = any(at == user for at, _ in self._last)
+        if waits_for_first and not is_known and all(not task.done() for task in tasks.values()):
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        return self._found(user, tasks)
+
+    def _found(self, user: str, tasks: Mapping[_K, "asyncio.Task[Answer[_T]]"]) -> Answers[_K, _T]:
+        last = {key: answer for (of, key), answer in self._last.items() if of == user}
+        fresh: set[_K] = set()
+        refused: dict[_K, KafkaFailed] = {}
+        for key, task in tasks.items():
+            if not task.done() or task.cancelled():
+                continue
+            error = task.exception()
+            if error is None:
+                fresh.add(key)
+                last[key] = task.result()
+            elif not isinstance(error, KafkaFailed):
+                raise error
+            elif not isinstance(error, NoResponse):
+                refused[key] = error
+        return Answers(last, frozenset(fresh), refused)
+
+    def _begin(
+        self, key: tuple[str, _K], request: Callable[[], Awaitable[_T]]
+    ) -> "asyncio.Task[Answer[_T]]":
+        """Return the open request to a broker, or send one."""
+        loop = asyncio.get_running_loop()
+        running = self._running.get(key)
+        if running is not None and running.get_loop() is loop:
+            return running
+        task = loop.create_task(_answer(request))
+        self._running[key] = task
+        task.add_done_callback(lambda _: self._arrived(key, task))
+        return task
+
+    def _arrived(self, key: tuple[str, _K], task: "asyncio.Task[Answer[_T]]") -> None:
+        take_exception(task)
+        if self._running.get(key) is not task:
+            return  # The user has logged out.
+        del self._running[key]
+        if task.cancelled() or task.exception() is not None:
+            return
+        self._last[key] = task.result()
+        self._last.move_to_end(key)
+        while len(self._last) > KEPT_MAX:
+            self._last.popitem(last=False)
+
+
+async def _answer(request: Callable[[], Awaitable[_T]]) -> Answer[_T]:
+    asked_at = time.monotonic()
+    return Answer(await request(), asked_at)

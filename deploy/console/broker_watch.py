@@ -1,0 +1,105 @@
+"""Measure brokers for the console, in threads of their own, and note which ones respond.
+
+Invariants: times are those at which a request was sent, so a response that waited in a paused
+process does not make its values look newer. Belongs to one event loop.
+Limits: AT_ONCE threads, and one request at a time to each broker.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from penstock.deploy.clients.wire import wait_at_most
+from penstock.deploy.top.offsets import Led, Measured
+
+AT_ONCE: Final = 16
+REQUEST_S: Final = 3.0
+"""Longest wait for a response of a broker."""
+GRACE_S: Final = 0.5
+"""How long a measurement waits for brokers; it leaves slower ones to the next measurement."""
+REFUSED_S: Final = 10.0
+"""Pause before the next request to a broker that rejects the console."""
+
+
+class BrokerWatch:
+    """measure: requests the end offsets of partitions from the broker at an address; blocks."""
+
+    def __init__(
+        self,
+        measure: Callable[[str, Led], Measured],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._measure = measure
+        self._now = now
+        self._threads = ThreadPoolExecutor(AT_ONCE, "console-ends")
+        self._asking: dict[int, asyncio.Future[Measured]] = {}
+        self._asked_at: dict[int, float] = {}
+        """When requests began that have no response yet."""
+        self._values_at: dict[int, float] = {}
+        self._refusals: dict[int, Measured] = {}
+
+    def restart(self) -> None:
+        """Begin again after a pause, in which no broker was asked."""
+        self._values_at.clear()
+        self._refusals.clear()
+
+    async def measured(
+        self, addresses: Mapping[int, str], led: Mapping[int, Led]
+    ) -> list[Measured]:
+        """Return the responses of brokers that came within GRACE_S, and those that came since the
+        last measurement. addresses, led: by broker.
+        """
+        loop, now = asyncio.get_running_loop(), self._now()
+        for known in (self._values_at, self._refusals, self._asked_at):
+            for gone in known.keys() - addresses.keys():
+                known.pop(gone, None)
+        for node_id, address in addresses.items():
+            self._values_at.setdefault(node_id, now)
+            refused = self._refusals.get(node_id)
+            if node_id in self._asking or (refused and now - refused.asked_at < REFUSED_S):
+                continue
+            self._asking[node_id] = loop.run_in_executor(
+                self._threads, self._ask, node_id, address, led.get(node_id, {})
+            )
+        if self._asking:
+            await asyncio.wait(self._asking.values(), timeout=GRACE_S)
+        done = [node_id for node_id, asking in self._asking.items() if asking.done()]
+        return [self._responded(node_id, self._asking.pop(node_id).result()) for node_id in done]
+
+    def waiting_s(self, node_id: int) -> float:
+        """Return how long a request has been waiting for a response of the broker."""
+        asked_at = self._asked_at.get(node_id)
+        return 0.0 if asked_at is None else max(0.0, self._now() - asked_at)
+
+    def age_s(self, node_id: int) -> float | None:
+        """Return the age of the last values from the broker, None if it was not asked."""
+        values_at = self._values_at.get(node_id)
+        return None if values_at is None else self._now() - values_at
+
+    def refusal(self, node_id: int) -> str:
+        """Return why the broker rejects the console, empty if it does not."""
+        found = self._refusals.get(node_id)
+        return "" if found is None else found.refusal
+
+    async def close(self) -> None:
+        """Wait for open requests. Their connections must be closed already."""
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, node_id: int, address: str, led: Led) -> Measured:
+        wait_at_most(REQUEST_S)
+        self._asked_at.setdefault(node_id, self._now())  # A broker that is silent stays so.
+        return self._measure(address, led)
+
+    def _responded(self, node_id: int, found: Measured) -> Measured:
+        if found.responded or found.refusal:
+            self._asked_at.pop(node_id, None)
+        if found.responded:
+            self._values_at[node_id] = found.asked_at
+        if found.refusal:
+            self._refusals[node_id] = found
+        else:
+            self._refusals.pop(node_id, None)
+        return found

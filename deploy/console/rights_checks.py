@@ -1,0 +1,88 @@
+"""Check the rights of users at the brokers, at most once at a time for each session.
+
+Invariant: rights that cannot be checked are unknown: requests fail with NoResponse, which neither
+denies nor allows anything. A user that the brokers reject is logged out.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from penstock.deploy.console.rights import Rights
+from penstock.deploy.console.sessions import Session, Sessions
+from penstock.deploy.errors import AuthenticationRefused, DeployError, NoResponse
+from penstock.deploy.tasks import take_exception
+
+RETRY_S: Final = 1.0
+"""Pause after a failed check. Requests in between fail with the same error."""
+
+
+class SessionOver(DeployError):
+    """The brokers no longer accept the user of the session."""
+
+
+class RightsChecks:
+    """ask: requests the rights of a session's user, within a bounded time. changed: called with
+    the token of a session whose rights have changed, or that is over.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        ask: Callable[[Session], Awaitable[Rights]],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._sessions = sessions
+        self._ask = ask
+        self._changed = changed
+        self._running: WeakKeyDictionary[Session, asyncio.Task[None]] = WeakKeyDictionary()
+
+    def begin(self, session: Session, *, is_use: bool = True) -> "asyncio.Task[None] | None":
+        """Return the check that a request of this session has to wait for, None if its rights are
+        recent enough. Does not wait.
+        """
+        if not session.rights.is_bounded:
+            return None
+        running = self._running.get(session)
+        loop = asyncio.get_running_loop()
+        if running is not None and running.get_loop() is loop:
+            return running
+        if not self._sessions.needs_rights(session, is_use=is_use):
+            return None
+        task = loop.create_task(self._check(session))
+        task.add_done_callback(take_exception)
+        self._running[session] = task
+        task.add_done_callback(lambda _: self._ended(session, task))
+        return task
+
+    async def wait(self, session: Session, *, is_use: bool = True) -> None:
+        """Wait until the rights are recent enough. Raises NoResponse if they stay unknown,
+        SessionOver if the brokers reject the user.
+        """
+        task = self.begin(session, is_use=is_use)
+        if task is not None:
+            await asyncio.shield(task)
+
+    def _ended(self, session: Session, task: "asyncio.Task[None]") -> None:
+        """Let the next request check again; after a failure only in a while."""
+        if task.cancelled() or task.exception() is None:
+            self._running.pop(session, None)
+        else:
+            asyncio.get_running_loop().call_later(RETRY_S, self._running.pop, session, None)
+
+    async def _check(self, session: Session) -> None:
+        try:
+            found = await self._ask(session)
+        except AuthenticationRefused as error:
+            self._sessions.close(session)
+            self._changed(session.token)
+            raise SessionOver(str(error)) from None
+        except (DeployError, TimeoutError) as error:
+            if not self._sessions.needs_rights(session, is_use=False):
+                return  # Those of a moment ago still count.
+            raise NoResponse(f"the brokers did not say what you may see: {error}") from None
+        has_changed = found != session.rights
+        self._sessions.checked(session, found)
+        if has_changed:
+            self._changed(session.token)

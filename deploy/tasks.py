@@ -1,0 +1,10 @@
+"""Handle asyncio tasks whose result nobody may take."""
+
+import asyncio
+from typing import Any
+
+
+def take_exception(task: "asyncio.Future[Any]") -> None:
+    """Mark the exception of a task as retrieved: asyncio would log it otherwise."""
+    if not task.cancelled():
+        task.exception()
