@@ -25,6 +25,7 @@ def test_the_same_seed_twice() -> None:
     assert first.trace_hash != other.trace_hash
 
 
+@pytest.mark.costly("both processes run the beginning of every scenario")
 @pytest.mark.timeout(600)  # 10 s of CPU each, on a machine that runs other tests too
 def test_the_same_seed_in_two_processes() -> None:
     """Every scenario, with other string hashes and other clocks of the machine."""

@@ -49,5 +49,5 @@ def test_harmless_mutant_does_no_harm(name: str) -> None:
     """
     patches, scenario = HARMLESS[name]
     with patched(patches()):
-        violations = [World(seed, scenario).run().violation for seed in range(5)]
-    assert violations == [None] * 5
+        violations = [World(seed, scenario).run().violation for seed in range(2)]
+    assert violations == [None] * 2

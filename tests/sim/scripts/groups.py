@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, ClassVar, Final
 
-from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (
@@ -268,6 +268,20 @@ async def _join_while_the_store_hangs(script: Script, kind: type[Member]) -> Non
     except Unanswered:
         return
     raise AssertionError("a heartbeat is answered before the group is durable")
+
+
+async def share_partitions_while_their_states_are_stored(script: Script) -> None:
+    """Let a member of a share group join while the states of its partitions are not durable."""
+    await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
+    await script.create(SHARE_STATES_TOPIC, (2,), cleanup_policy="compact")
+    await script.create("t", (1, 1))
+    held, member = script.hold(2), ShareMember(script, "a")
+    for _ in range(3):
+        await member.beat()
+        await asyncio.sleep(1.0)
+    assert not member.has, f"a member has {set(member.has)} before the states are durable"
+    held.release()
+    await _beat_until(lambda: member.has == _ALL, member)
 
 
 async def lose_the_tasks_of_a_member(script: Script) -> None:

@@ -7,6 +7,7 @@ from tests.sim.directed import ScriptFunction
 from tests.sim.scripts import (
     cleaning,
     controllers,
+    group_log,
     groups,
     late,
     late_others,
@@ -53,6 +54,7 @@ _WAL: _Found = {
         (wal.write_while_the_store_does_not_respond, "a repeated record is acknowledged")
     ],
     "hole_fenced_although_slots_behind_prove_it": [(wal.lose_a_slot, "was written twice")],
+    "loaded_reads_pass_over_a_block": [(wal.lose_a_slot, "the log has [b'1', b'2']")],
     "own_object_taken_for_a_fence": [
         (wal.lose_the_response_of_a_put, "takes its own object in slot 0 for a fence")
     ],
@@ -147,6 +149,9 @@ _TOPICS: _Found = {
         (topics.undelete_a_topic, "UNKNOWN_TOPIC_OR_PARTITION")
     ],
     "deletion_keeps_objects": [(topics.delete_a_topic, "leaves the objects")],
+    "deleted_topic_still_served": [
+        (topics.write_to_a_deleted_topic, "a record of a deleted topic is accepted")
+    ],
     "deletion_keeps_streams": [(topics.delete_a_topic, "leaves the streams")],
     "forks_do_not_hold_their_objects": [
         (topics.delete_the_source_of_a_fork, "which does not exist")
@@ -289,7 +294,24 @@ _GROUPS: _Found = {
         (groups.delete_an_offset_of_a_subscribed_topic, "a subscribed topic is -1")
     ],
 }
+_GROUP_LOG: _Found = {
+    "copies_override_newer_records": [
+        (group_log.compact_with_a_commit_in_flight, "the offset 1 is loaded")
+    ],
+    "groups_with_commits_in_flight_forgotten": [
+        (group_log.commit_while_the_group_is_deleted, "the offset -1 is found")
+    ],
+    "markers_lost_during_load": [
+        (group_log.end_a_transaction_while_its_offsets_are_loaded, "UNSTABLE_OFFSET_COMMIT")
+    ],
+    "tombstones_behind_commits_in_flight": [
+        (group_log.delete_an_offset_in_flight, "after its deletion")
+    ],
+}
 _SHARES: _Found = {
+    "partitions_given_without_states": [
+        (groups.share_partitions_while_their_states_are_stored, "before the states are durable")
+    ],
     "states_confirmed_before_durable": [
         (share_states.write_while_the_store_hangs, "before it is durable")
     ],
@@ -432,6 +454,7 @@ FOUND_BY: _Found = {
     **_TOPICS,
     **_TRANSACTIONS,
     **_GROUPS,
+    **_GROUP_LOG,
     **_SHARES,
     **_CONTROLLERS,
     **_LATE_REQUESTS,

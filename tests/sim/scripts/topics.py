@@ -5,6 +5,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from penstock.protocol import apis
+from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import create_partitions, fetch
 from tests.sim.checkers import Part
 from tests.sim.directed import Script, in_cluster
@@ -179,6 +180,15 @@ async def _fetch_by_id(script: Script, topic_id: UUID) -> Any:
     request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics)
     answer = await script.ask(script.broker(1), apis.FETCH, _FETCH_BY_ID_VERSION, request)
     return answer.responses[0].partitions[0]
+
+
+async def write_to_a_deleted_topic(script: Script) -> None:
+    await script.create("t")
+    await script.write(PART, (b"k", b"v"))
+    await script.delete("t")
+    await asyncio.sleep(1.0)
+    late = await script.produce(script.broker(1), PART, script.batch((b"k", b"late")))
+    assert late.error_code != ErrorCode.NONE, "a record of a deleted topic is accepted"
 
 
 async def grow_a_topic_twice(script: Script) -> None:
