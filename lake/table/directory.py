@@ -3,12 +3,12 @@ Parquet.
 
     <table>/_penstock_log/00000000000000000017.json: files that commit 17 added and removed, and
         the offsets after it
-    <table>/data/[_partition=3/][_day=2026-03-01/]*.parquet
+    <table>/data/[_kafka_partition=3/][_day=2026-03-01/]*.parquet
 
 Invariants: only a writer that has read commit n writes commit n + 1, with If-None-Match, so one of
 two writers wins. A file that no commit names is not in the table. Every `WHOLE_EVERY`th commit
-names all files, so readers begin there. Nothing is overwritten. Source: Delta Lake's log,
-simplified; docs/reference/table.md describes the format for readers.
+names all files, so readers begin there. Nothing is overwritten, so tables of layout version 1 keep
+`_partition`. Source: Delta Lake's log, simplified; docs/reference/table.md describes the format.
 """
 
 import asyncio
@@ -23,6 +23,9 @@ from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
 from penstock.lake.table.errors import CommitConflict, CommitUnknown, InvalidTable
 from penstock.lake.table.files import FilePlace, fitted
 from penstock.lake.table.model import (
+    LAYOUT_VERSION,
+    OLDER_PARTITION,
+    PARTITION,
     Commit,
     FileEntry,
     Group,
@@ -30,11 +33,14 @@ from penstock.lake.table.model import (
     TableState,
 )
 from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
+from penstock.lake.table.rows import refuse_names
+from penstock.lake.table.tables import check_layout_version
 from penstock.objectstore.errors import ConditionalConflict, ObjectStoreError, PreconditionFailed
 from penstock.objectstore.ports import ObjectStore
 
 LOG: Final = "_penstock_log/"
 WHOLE_EVERY: Final = 50
+_DAY: Final = "_day"
 _DEADLINE_S: Final = 300.0
 _READS_AT_ONCE: Final = 16
 
@@ -64,6 +70,7 @@ class LoggedCommit(msgspec.Struct, frozen=True, kw_only=True):
     offsets: dict[str, int]
     whole: bool
     layout: list[str]
+    layout_version: int = 1
     schema: str
     """The Arrow schema in IPC form, in hexadecimal. Readers without Arrow find it in the files."""
 
@@ -98,10 +105,11 @@ class DirectoryPlace:
 
     def _directory(self, group: Group) -> str:
         values = list(group)
-        parts = [f"_partition={values.pop(0)}/"] if self.layout.by_partition else []
-        if self.layout.by_day:
+        layout = self.layout
+        parts = [f"{layout.partition_column}={values.pop(0)}/"] if layout.by_partition else []
+        if layout.by_day:
             day = pa.scalar(values.pop(0), pa.int32()).cast(pa.date32()).as_py()
-            parts.append(f"_day={day.isoformat()}/")
+            parts.append(f"{_DAY}={day.isoformat()}/")
         return "".join(parts)
 
 
@@ -137,10 +145,12 @@ class DirectoryTable:
             return TableState("0")
         last = commits[-1]
         self._version = last.version
-        found = Layout("_partition" in last.layout, "_day" in last.layout)
-        if self._layout is None:
+        check_layout_version(self.name, last.layout_version)
+        column = OLDER_PARTITION if last.layout_version == 1 else PARTITION
+        found = Layout(column in last.layout, _DAY in last.layout, column)
+        if self._layout is None or found == self._layout:
             self._layout = found
-        elif found != self._layout:
+        else:
             raise InvalidTable(
                 f"table {self.name} is partitioned by {last.layout or 'nothing'}: give the same"
                 " options, or another table"
@@ -156,7 +166,12 @@ class DirectoryTable:
             frozenset(commit.commit_id for commit in commits),
         )
 
+    def upgrade(self) -> None:
+        """Do nothing: files keep the names of their columns until the directory is recreated."""
+
     def prepare(self, schema: Schema) -> None:
+        if self.layout.by_day:
+            refuse_names(schema.names, [_DAY], "the path of a file")
         self._wanted = schema
         self._schema()
 
@@ -210,9 +225,13 @@ class DirectoryTable:
             whole=whole,
             layout=[
                 name
-                for name, wanted in (("_partition", layout.by_partition), ("_day", layout.by_day))
+                for name, wanted in (
+                    (layout.partition_column, layout.by_partition),
+                    (_DAY, layout.by_day),
+                )
                 if wanted
             ],
+            layout_version=1 if layout.partition_column == OLDER_PARTITION else LAYOUT_VERSION,
             schema=self._schema().serialize().to_pybytes().hex(),
             add=[
                 LoggedFile(file.path, file.row_count, file.size_bytes, file.group, file.first)

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
-from penstock.lake.table.model import FileEntry, Group, Layout
+from penstock.lake.table.model import OLDER_PARTITION, PARTITION, FileEntry, Group, Layout
 from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
 from penstock.lake.table.rows import (
     OFFSET,
-    PARTITION,
     TIMESTAMP,
     by_day,
 )
@@ -29,7 +28,7 @@ and its day gets another file if it comes again.
 """
 
 _DELTA: Final = {OFFSET, TIMESTAMP, "offset", "timestamp"}
-_DICTIONARY: Final = {"_topic", PARTITION, "topic", "partition", "error"}
+_DICTIONARY: Final = {"_topic", PARTITION, OLDER_PARTITION, "topic", "partition", "error"}
 _BYTES: Final = {"_key", "value", "key"}
 
 
@@ -106,7 +105,8 @@ class GroupedFiles:
         """
         if not rows.num_rows:
             return
-        named = PARTITION if PARTITION in rows.column_names else "partition"
+        column = self._layout.partition_column
+        named = column if column in rows.column_names else "partition"  # of a dead letter
         partition = int(rows.column(named)[0].as_py())
         prefix = (partition,) if self._layout.by_partition else ()
         if not self._layout.by_day:
@@ -168,17 +168,24 @@ def _encodings(schema: Schema) -> dict[str, Any]:
     rarely repeat.
     """
     flat: Callable[[Any], bool] = lambda kind: not pa.types.is_nested(kind)  # noqa: E731 - a name for the line below
+    # Fields of producers may have these names too, with types that have no such encoding.
+    delta = {
+        field.name
+        for field in schema
+        if field.name in _DELTA
+        and (pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type))
+    }
     dictionary = [
         field.name
         for field in schema
-        if field.name not in _DELTA | _BYTES and (flat(field.type) or field.name in _DICTIONARY)
+        if field.name not in delta | _BYTES and (flat(field.type) or field.name in _DICTIONARY)
     ]
     return {
         "compression": "zstd",
         "compression_level": 1,
         "use_dictionary": dictionary,
         "column_encoding": {
-            field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in _DELTA
+            field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in delta
         },
         "store_schema": False,
     }

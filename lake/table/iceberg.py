@@ -1,11 +1,10 @@
 """A table in Iceberg, through pyiceberg and any of its catalogs.
 
-Invariants: a commit is bound to the snapshot that was read before. pyiceberg's own retries are off,
-because they would add the same files on top of any other commit. Offsets and batch id are in the
-summary of its snapshot and in the table's properties, in the same commit, so they survive rewrites
-by others and the expiry of snapshots. A rollback of the table restores the earlier offsets. Files
-carry field ids. Limits: catalogs that do not compare versions (moto's Glue) lose commits of any
-writer. Source: Iceberg spec v2.
+Invariants: a commit is bound to the snapshot that was read before; pyiceberg's retries, which would
+add the same files on top of any commit, are off. Offsets and batch id are in the snapshot summary
+and the table properties, so they survive rewrites by others and the expiry of snapshots. Files
+carry field ids. Catalogs that do not compare versions (moto's Glue) lose commits. Source: Iceberg
+spec v2.
 """
 
 import json
@@ -36,6 +35,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType
 
+from penstock.base.log import get_logger
 from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
 from penstock.lake.table.catalog import address_of, catalog_errors
 from penstock.lake.table.errors import (
@@ -48,6 +48,9 @@ from penstock.lake.table.errors import (
 )
 from penstock.lake.table.files import FilePlace, fitted
 from penstock.lake.table.model import (
+    LAYOUT_VERSION,
+    OLDER_PARTITION,
+    PARTITION,
     Commit,
     FileEntry,
     Group,
@@ -55,15 +58,39 @@ from penstock.lake.table.model import (
     TableState,
 )
 from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
-from penstock.lake.table.rows import OFFSET, PARTITION, TIMESTAMP
+from penstock.lake.table.rows import OFFSET, TIMESTAMP, refuse_names
+from penstock.lake.table.tables import check_layout_version
 
 OFFSETS: Final = "penstock.offsets"
 BATCH_ID: Final = "penstock.batch-id"
 COMMIT_ID: Final = "penstock.commit-id"
 TOPIC: Final = "penstock.topic"
 TOPIC_ID: Final = "penstock.topic-id"
+LAYOUT: Final = "penstock.layout-version"
+_DAY: Final = f"{TIMESTAMP}_day"
+"""The partition field of the day: a name that Iceberg would choose, unlike fields of producers."""
+
+RESERVED: Final = (
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+    "_row_id",
+    "_last_updated_sequence_number",
+    "_change_type",
+    "_change_ordinal",
+    "_commit_snapshot_id",
+    _DAY,
+)
+"""Column names with which Iceberg's engines cannot read a table or its changes (Java
+`MetadataColumns`), and our partition field.
+"""
+
 _arrow_io: Any = _pyarrow
 """pyiceberg's module for pyarrow's objects, which have no types."""
+
+_log = get_logger(__name__)
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 _TRIES: Final = 5
@@ -184,7 +211,40 @@ class IcebergTable:
             recorded = metadata.properties  # the snapshots with these properties have expired
         return _state_of(str(metadata.current_snapshot_id), recorded, commit_ids)
 
+    def upgrade(self) -> None:
+        for _ in range(_TRIES):
+            table = self._table
+            if table is None or OLDER_PARTITION not in table.schema().column_names:
+                return
+            if PARTITION in table.schema().column_names:
+                raise InvalidTable(
+                    f"table {self.name} has the columns {OLDER_PARTITION} and {PARTITION}: another"
+                    " program added one of them; export into another table"
+                )
+            # Readers find columns by their ids; the mapping is for files that have none.
+            mapping = table.metadata.name_mapping() or table.schema().name_mapping
+            properties = {
+                TableProperties.DEFAULT_NAME_MAPPING: mapping.model_dump_json(),
+                LAYOUT: str(LAYOUT_VERSION),
+            }
+            try:
+                with (
+                    catalog_errors(address_of(self._catalog)),
+                    table.transaction() as transaction,
+                ):
+                    transaction.set_properties(properties)
+                    with transaction.update_schema() as update:
+                        update.rename_column(OLDER_PARTITION, PARTITION)
+            except (CommitFailedException, CatalogUnavailable):
+                pass  # the reloaded table shows whether it happened
+            else:
+                _log.info("table_upgraded", table=self.name, layout_version=LAYOUT_VERSION)
+            self._table = self._load()
+            self._check_layout(self._table.metadata)
+        raise CommitConflict(f"other processes keep changing the schema of table {self.name}")
+
     def prepare(self, schema: Schema) -> None:
+        refuse_names(schema.names, RESERVED, "Iceberg")
         for _ in range(_TRIES):
             if self._table is None:
                 self._create(schema)
@@ -207,6 +267,7 @@ class IcebergTable:
         if self._table is None or self._table.current_snapshot() is None:
             return []
         table, metadata = self._table, self._table.metadata
+        column = self.layout.partition_column
         ids = {field.name: field.field_id for field in metadata.schema().fields}
         found: list[FileEntry] = []
         for task in table.scan().plan_files():
@@ -216,7 +277,7 @@ class IcebergTable:
             group = tuple(
                 int(file.partition[index]) for index in range(len(metadata.spec().fields))
             )
-            first = (_lower(file, ids.get(PARTITION), table), _lower(file, ids.get(OFFSET), table))
+            first = (_lower(file, ids.get(column), table), _lower(file, ids.get(OFFSET), table))
             found.append(
                 FileEntry(
                     file.file_path, file.record_count, file.file_size_in_bytes, group, first, task
@@ -289,7 +350,8 @@ class IcebergTable:
 
     @property
     def layout(self) -> Layout:
-        self._loaded()
+        if self._layout is None:
+            self._loaded()
         return self._layout or Layout()
 
     def _load(self) -> NativeTable:
@@ -324,12 +386,14 @@ class IcebergTable:
         namespace = Catalog.namespace_from(self.name)
         if not self._catalog.namespace_exists(namespace):  # creating it may not be allowed
             self._catalog.create_namespace_if_not_exists(namespace)
-        made = cast("Any", self._catalog).create_table_transaction(self.name, schema)
+        made = cast("Any", self._catalog).create_table_transaction(
+            self.name, schema, properties={LAYOUT: str(LAYOUT_VERSION)}
+        )
         with made, made.update_spec() as spec:
             if layout.by_partition:
-                spec.add_field(PARTITION, IdentityTransform(), "partition")
+                spec.add_field(PARTITION, IdentityTransform(), PARTITION)
             if layout.by_day:
-                spec.add_field(TIMESTAMP, DayTransform(), "day")
+                spec.add_field(TIMESTAMP, DayTransform(), _DAY)
 
     def _conditionally(self, send: Callable[[], None]) -> None:
         try:
@@ -343,13 +407,16 @@ class IcebergTable:
             raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
     def _check_layout(self, metadata: TableMetadata) -> None:
+        check_layout_version(self.name, int(metadata.properties.get(LAYOUT, "1")))
         found = _layout_of(metadata.spec(), metadata)
         if self._layout is None:
             self._layout = found or Layout()
-        elif found != self._layout:
+        elif found == self._layout:
+            self._layout = found
+        else:
             raise InvalidTable(
                 f"table {self.name} is partitioned by {metadata.spec().fields or 'nothing'}: give"
-                " the options it was created with (--mode upsert adds _partition, --partition-by"
+                f" the options it was created with (--mode upsert adds {PARTITION}, --partition-by"
                 " day adds the day), or another table"
             )
 
@@ -395,11 +462,13 @@ def _state_of(version: str, recorded: Mapping[str, str], commit_ids: set[str]) -
 def _layout_of(spec: PartitionSpec, metadata: TableMetadata) -> Layout | None:
     """Return the layout, or None for any other partitioning."""
     found: list[str] = []
+    schema = metadata.schema()
+    column = OLDER_PARTITION if OLDER_PARTITION in schema.column_names else PARTITION
     for field in spec.fields:
-        source = metadata.schema().find_column_name(field.source_id)
+        source = schema.find_column_name(field.source_id)
         found.append(f"{source} {cast('Any', field).transform}")
-    by_partition, by_day = f"{PARTITION} identity" in found, f"{TIMESTAMP} day" in found
-    return Layout(by_partition, by_day) if by_partition + by_day == len(found) else None
+    by_partition, by_day = f"{column} identity" in found, f"{TIMESTAMP} day" in found
+    return Layout(by_partition, by_day, column) if by_partition + by_day == len(found) else None
 
 
 def _lower(file: DataFile, field_id: int | None, table: NativeTable) -> int:

@@ -83,6 +83,7 @@ class ExportJob:
                 headers=self.headers,
                 keyed=self.upsert,
                 rejects_from=task.rejects_from,
+                partition_column=self.layout.partition_column,
             )
             counts[0] += good.num_rows
             counts[1] += bad.num_rows

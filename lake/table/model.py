@@ -5,9 +5,16 @@ Invariant: offsets are Kafka's, ends are exclusive. Must not do I/O.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from penstock.lake.fetch.slices import Slice
+
+PARTITION: Final = "_kafka_partition"
+OLDER_PARTITION: Final = "_partition"
+"""The column of the Kafka partition, and its name in layout version 1, which Iceberg reserves."""
+
+LAYOUT_VERSION: Final = 2
+"""The version of the names of columns. Version 1 has `OLDER_PARTITION`."""
 
 Group = tuple[int, ...]
 """The partition values that all rows of a file share, in the order of `Layout.fields`."""
@@ -17,10 +24,13 @@ Group = tuple[int, ...]
 class Layout:
     """The partitioning of a table: by the Kafka partition, so that upserts know where a key may be,
     and by the day of the timestamp.
+
+    Layouts that differ only in `partition_column` are equal.
     """
 
     by_partition: bool = False
     by_day: bool = False
+    partition_column: str = field(default=PARTITION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

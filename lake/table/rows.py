@@ -1,12 +1,12 @@
 """Convert Kafka records to rows of the table and its dead letters, and split rows by day and by
 key.
 
-Invariants: columns that begin with _ say where a row comes from. Every record is a row or a dead
-letter. For each key of a partition the highest offset wins; a tombstone removes the row. Must not
-do I/O. Source: Confluent Tableflow and Aiven's Iceberg topics.
+Invariants: every record becomes a row or a dead letter. For each key of a partition the highest
+offset wins; a tombstone removes the row. Must not do I/O. Source: Confluent Tableflow and Aiven's
+Iceberg topics.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.lake.arrow.columns import HEADER
@@ -17,17 +17,17 @@ from penstock.lake.arrow.pyarrow_untyped import (
     pa,
 )
 from penstock.lake.fetch.errors import ReadError
+from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.model import PARTITION
 from penstock.lake.table.pyarrow_untyped import Table, pc
 from penstock.lake.table.values import ValueDecoder
 from penstock.stream.format.manifest.model import split_name
 
-PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
 TIMESTAMP: Final = "_timestamp"
 KEY: Final = "_key"
 _NAMES: Final = {
     "topic": "_topic",
-    "partition": PARTITION,
     "offset": OFFSET,
     "timestamp": TIMESTAMP,
     "key": KEY,
@@ -72,14 +72,38 @@ def read_columns(*, headers: bool) -> tuple[str, ...]:
     return (*READ, "headers") if headers else READ
 
 
-def row_schema(values: Schema, *, headers: bool) -> Schema:
-    """Return the schema of the table."""
-    names = [name for name in read_columns(headers=headers) if name != "value"]
-    return pa.schema([*(pa.field(_NAMES[name], _TYPES[name]) for name in names), *values])
+def row_schema(values: Schema, *, headers: bool, partition_column: str = PARTITION) -> Schema:
+    """Return the schema of the table. Raise InvalidSchema if a field of the values has the name of
+    a metadata column; engines such as Spark ignore case.
+    """
+    names = _NAMES | {"partition": partition_column}
+    origin = [
+        pa.field(names[name], _TYPES[name])
+        for name in read_columns(headers=headers)
+        if name != "value"
+    ]
+    refuse_names((field.name for field in values), (field.name for field in origin), "Penstock")
+    return pa.schema([*origin, *values])
+
+
+def refuse_names(names: Iterable[str], reserved: Iterable[str], owner: str) -> None:
+    """Raise InvalidSchema if `names` contains reserved names in any case."""
+    taken = {name.lower() for name in reserved}
+    if found := [name for name in names if name.lower() in taken]:
+        raise InvalidSchema(
+            f"fields {', '.join(found)}: {owner} uses these names for metadata columns; rename the"
+            " fields, or use --format raw"
+        )
 
 
 def rows_of(
-    batch: RecordBatch, decoder: ValueDecoder, *, headers: bool, keyed: bool, rejects_from: int
+    batch: RecordBatch,
+    decoder: ValueDecoder,
+    *,
+    headers: bool,
+    keyed: bool,
+    rejects_from: int,
+    partition_column: str = PARTITION,
 ) -> Rows:
     """Convert records to rows and dead letters.
 
@@ -87,7 +111,7 @@ def rows_of(
     out, because they are already in their table.
     """
     decoded = decoder.decode(batch.column("value"))
-    schema = row_schema(decoder.schema, headers=headers)
+    schema = row_schema(decoder.schema, headers=headers, partition_column=partition_column)
     kept = batch if decoded.good is None else batch.take(pa.array(decoded.good, pa.int64()))
     origin = [kept.column(name) for name in read_columns(headers=headers) if name != "value"]
     good = pa.Table.from_arrays(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.log import get_logger
+from penstock.lake.arrow.pyarrow_untyped import Schema
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, check_on_error
 from penstock.lake.manifest.plan import OffsetRange
@@ -128,9 +129,8 @@ class TableSync:
         self._engine = engine
         self._options = options
         self._on_files = on_files
-        self._schema = row_schema(
-            ValueDecoder(options.value_format).schema, headers=options.headers
-        )
+        self._values = ValueDecoder(options.value_format).schema
+        row_schema(self._values, headers=options.headers)  # refuses names
 
     def run_batch(self) -> BatchReport | None:
         """Write one batch. Return None if the table is up to date. Raise TableError, the reader's
@@ -183,14 +183,22 @@ class TableSync:
         return _report(commit, results, slices, _remaining(commit.offsets, bounds), began)
 
     def _prepare(self, base: TableState) -> TableState:
-        """Add missing columns, which is a version of its own, and return the state then. Raise
-        _Overtaken if the offsets have changed.
+        """Upgrade the layout and add missing columns, each in a commit of its own, and return the
+        state after them. Raise _Overtaken if the offsets have changed.
         """
-        self._table.prepare(self._schema)
+        self._table.upgrade()
+        self._table.prepare(self._row_schema())
         found = self._table.state()
         if (found.batch_id, dict(found.offsets)) != (base.batch_id, dict(base.offsets)):
             raise _Overtaken
         return found
+
+    def _row_schema(self) -> Schema:
+        return row_schema(
+            self._values,
+            headers=self._options.headers,
+            partition_column=self._table.layout.partition_column,
+        )
 
     def _begin_at_end(
         self, base: TableState, topic_id: str, bounds: Mapping[int, Bounds]
@@ -240,7 +248,7 @@ class TableSync:
             options.value_format,
             self._table.place(),
             self._rejects.place(),
-            options.layout,
+            self._table.layout,
             options.upsert,
             options.headers,
             options.file_bytes,

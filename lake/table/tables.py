@@ -8,8 +8,10 @@ Implementations never retry a commit: the next step depends on the offsets that 
 from typing import Protocol
 
 from penstock.lake.arrow.pyarrow_untyped import Schema
+from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.files import FilePlace
 from penstock.lake.table.model import (
+    LAYOUT_VERSION,
     Commit,
     FileEntry,
     Layout,
@@ -28,16 +30,22 @@ class ExportTable(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """The layout of the existing table. Raise InvalidTable if it does not exist."""
+        """The layout of the table, or the requested one if it does not exist. Raise InvalidTable if
+        neither is known.
+        """
         ...
 
     def state(self) -> TableState:
         """Read the current state, or that of no commits if the table does not exist."""
         ...
 
+    def upgrade(self) -> None:
+        """Upgrade the layout of the table if it exists and can be upgraded. Raise InvalidTable."""
+        ...
+
     def prepare(self, schema: Schema) -> None:
-        """Create the table, or add the columns that it lacks. Raise InvalidTable if a column has
-        another type.
+        """Create the table, upgrade its layout, and add the columns that it lacks. Raise
+        InvalidTable if a column has another type, and InvalidSchema for a reserved name.
         """
         ...
 
@@ -56,3 +64,12 @@ class ExportTable(Protocol):
     def read(self, bytes_max: int) -> Table:
         """Return all rows. Raise InvalidTable if the files are larger than `bytes_max`."""
         ...
+
+
+def check_layout_version(name: str, version: int) -> None:
+    """Raise InvalidTable for a table that a newer version of Penstock has written."""
+    if version > LAYOUT_VERSION:
+        raise InvalidTable(
+            f"table {name} has layout version {version}, and this version of Penstock supports up"
+            f" to {LAYOUT_VERSION}: use the newer version of Penstock that wrote the table"
+        )

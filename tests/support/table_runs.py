@@ -4,13 +4,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.table.engines import Engine, LocalEngine
-from penstock.lake.table.model import Commit, Layout
+from penstock.lake.table.model import OLDER_PARTITION, Commit, Layout
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.sync import BatchReport, SyncOptions, TableSync
 from penstock.lake.table.tables import ExportTable
@@ -46,6 +46,14 @@ class Watched:
         self._after(commit)
 
 
+class OlderIcebergTable(Watched):
+    """An existing table as an export with layout version 1 sees it."""
+
+    def upgrade(self) -> None: ...
+
+    def prepare(self, _: Any) -> None: ...
+
+
 def nothing(_: Commit) -> None: ...
 
 
@@ -68,10 +76,14 @@ class Run:
         before: Callable[[Commit], None] = nothing,
         after: Callable[[Commit], None] = nothing,
         rejects_after: Callable[[Commit], None] = nothing,
+        older: bool = False,
         **options: Any,
     ) -> TableSync:
+        """With `older`, export with layout version 1. An Iceberg table must exist then."""
         given = SyncOptions(**({"value_format": JSON, "batch_bytes": SMALL} | options))
-        table = Watched(self.warehouse.table("t", given.layout), before, after)
+        layout = replace(given.layout, partition_column=OLDER_PARTITION) if older else given.layout
+        kind = OlderIcebergTable if older and self.kind == "iceberg" else Watched
+        table = kind(self.warehouse.table("t", layout), before, after)
         rejects = Watched(self.warehouse.table("t__dlq", Layout()), nothing, rejects_after)
         return TableSync(
             TopicSource(StoreCluster(self.log.store_url), "t"), table, rejects, self.engine, given
@@ -108,7 +120,7 @@ class Run:
 
     def check(self) -> None:
         """Check that rows and dead letters are what was sent, each once, field by field."""
-        rows = {(row["_partition"], row["_offset"]): row for row in self.rows()}
+        rows = {(row["_kafka_partition"], row["_offset"]): row for row in self.rows()}
         rejects = {(row["partition"], row["offset"]): row for row in self.rows("t__dlq")}
         assert len(rows) == len(self.rows())
         assert len(rejects) == len(self.rows("t__dlq"))

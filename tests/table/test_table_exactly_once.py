@@ -143,7 +143,7 @@ def test_upserts_keep_the_last_record_of_each_key(run: Run, by_day: bool) -> Non
     reports = run.all(upsert=True, by_day=by_day)
     assert len(reports) > 2
     wanted = run.log.of_key()
-    rows = {(row["_partition"], row["_key"]): row for row in run.rows()}
+    rows = {(row["_kafka_partition"], row["_key"]): row for row in run.rows()}
     assert len(rows) == len(run.rows())
     assert rows.keys() == wanted.keys()
     for key, record in wanted.items():
@@ -167,7 +167,7 @@ def test_upserts_survive_kills_and_concurrent_runs(run: Run) -> None:
     with pytest.raises(Stopped):
         run.all(upsert=True, before=overtake)
     run.all(upsert=True)
-    assert {(row["_partition"], row["_key"]): row["_offset"] for row in run.rows()} == {
+    assert {(row["_kafka_partition"], row["_key"]): row["_offset"] for row in run.rows()} == {
         key: record.offset for key, record in run.log.of_key().items()
     }
 
@@ -196,7 +196,7 @@ def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(
     assert run.sync().run_batch() is not None
     offsets = run.state_offsets()
     table = native(run)
-    table.delete("_offset >= 0 AND _partition = 0")
+    table.delete("_offset >= 0 AND _kafka_partition = 0")
     assert run.state_offsets() == offsets
     current = table.metadata.current_snapshot_id
     table.maintenance.expire_snapshots().by_ids(
@@ -206,7 +206,7 @@ def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(
     assert run.state_offsets() == offsets
     run.all()
     assert run.state_offsets() == run.ends()
-    rows = [(row["_partition"], row["_offset"]) for row in run.rows()]
+    rows = [(row["_kafka_partition"], row["_offset"]) for row in run.rows()]
     assert len(set(rows)) == len(rows)
     assert min(offset for partition, offset in rows if partition == 0) >= offsets[0]
 

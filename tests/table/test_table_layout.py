@@ -29,7 +29,7 @@ def run(request: pytest.FixtureRequest, log: Log, tmp_path: Path) -> Run:
 
 def test_raw_values_and_headers_are_kept_as_they_are(run: Run) -> None:
     run.all(value_format=RAW, headers=True)
-    rows = {(row["_partition"], row["_offset"]): row for row in run.rows_of_files()}
+    rows = {(row["_kafka_partition"], row["_offset"]): row for row in run.rows_of_files()}
     assert len(rows) == len(run.rows()) == len(run.log.sent)
     for record in run.log.sent:
         row = rows[record.partition, record.offset]
@@ -64,7 +64,7 @@ def test_columns_have_the_chosen_encodings(run: Run) -> None:
     assert {column.compression for column in columns.values()} == {"ZSTD"}
     assert "DELTA_BINARY_PACKED" in columns["_offset"].encodings
     assert "DELTA_BINARY_PACKED" in columns["_timestamp"].encodings
-    assert columns["_partition"].has_dictionary_page
+    assert columns["_kafka_partition"].has_dictionary_page
     assert columns["_topic"].has_dictionary_page
     assert not columns["value"].has_dictionary_page
     assert not columns["_key"].has_dictionary_page
@@ -134,7 +134,7 @@ def test_upserts_beside_compaction_lose_nothing(run: Run) -> None:
             compact(run.warehouse.existing("t"), run.engine)
 
     run.all(upsert=True, before=join)
-    assert {(row["_partition"], row["_key"]): row["_offset"] for row in run.rows()} == {
+    assert {(row["_kafka_partition"], row["_key"]): row["_offset"] for row in run.rows()} == {
         key: record.offset for key, record in run.log.of_key().items()
     }
 
@@ -147,7 +147,7 @@ def test_sql_on_the_tables(run: Run) -> None:
     bad = query(
         run.warehouse,
         'SELECT count(*) AS c FROM "t__dlq" AS d LEFT JOIN t ON t._offset = d.offset AND'
-        " t._partition = d.partition",
+        " t._kafka_partition = d.partition",
     )
     assert bad.to_pylist()[0]["c"] == len(run.rows("t__dlq"))
     with pytest.raises(InvalidTable, match="tables are: "):

@@ -40,7 +40,7 @@ def test_a_table_of_a_rest_catalog_has_all_records(run: RestRun, catalog: RestCa
     rows = run.rows()
     assert query(run.warehouse, "SELECT count(*) AS c FROM t").to_pylist() == [{"c": len(rows)}]
     assert rows_by_java(catalog.url, "default.t") == sorted(
-        (row["_partition"], row["_offset"], row["n"]) for row in rows
+        (row["_kafka_partition"], row["_offset"], row["n"]) for row in rows
     )
     assert run.all() == []
 
@@ -110,10 +110,10 @@ def test_new_columns_are_added_once_if_the_answer_is_lost(
     run.all()
     assert lost_answers
     rows = run.rows()
-    assert len({(row["_partition"], row["_offset"]) for row in rows}) == len(rows)
+    assert len({(row["_kafka_partition"], row["_offset"]) for row in rows}) == len(rows)
     assert len(rows) + len(run.rows("t__dlq")) == len(run.log.sent)
     assert list(rows[0])[-4:] == ["n", "name", "tags", "at"]
-    later = [row for row in rows if row["_offset"] >= first.offsets[row["_partition"]]]
+    later = [row for row in rows if row["_offset"] >= first.offsets[row["_kafka_partition"]]]
     assert any(row["name"] for row in later)
     assert not any(row["name"] for row in rows if row not in later)
 

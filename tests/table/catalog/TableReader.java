@@ -23,7 +23,7 @@ public final class TableReader {
         List<String> lines = new ArrayList<>();
         try (CloseableIterable<Record> rows = IcebergGenerics.read(table).build()) {
             for (Record row : rows) {
-                lines.add(row.getField("_partition") + " " + row.getField("_offset") + " " + row.getField("n"));
+                lines.add(row.getField("_kafka_partition") + " " + row.getField("_offset") + " " + row.getField("n"));
             }
         }
         Collections.sort(lines);
