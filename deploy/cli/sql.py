@@ -16,6 +16,7 @@ from penstock.deploy.cli.completing import (
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import ON_ERROR, OnError, Output, on_error_of
+from penstock.deploy.cli.schema_files import read_schema, split_id
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
@@ -56,9 +57,10 @@ class TopicOptions:
     schema: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TOPIC=FILE",
+            metavar="TOPIC=[ID=]FILE",
             help="Schema of a topic whose values are not JSON, or to fix its columns: .avsc (Avro),"
-            " .desc or .pb (Protobuf descriptor set), .json (JSON Schema). Repeatable.",
+            " .desc or .pb (Protobuf descriptor set), .json (JSON Schema). With --framed, give the"
+            " schema of each id; the highest id, or FILE, defines the columns. Repeatable.",
             autocompletion=complete_topic_values,
         ),
     ] = None
@@ -93,20 +95,27 @@ class TopicOptions:
         from penstock.lake.table.values import ValueFormat
 
         messages = dict(_pair("--message", item) for item in self.message or [])
-        found: dict[str, ValueFormat] = {}
+        names: dict[str, str] = {}
+        schemas: dict[str, list[tuple[int | None, bytes]]] = {}
         for item in self.schema or []:
             topic, file = _pair("--schema", item)
-            name = _FORMATS.get(Path(file).suffix)
+            name = _FORMATS.get(Path(split_id(file)[1]).suffix)
             if name is None:
                 raise UsageError(
                     f"--schema {item!r}: the file must end with one of {', '.join(_FORMATS)}"
                 )
-            try:
-                content = Path(file).read_bytes()
-            except OSError as error:
-                raise UsageError(f"--schema {item!r}: {error.strerror}") from None
-            framed = topic in (self.framed or [])
-            found[topic] = ValueFormat(name, content, messages.get(topic, ""), framed)
+            if names.setdefault(topic, name) != name:
+                raise UsageError(f"--schema {item!r}: the schemas of a topic must have one format")
+            schemas.setdefault(topic, []).append(read_schema(file))
+        found = {
+            topic: ValueFormat.of(
+                names[topic],
+                given,
+                messages.get(topic, ""),
+                framed=topic in (self.framed or []),
+            )
+            for topic, given in schemas.items()
+        }
         for flag, topics in (("--message", messages), ("--framed", self.framed or [])):
             for topic in topics:
                 if topic not in found:

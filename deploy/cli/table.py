@@ -5,7 +5,6 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from penstock.base.extras import install_hint
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import Output, TopicName
+from penstock.deploy.cli.schema_files import read_schema
 from penstock.deploy.errors import DeployError, UsageError
 from penstock.deploy.output import Format, say
 
@@ -125,9 +125,11 @@ class RowOptions:
         str, typer.Option("--format", help="Format of values: raw, json, avro, protobuf.")
     ] = "raw"
     schema: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            help="File with a JSON Schema, Avro schema (.avsc) or Protobuf descriptor set.",
+            metavar="FILE or ID=FILE",
+            help="File with a JSON Schema, Avro schema (.avsc) or Protobuf descriptor set. With"
+            " --framed, give the schema of each id; the highest id, or FILE, defines the columns.",
             show_default=False,
         ),
     ] = None
@@ -146,14 +148,11 @@ class RowOptions:
     ] = False
 
     def format(self) -> "ValueFormat":
-        """Raise UsageError if the schema's file cannot be read."""
+        """Raise UsageError if a schema cannot be read, and InvalidSchema."""
         from penstock.lake.table.values import ValueFormat
 
-        try:
-            content = b"" if self.schema is None else self.schema.read_bytes()
-        except OSError as error:
-            raise UsageError(f"--schema: {error}") from None
-        return ValueFormat(self.value_format, content, self.message, self.framed)
+        schemas = [read_schema(item) for item in self.schema or []]
+        return ValueFormat.of(self.value_format, schemas, self.message, framed=self.framed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,18 @@
-"""Decode Avro values by the schema they were written with: the binary form without a container, one
-record per value.
+"""Decode Avro values: the binary form without a container, one record per value.
 
-Invariant: a value is consumed whole. Bytes left over are an error, because Avro itself cannot
-distinguish another schema's bytes from its own. Must not do I/O. Source: Avro 1.12 specification;
-fastavro decodes.
+Invariants: a value is decoded with the schema it was written with, and converted to that of the
+columns. Bytes left over are an error, because Avro cannot distinguish schemas by their bytes. Must
+not do I/O. Source: Avro 1.12 specification, "Schema Resolution"; fastavro decodes.
 """
 
 import struct
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any, Final, cast
 
 import fastavro
 import msgspec
+from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.lake.arrow.pyarrow_untyped import DataType, pa
@@ -33,8 +34,11 @@ _LOGICAL: Final[dict[tuple[str, str], Any]] = {
     ("long", "time-micros"): pa.time64("us"),
     ("long", "timestamp-millis"): pa.timestamp("us", tz="UTC"),
     ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("us"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 _DEPTH_MAX: Final = 32
+_PRECISION_MAX: Final = 38
 _reader: Any = cast("Any", fastavro).schemaless_reader
 
 
@@ -49,34 +53,58 @@ class AvroDecoder:
         MemoryError,
         struct.error,
         StopIteration,
+        SchemaResolutionError,
     )
 
-    def __init__(self, schema: bytes) -> None:
-        try:
-            parsed = msgspec.json.decode(schema)
-            self._schema: Any = cast("Any", fastavro.parse_schema(parsed))
-        except (
-            msgspec.DecodeError,
-            SchemaParseException,
-            UnknownType,
-            KeyError,
-            TypeError,
-            ValueError,
-        ) as error:
-            raise InvalidSchema(f"the schema is not an Avro schema: {error}") from None
-        if not isinstance(parsed, dict) or cast("dict[str, Any]", parsed).get("type") != "record":
-            raise InvalidSchema("the schema must be an Avro record: its fields become columns")
-        self.struct = _Types().type_of(cast("dict[str, Any]", self._schema), "", 0)
+    def __init__(self, schema: bytes, schemas: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Each of `schemas` is the one of the values with an id."""
+        self._schema = _parsed(schema)
+        self._writers = {number: _parsed(content) for number, content in schemas}
+        self.struct = _Types().type_of(self._schema, "", 0)
 
-    def row(self, value: memoryview) -> dict[str, Any]:
+    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
         stream = BytesIO(value)
-        row = _reader(stream, self._schema, None)
+        if schema_id is None:
+            row = _reader(stream, self._schema, None)
+        else:
+            row = _reader(stream, self._writers[schema_id], self._schema)
         if stream.tell() != len(value):
             raise ValueError(
                 f"{len(value) - stream.tell()} bytes are left after the record: it was written with"
                 " another schema"
             )
         return cast("dict[str, Any]", row)
+
+
+def _parsed(schema: bytes) -> dict[str, Any]:
+    """Return a record schema as fastavro uses it. Raise InvalidSchema."""
+    try:
+        parsed = msgspec.json.decode(schema)
+        found: Any = cast("Any", fastavro.parse_schema(_uuids_as_text(parsed)))
+    except (
+        msgspec.DecodeError,
+        SchemaParseException,
+        UnknownType,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise InvalidSchema(f"the schema is not an Avro schema: {error}") from None
+    if not isinstance(parsed, dict) or cast("dict[str, Any]", parsed).get("type") != "record":
+        raise InvalidSchema("the schema must be an Avro record: its fields become columns")
+    return cast("dict[str, Any]", found)
+
+
+def _uuids_as_text(parsed: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the schema without the logical type `uuid` of strings, so that rows hold the text."""
+    if isinstance(parsed, list):
+        return [_uuids_as_text(item) for item in cast("Any", parsed)]
+    if not isinstance(parsed, dict):
+        return parsed
+    schema = cast("dict[str, Any]", parsed)
+    if schema.get("type") == "string" and schema.get("logicalType") == "uuid":
+        return "string"
+    return {name: _uuids_as_text(item) for name, item in schema.items()}
 
 
 class _Types:
@@ -136,11 +164,13 @@ class _Types:
             return pa.map_(pa.string(), self.type_of(schema["values"], f"{path}.*", depth + 1))
         logical = schema.get("logicalType")
         if logical == "decimal":
-            return pa.decimal128(schema["precision"], schema.get("scale", 0))
-        if logical == "uuid":
-            raise InvalidSchema(
-                f"{path}: logical type uuid cannot become a column; leave out logicalType"
-            )
+            precision, scale = schema["precision"], schema.get("scale", 0)
+            if not 1 <= precision <= _PRECISION_MAX:
+                raise InvalidSchema(
+                    f"{path}: a decimal of precision {precision} cannot become a column: at most"
+                    f" {_PRECISION_MAX} digits"
+                )
+            return pa.decimal128(precision, scale)
         if kind == "fixed":
             return pa.binary()
         return _LOGICAL.get((kind, str(logical))) or self._of_name(kind, path, depth)

@@ -54,7 +54,7 @@ class JsonDecoder:
         kind, self.struct = _object(cast("dict[str, Any]", parsed), "$")
         self._decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(kind)
 
-    def row(self, value: memoryview) -> dict[str, Any]:
+    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
         return self._decoder.decode(value)
 
 

@@ -19,16 +19,36 @@ _CONFLUENT_BYTES: Final = 5
 
 
 class ValueFormat(NamedTuple):
-    """The format of values. It travels to executors, which make the decoder themselves.
+    """The format of values. It travels to executors, which create the decoder themselves.
 
     `schema` is the content of the schema's file, `message` the Protobuf message. If `framed`,
-    values begin with Confluent's magic byte and schema id.
+    values begin with Confluent's magic byte and schema id, and `schemas` contains the schemas by
+    their ids. Columns are those of `schema`, or by default of the schema with the highest id.
     """
 
     name: str = "raw"
     schema: bytes = b""
     message: str = ""
     framed: bool = False
+    schemas: tuple[tuple[int, bytes], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        given: Sequence[tuple[int | None, bytes]],
+        message: str = "",
+        *,
+        framed: bool = False,
+    ) -> "ValueFormat":
+        """Return the format for schemas with or without ids. Raise InvalidSchema."""
+        plain = [content for number, content in given if number is None]
+        by_id = tuple((number, content) for number, content in given if number is not None)
+        if len(plain) > 1 or len(dict(by_id)) < len(by_id):
+            raise InvalidSchema("give one schema, or several with different ids: ID=FILE")
+        if by_id and not framed:
+            raise InvalidSchema("schemas with ids are for framed values: add --framed")
+        return cls(name, plain[0] if plain else b"", message, framed, by_id)
 
 
 RAW: Final = ValueFormat()
@@ -40,8 +60,8 @@ class RowDecoder(Protocol):
     @property
     def struct(self) -> Any: ...  # noqa: ANN401 - pyarrow is untyped
 
-    def row(self, value: memoryview) -> dict[str, Any]:
-        """Decode one value. Raise one of `errors`."""
+    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
+        """Decode one value, written with the schema of that id. Raise one of `errors`."""
         ...
 
     @property
@@ -67,6 +87,7 @@ class ValueDecoder:
     def __init__(self, value_format: ValueFormat) -> None:
         """Raise InvalidSchema."""
         self._framed = value_format.framed
+        self._ids = frozenset(number for number, _ in value_format.schemas)
         self._decoder = _row_decoder(value_format)
         self.schema: Schema = _columns(self._decoder)
 
@@ -82,7 +103,7 @@ class ValueDecoder:
         errors: list[tuple[int, str]] = []
         for index, value in enumerate(values):
             try:
-                row = None if not value.is_valid else decoder.row(self._payload(value.as_buffer()))
+                row = None if not value.is_valid else self._row(decoder, value.as_buffer())
             except decoder.errors as error:
                 errors.append((index, _reason(error)))
             else:
@@ -95,15 +116,21 @@ class ValueDecoder:
         }
         return Decoded(columns, good if errors else None, sorted(errors))
 
-    def _payload(self, buffer: Any) -> memoryview:  # noqa: ANN401 - pyarrow is untyped
+    def _row(self, decoder: RowDecoder, buffer: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow is untyped
         data = memoryview(buffer)
         if not self._framed:
-            return data
+            return decoder.row(data, None)
         if len(data) < _CONFLUENT_BYTES or data[0] != CONFLUENT_MAGIC:
             raise ValueError(
                 "the value does not begin with a magic byte 0 and a schema id of 4 bytes"
             )
-        return data[_CONFLUENT_BYTES:]
+        schema_id = int.from_bytes(data[1:_CONFLUENT_BYTES])
+        if self._ids and schema_id not in self._ids:
+            raise ValueError(
+                f"the value has schema id {schema_id}, and schemas are given for"
+                f" {', '.join(map(str, sorted(self._ids)))}"
+            )
+        return decoder.row(data[_CONFLUENT_BYTES:], schema_id)
 
     @staticmethod
     def _converted(
@@ -137,23 +164,24 @@ def _columns(decoder: RowDecoder | None) -> Schema:
             "the schema has no fields: a table needs at least one; --format raw keeps values as"
             " they are"
         )
-    reserved = [field.name for field in fields if field.name.startswith("_")]
-    if reserved:
-        raise InvalidSchema(
-            f"fields {', '.join(reserved)}: names that begin with _ are reserved; rename"
-            " them, or use --format raw"
-        )
     return pa.schema(fields)
 
 
 def _row_decoder(value_format: ValueFormat) -> RowDecoder | None:
-    name, schema, message, framed = value_format
+    name, schema, message, framed, schemas = value_format
     if name == "raw":
         return None
     if name not in FORMATS:
         raise InvalidTable(f"format {name!r} is unknown: choose one of {', '.join(FORMATS)}")
+    if not schema and schemas:
+        schema = max(schemas)[1]
     if not schema:
         raise InvalidSchema(f"format {name} needs a schema: give its file with --schema")
+    if framed and not schemas and name != "json":
+        raise InvalidSchema(
+            f"framed values of format {name} need the ids of their schemas: --schema ID=FILE,"
+            " for each id in the topic (the schema registry lists them for a subject)"
+        )
     if name == "json":
         from penstock.lake.table.json_values import JsonDecoder
 
@@ -161,10 +189,10 @@ def _row_decoder(value_format: ValueFormat) -> RowDecoder | None:
     if name == "avro":
         from penstock.lake.table.avro_values import AvroDecoder
 
-        return AvroDecoder(schema)
+        return AvroDecoder(schema, schemas)
     from penstock.lake.table.protobuf_values import ProtobufDecoder
 
-    return ProtobufDecoder(schema, message, framed=framed)
+    return ProtobufDecoder(schema, message, schemas)
 
 
 def _reason(error: Exception) -> str:

@@ -261,7 +261,8 @@ def test_topics_that_are_not_json_and_hostile_names(sql: Sql) -> None:
         "fields": [{"name": "km", "type": "int"}, {"name": "to", "type": "string"}],
     }
     sql.write("trips", [b"\0\0\0\0\1\x54\x06JFK", b"junk", None])
-    formats = {"trips": ValueFormat("avro", json.dumps(schema).encode(), framed=True)}
+    given = [(1, json.dumps(schema).encode())]
+    formats = {"trips": ValueFormat.of("avro", given, framed=True)}
     result = sql.result('SELECT _offset, km, "to" FROM trips ORDER BY 1', formats=formats)
     assert result.rows() == [(0, 42, "JFK"), (1, None, None), (2, None, None)]
     assert "trips: 1 values cannot be decoded" in result.warnings[0]

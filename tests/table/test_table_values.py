@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, json_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
@@ -74,9 +74,248 @@ def test_avro_values_are_decoded_or_refused() -> None:
     assert errors == [1, 2, 4]
     assert rows[0] | {"seats": dict(rows[0]["seats"])} == row
     assert set(rows[1].values()) == {None}
-    framed = schema._replace(framed=True)
-    rows, errors = decode(framed, b"\x00" + struct.pack(">I", 7) + good, good)
-    assert (rows[0]["carrier"], errors) == ("UA", [1])
+    framed = ValueFormat.of("avro", [(7, schema.schema)], framed=True)
+    rows, errors = decode(framed, frame(7) + good, good, frame(8) + good)
+    assert (rows[0]["carrier"], errors) == ("UA", [1, 2])
+
+
+def frame(schema_id: int) -> bytes:
+    return b"\x00" + struct.pack(">I", schema_id)
+
+
+def avro_record(*fields: tuple[str, Any]) -> bytes:
+    described = [{"name": name, "type": kind} for name, kind in fields]
+    return json.dumps({"type": "record", "name": "sale", "fields": described}).encode()
+
+
+def written(schema: bytes, row: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema)), row)
+    return out.getvalue()
+
+
+def test_framed_avro_values_are_read_with_the_schemas_of_their_ids() -> None:
+    one = avro_record(("price", "long"), ("qty", "long"))
+    two = avro_record(("qty", "long"), ("price", "long"))
+    three = avro_record(("qty", "int"), ("price", "float"), ("note", "string"))
+    other = avro_record(("qty", "string"), ("price", "long"))
+    row = {"price": 1, "qty": 2}
+    values = [
+        frame(1) + written(one, row),
+        frame(2) + written(two, row),
+        frame(3) + written(three, row | {"note": "x"}),
+        frame(4) + written(other, row | {"qty": "2"}),
+        frame(5) + written(one, row),
+    ]
+    by_id = [(1, one), (2, two), (4, other), (3, three)]
+    given: list[tuple[int | None, bytes]] = [*by_id, (None, one)]
+    decoded = ValueDecoder(ValueFormat.of("avro", given, framed=True)).decode(
+        pa.array(values, pa.binary())
+    )
+    assert pa.table(decoded.columns).to_pylist() == [row, row]
+    reasons = dict(decoded.errors)
+    assert reasons.keys() == {2, 3, 4}, "a float is no long, and a string no number"
+    assert "SchemaResolutionError" in reasons[3]
+    assert (
+        reasons[4] == "ValueError: the value has schema id 5, and schemas are given for 1, 2, 3, 4"
+    )
+    rows, errors = decode(ValueFormat.of("avro", by_id[:2], framed=True), *values)
+    assert (rows, errors) == ([row, row], [2, 3, 4])
+
+
+def message_set(*fields: tuple[str, int, str], name: str = "Sale", at: int = 0) -> bytes:
+    """Return a descriptor set of a message at some position of its file."""
+    file = descriptor_pb2.FileDescriptorProto(name="sale.proto", package="demo", syntax="proto3")
+    for number in range(at):
+        file.message_type.add(name=f"Other{number}")
+    message = file.message_type.add(name=name)
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for field, number, kind in fields:
+        message.field.add(
+            name=field,
+            number=number,
+            type=kinds.Type.Value(f"TYPE_{kind}"),
+            label=kinds.LABEL_OPTIONAL,
+        )
+    return descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+
+
+def message_of(schema: bytes, **fields: Any) -> bytes:
+    pool = DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(schema).file:
+        pool.Add(file)
+    kind: Any = GetMessageClass(pool.FindMessageTypeByName("demo.Sale"))
+    found: bytes = json_format.ParseDict(fields, kind()).SerializeToString()
+    return found
+
+
+def test_framed_protobuf_values_are_read_with_the_schemas_of_their_ids() -> None:
+    one = message_set(("price", 1, "INT64"), ("qty", 2, "INT64"))
+    two = message_set(("qty", 1, "INT64"), ("price", 2, "INT64"))
+    renamed = message_set(("cost", 1, "INT32"), ("qty", 2, "INT64"), at=1)
+    other = message_set(("price", 1, "STRING"), ("qty", 2, "INT64"))
+    fewer = message_set(("price", 1, "INT64"))
+    row = {"price": 1, "qty": 2}
+    values = [
+        frame(1) + b"\0" + message_of(one, **row),
+        frame(2) + b"\0" + message_of(two, **row),
+        frame(3) + b"\x02\x02" + message_of(renamed, cost=1, qty=2),
+        frame(4) + b"\0" + message_of(other, price="1", qty=2),
+        frame(5) + b"\0" + message_of(fewer, price=1),
+        frame(3) + b"\0" + message_of(renamed, cost=1, qty=2),
+        frame(6) + b"\0" + message_of(one, **row),
+        frame(1) + b"\x02\x02" + message_of(one, **row),
+    ]
+    given: list[tuple[int | None, bytes]] = [
+        (None, one), (1, one), (2, two), (3, renamed), (4, other), (5, fewer),
+    ]  # fmt: skip
+    value_format = ValueFormat.of("protobuf", given, "demo.Sale", framed=True)
+    rows, errors = decode(value_format, *values)
+    assert rows == [row, row, row, row | {"qty": 0}]
+    assert errors == [3, 5, 6, 7], "other types, messages or schemas"
+
+
+def test_framed_json_values_may_have_any_id_unless_ids_are_given() -> None:
+    schema = json.dumps(JSON).encode()
+    values = [frame(1) + b'{"id": 1}', frame(2) + b'{"id": 2}', b'{"id": 3}']
+    rows, errors = decode(ValueFormat("json", schema, framed=True), *values)
+    assert ([row["id"] for row in rows], errors) == ([1, 2], [2])
+    rows, errors = decode(ValueFormat.of("json", [(2, schema)], framed=True), *values)
+    assert ([row["id"] for row in rows], errors) == ([2], [0, 2])
+
+
+@pytest.mark.parametrize(
+    ("given", "framed", "reason"),
+    [
+        ([(None, b"a"), (None, b"b")], True, "give one schema"),
+        ([(1, b"a"), (1, b"b")], True, "different ids"),
+        ([(1, b"a")], False, "add --framed"),
+    ],
+)
+def test_schemas_that_are_ambiguous_are_refused(
+    given: list[tuple[int | None, bytes]], framed: bool, reason: str
+) -> None:
+    with pytest.raises(InvalidSchema, match=reason):
+        ValueFormat.of("avro", given, framed=framed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "column", "read"),
+    [
+        ({"type": "string", "logicalType": "uuid"}, "3D45F0AC-bad", pa.string(), "3D45F0AC-bad"),
+        (["null", {"type": "string", "logicalType": "uuid"}], None, pa.string(), None),
+        ({"type": "fixed", "size": 2, "name": "f"}, b"ab", pa.binary(), b"ab"),
+        (
+            {"type": "fixed", "size": 16, "name": "u", "logicalType": "uuid"},
+            b"a" * 16,
+            pa.binary(),
+            b"a" * 16,
+        ),
+        (
+            {"type": "long", "logicalType": "local-timestamp-millis"},
+            5,
+            pa.timestamp("us"),
+            dt.datetime(1970, 1, 1, 0, 0, 0, 5_000),  # noqa: DTZ001 - a local time
+        ),
+        (
+            {"type": "long", "logicalType": "local-timestamp-micros"},
+            5,
+            pa.timestamp("us"),
+            dt.datetime(1970, 1, 1, 0, 0, 0, 5),  # noqa: DTZ001 - a local time
+        ),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, 5, pa.int64(), 5),
+        (
+            {"type": "int", "logicalType": "time-millis"},
+            5,
+            pa.time64("us"),
+            dt.time(0, 0, 0, 5_000),
+        ),
+        ({"type": "int", "logicalType": "date"}, 5, pa.date32(), dt.date(1970, 1, 6)),
+        (
+            {"type": "array", "items": {"type": "string", "logicalType": "uuid"}},
+            ["x"],
+            pa.list_(pa.field("element", pa.string())),
+            ["x"],
+        ),
+    ],
+)
+def test_avro_types_become_columns(kind: Any, value: Any, column: Any, read: Any) -> None:
+    plain: Any = json.loads(json.dumps(kind).replace('"logicalType"', '"ignored"'))
+    schema = avro_record(("x", kind))
+    decoder = ValueDecoder(ValueFormat("avro", schema))
+    assert decoder.schema.field("x").type == column
+    rows, errors = decode(
+        ValueFormat("avro", schema), written(avro_record(("x", plain)), {"x": value})
+    )
+    assert (rows, errors) == ([{"x": read}], [])
+
+
+def test_protobuf_types_become_columns() -> None:
+    from google.protobuf import duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
+
+    modules: list[Any] = [duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2]
+    file = descriptor_pb2.FileDescriptorProto(name="sale.proto", package="demo", syntax="proto3")
+    file.dependency.extend(module.DESCRIPTOR.name for module in modules)
+    message = file.message_type.add(name="Sale")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    types = {
+        "data": "Struct",
+        "any": "Value",
+        "items": "ListValue",
+        "at": "Timestamp",
+        "took": "Duration",
+        "gone": "Empty",
+        "name": "StringValue",
+        "huge": "UInt64Value",
+    }
+    for number, (name, kind) in enumerate(types.items(), 1):
+        message.field.add(
+            name=name,
+            number=number,
+            type=kinds.TYPE_MESSAGE,
+            type_name=f".google.protobuf.{kind}",
+            label=kinds.LABEL_OPTIONAL,
+        )
+    for number, kind in enumerate(("UINT64", "FIXED64", "UINT32"), 20):
+        message.field.add(
+            name=kind.lower(),
+            number=number,
+            type=kinds.Type.Value(f"TYPE_{kind}"),
+            label=kinds.LABEL_REPEATED,
+        )
+    files = [descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+             for module in modules]  # fmt: skip
+    schema = descriptor_pb2.FileDescriptorSet(file=[*files, file]).SerializeToString()
+    full = message_of(
+        schema,
+        data={"a": [1, "x"]},
+        any=1.5,
+        items=[True],
+        at="1970-01-01T00:00:01Z",
+        took="2.000000003s",
+        gone={},
+        name="",
+        huge=2**64 - 1,
+        uint64=[2**64 - 1],
+        fixed64=[2**63],
+        uint32=[2**32 - 1],
+    )
+    rows, errors = decode(ValueFormat("protobuf", schema, "demo.Sale"), full, message_of(schema))
+    assert errors == []
+    assert json.loads(rows[0].pop("data")) == {"a": [1, "x"]}
+    assert rows[0] == {
+        "any": "1.5",
+        "items": "[true]",
+        "at": dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC),
+        "took": {"seconds": 2, "nanos": 3},
+        "gone": True,
+        "name": "",
+        "huge": 2**64 - 1,
+        "uint64": [2**64 - 1],
+        "fixed64": [2**63],
+        "uint32": [2**32 - 1],
+    }
+    assert {rows[1][name] for name in types} == {None}
 
 
 def descriptor_set() -> descriptor_pb2.FileDescriptorSet:
@@ -155,7 +394,8 @@ def test_protobuf_fields_become_columns_of_the_same_name() -> None:
         None,
         flight(kind=9).SerializeToString(),
     )
-    assert errors == [2, 3]
+    assert errors == [2]
+    assert rows.pop(2)["number"] == 2**64 - 1
     assert rows[0] == {
         "carrier": "UA",
         "number": 7,
@@ -176,15 +416,16 @@ def test_protobuf_fields_become_columns_of_the_same_name() -> None:
     }
     assert set(rows[2].values()) == {None}
     assert rows[3]["kind"] == "9"
-    frame = b"\x00" + struct.pack(">I", 7)
-    framed = schema._replace(framed=True)
+    framed = ValueFormat.of("protobuf", [(7, schema.schema)], "demo.Flight", framed=True)
     rows, errors = decode(
         framed,
-        frame + b"\x00" + full.SerializeToString(),
-        frame + b"\x04\x02\x00" + full.SerializeToString(),
-        frame,
+        frame(7) + b"\x02\x02" + full.SerializeToString(),
+        frame(7) + b"\x04\x02\x00" + full.SerializeToString(),
+        frame(7),
+        frame(7) + b"\x01",
+        frame(7) + b"\x00" + full.SerializeToString(),
     )
-    assert ([row["carrier"] for row in rows], errors) == (["UA", "UA"], [2])
+    assert ([row["carrier"] for row in rows], errors) == (["UA"], [1, 2, 3, 4])
 
 
 JSON: dict[str, Any] = {
@@ -239,7 +480,9 @@ def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
     for schema in (
         ValueFormat("json", json.dumps(JSON).encode()),
         ValueFormat("avro", json.dumps(AVRO).encode()),
-        ValueFormat("protobuf", descriptor_set().SerializeToString(), "demo.Flight", framed=True),
+        ValueFormat.of(
+            "protobuf", [(0, descriptor_set().SerializeToString())], "demo.Flight", framed=True
+        ),
     ):
         rows, errors = decode(schema, *values)
         assert len(rows) + len(errors) == len(values)
@@ -260,10 +503,17 @@ def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
         ),
         (
             ValueFormat(
-                "json", b'{"type": "object", "properties": {"_offset": {"type": "string"}}}'
+                "avro",
+                avro_record(("x", {"type": "bytes", "logicalType": "decimal", "precision": 39})),
             ),
-            "begin with _",
+            r"\.x: a decimal of precision 39",
         ),
+        (ValueFormat("avro", avro_record(("x", "int")), framed=True), "--schema ID=FILE"),
+        (
+            ValueFormat("protobuf", descriptor_set().SerializeToString(), "demo.Flight", True),
+            "--schema ID=FILE",
+        ),
+        (ValueFormat("protobuf", message_set(), "demo.Sale"), "no columns"),
         (ValueFormat("json", b'{"type": "object", "properties": {}}'), "no fields"),
         (ValueFormat("avro", b'{"type": "nothing"}'), "Avro"),
         (ValueFormat("avro", b'"string"'), "record"),
