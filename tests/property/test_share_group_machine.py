@@ -186,8 +186,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
         if not self.group.members:
             self.write(self.group.begin_deletion())
             topics = tuple(self.group.partitions.deleting)
-            done, failed = (topics, ()) if is_done else ((), topics)
-            self.write(self.group.end_deletion(done, failed))
+            self.group.give_up_deletion(None)
+            self.write(self.group.end_deletion(topics if is_done else ()))
 
     @rule(target=members)
     def change_coordinator(self) -> Any:

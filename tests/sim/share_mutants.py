@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.broker.groups.common.records import ConsumerRecordKind
+from penstock.broker.groups.coordinator.share import ShareGroups
 from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator, _LiveShareStates
 from penstock.broker.groups.share.state.machine import ShareStates
@@ -124,10 +125,25 @@ def _silent_share_members_stay() -> list[Patch]:
     return [(ShareGroup, "next_deadline_ms", lambda _: None)]
 
 
+def _initializations_end_with_their_request() -> list[Patch]:
+    real = ShareGroups.heartbeat
+
+    async def heartbeat(self: ShareGroups, *args: Any) -> Any:
+        try:
+            return await real(self, *args)
+        except asyncio.CancelledError:
+            for task in list(self._initializations):
+                task.cancel()
+            raise
+
+    return [(ShareGroups, "heartbeat", heartbeat), (ShareGroup, "give_up", lambda *_: None)]
+
+
 SHARE_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "partitions_given_without_states": _partitions_given_without_states,
     "share_members_not_restored": _share_members_not_restored,
     "silent_share_members_stay": _silent_share_members_stay,
+    "initializations_end_with_their_request": _initializations_end_with_their_request,
 }
 SHARE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "states_confirmed_before_durable": _states_confirmed_before_durable,

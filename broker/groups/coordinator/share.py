@@ -99,6 +99,11 @@ class ShareGroups:
         for task in [*self._initializations, *self._deletions]:
             task.cancel()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether states of partitions are being initialized or deleted."""
+        return bool(self._initializations or self._deletions)
+
     # --- heartbeats -------------------------------------------------------------------------------
 
     async def heartbeat(
@@ -117,7 +122,8 @@ class ShareGroups:
             result, outcome = self._step(group, request)
         except HeartbeatRefused as refused:
             return refused.result
-        code = await outcome
+        # The initialization of states awaits it, too, and continues if this request is cancelled.
+        code = await asyncio.shield(outcome)
         return result if code is ErrorCode.NONE else failed_heartbeat(code)
 
     def _step(
@@ -168,12 +174,25 @@ class ShareGroups:
         if missing and is_refused(outcome):
             share.give_up(missing)
         elif missing:
-            self._initializing(share, self._initialize(group, share, missing, epoch, outcome))
+            work = self._initialize(group, share, missing, epoch, outcome)
+            self._initializing(share, missing, work)
         return outcome
 
-    def _initializing(self, share: ShareGroup, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
-        """Initialize states in a task that continues if its caller is cancelled."""
-        task = asyncio.get_running_loop().create_task(work)
+    def _initializing(
+        self, share: ShareGroup, missing: NamedPartitions, work: Coroutine[Any, Any, _T]
+    ) -> "asyncio.Task[_T]":
+        """Initialize states in a task that continues if its caller is cancelled. If it fails, the
+        next heartbeat starts another one.
+        """
+
+        async def initialize() -> _T:
+            try:
+                return await work
+            except BaseException:
+                share.give_up(missing)
+                raise
+
+        task = asyncio.get_running_loop().create_task(initialize())
         self._initializations[task] = share
         task.add_done_callback(self._initializations.pop)
         task.add_done_callback(_note_failure)
@@ -199,6 +218,7 @@ class ShareGroups:
     ) -> None:
         """Initialize states that are recorded as initializing."""
         if await noted is not ErrorCode.NONE:
+            share.give_up(missing)
             return  # the partition loads again, and the next heartbeat starts again
         offsets = {
             topic_id: dict.fromkeys(indexes, NO_START_OFFSET)
@@ -256,6 +276,7 @@ class ShareGroups:
         codes: Mapping[tuple[UUID, int], ErrorCode],
     ) -> None:
         if not self._is_current(group, share):
+            share.give_up(missing)  # the group may become available again, unchanged
             return
         done: dict[UUID, tuple[str, frozenset[int]]] = {}
         failed: dict[UUID, tuple[str, frozenset[int]]] = {}
@@ -320,32 +341,33 @@ class ShareGroups:
             if share.members:
                 return ErrorCode.NON_EMPTY_GROUP
         before = share.partitions
-        code = await self._journal.write(group, share.begin_deletion(wanted))
-        if code is not ErrorCode.NONE:
-            share.end_deletion((), share.partitions.deleting).undo()
-            return code
-        topics = [key for key in share.partitions.deleting if wanted is None or key in wanted]
-        keys = [
-            SharePartitionKey(group.classic.group_id, topic_id, index)
-            for topic_id in topics
-            for index in self._indexes(topic_id, before.initialized, before.initializing)
-        ]
-        codes = await self._delete_keys(keys, share.epoch)
-        if ErrorCode.FENCED_STATE_EPOCH in codes and self._is_current(group, share):
-            epoch = await self._begin_epoch_after(group, share, keys)
-            if isinstance(epoch, ErrorCode):
-                codes = [epoch] * len(keys)
-            else:
-                codes = await self._delete_keys(keys, epoch)
-        results = dict.fromkeys(topics, ErrorCode.NONE)
-        for key, found in zip(keys, codes, strict=True):
-            if found not in _NO_STATE:
-                results[key.topic_id] = found
-        if not self._is_current(group, share):
-            return ErrorCode.NOT_COORDINATOR
+        try:
+            code = await self._journal.write(group, share.begin_deletion(wanted))
+            if code is not ErrorCode.NONE:
+                return code
+            topics = [key for key in share.partitions.deleting if wanted is None or key in wanted]
+            keys = [
+                SharePartitionKey(group.classic.group_id, topic_id, index)
+                for topic_id in topics
+                for index in self._indexes(topic_id, before.initialized, before.initializing)
+            ]
+            codes = await self._delete_keys(keys, share.epoch)
+            if ErrorCode.FENCED_STATE_EPOCH in codes and self._is_current(group, share):
+                epoch = await self._begin_epoch_after(group, share, keys)
+                if isinstance(epoch, ErrorCode):
+                    codes = [epoch] * len(keys)
+                else:
+                    codes = await self._delete_keys(keys, epoch)
+            results = dict.fromkeys(topics, ErrorCode.NONE)
+            for key, found in zip(keys, codes, strict=True):
+                if found not in _NO_STATE:
+                    results[key.topic_id] = found
+            if not self._is_current(group, share):
+                return ErrorCode.NOT_COORDINATOR
+        finally:  # the group may become available again, unchanged
+            share.give_up_deletion(wanted)
         done = [key for key, found in results.items() if found is ErrorCode.NONE]
-        failed = [key for key, found in results.items() if found is not ErrorCode.NONE]
-        code = await self._journal.write(group, share.end_deletion(done, failed))
+        code = await self._journal.write(group, share.end_deletion(done))
         return results if code is ErrorCode.NONE else code
 
     async def _delete_keys(self, keys: Sequence[SharePartitionKey], epoch: int) -> list[ErrorCode]:
@@ -374,16 +396,14 @@ class ShareGroups:
         is_new, group.share = group.share is None, share
         changes = share.begin_alteration(chosen)
         epoch, outcome = share.epoch, self._journal.write(group, changes)
-        if is_refused(outcome):
-            share.give_up(chosen)
-            if is_new:
-                group.share = None
+        if is_refused(outcome) and is_new:
+            group.share = None
         by_topic = {
             topic_id: {index: offsets[topic_id, index] for index in indexes}
             for topic_id, (_, indexes) in chosen.items()
         }
         work = self._alter(group, share, chosen, (epoch, outcome), by_topic)
-        return await asyncio.shield(self._initializing(share, work))
+        return await asyncio.shield(self._initializing(share, chosen, work))
 
     async def _alter(
         self,

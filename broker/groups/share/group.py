@@ -335,10 +335,13 @@ class ShareGroup:
             changes.put(ConsumerRecordKind.SHARE_PARTITIONS, value)
         return changes
 
-    def end_deletion(self, done: Iterable[UUID], failed: Iterable[UUID]) -> GroupChanges:
-        """Record which states were deleted."""
+    def give_up_deletion(self, topic_ids: Iterable[UUID] | None) -> None:
+        """Let heartbeats initialize states of these topics again; None: of all."""
+        self._busy_deleting -= self._busy_deleting if topic_ids is None else set(topic_ids)
+
+    def end_deletion(self, done: Iterable[UUID]) -> GroupChanges:
+        """Record which states were deleted. Call `give_up_deletion` first."""
         gone, known = set(done), self.partitions
-        self._busy_deleting -= gone.union(failed)
         left = {key: name for key, name in known.deleting.items() if key not in gone}
         changes = GroupChanges(self)
         if left != known.deleting:

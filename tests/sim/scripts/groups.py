@@ -1,6 +1,7 @@
 """Scripts about members of consumer groups (KIP-848), streams groups and share groups."""
 
 import asyncio
+import contextlib
 from typing import Any, ClassVar, Final
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC
@@ -241,6 +242,19 @@ async def share_member_falls_silent(script: Script) -> None:
     first = await _begin(script, ShareMember)
     second = ShareMember(script, "b")
     await _beat_until(lambda: len(second.has) == 1, second, first)
+    await _beat_until(lambda: second.has == _ALL, second)
+
+
+async def share_member_hangs_up_while_it_joins(script: Script) -> None:
+    """The coordinator initializes the partitions, although the member that asked has gone."""
+    await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
+    await script.create("t", (1, 1))
+    gate = script.hold(1)
+    with contextlib.suppress(Unanswered):
+        await ShareMember(script, "a").beat(timeout_s=1.0)
+    await asyncio.sleep(1.0)  # until the broker has seen that the connection is closed
+    gate.release()
+    second = ShareMember(script, "b")
     await _beat_until(lambda: second.has == _ALL, second)
 
 

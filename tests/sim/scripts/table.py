@@ -275,6 +275,9 @@ _GROUPS: _Found = {
     "silent_members_stay": [(groups.consumer_falls_silent, "the members have [[]]")],
     "silent_streams_members_stay": [(groups.streams_thread_falls_silent, "the members have [[]]")],
     "silent_share_members_stay": [(groups.share_member_falls_silent, "the members have [[1]]")],
+    "initializations_end_with_their_request": [
+        (groups.share_member_hangs_up_while_it_joins, "the members have [[]]")
+    ],
     "member_epochs_unchecked": [(groups.consumer_falls_silent, "a member commits after others")],
     "streams_epochs_unchecked": [
         (groups.streams_thread_falls_silent, "a member commits after others")

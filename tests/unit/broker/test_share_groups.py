@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.broker.groups.classic.model import GroupLimits, JoinRequest, Protocol
-from penstock.broker.groups.common.model import GroupState, GroupType, HeartbeatResult
+from penstock.broker.groups.common.model import (
+    GroupState,
+    GroupType,
+    HeartbeatRefused,
+    HeartbeatResult,
+)
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.group import ShareGroup
 from penstock.broker.groups.share.model import ShareHeartbeatRequest, ShareLimits
@@ -382,6 +387,51 @@ async def test_a_client_that_hangs_up_leaves_nothing_half_done(
     await until(lambda: len(states.states) == 0)
     await joined(coordinator, "b")
     assert share_of(coordinator).members["b"].current.assigned == ALL
+    coordinator.close()
+
+
+async def test_a_member_that_hangs_up_while_it_joins_leaves_nothing_half_done(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await coordinator.ready("g")
+    log.hold = True
+    task = asyncio.create_task(join(coordinator, "a"))
+    await until(lambda: bool(log.held))
+    task.cancel()
+    await asyncio.wait([task])
+    log.hold = False
+    log.release()
+    await until(lambda: bool(share_of(coordinator).partitions.initialized))
+    await joined(coordinator, "b")
+    assert share_of(coordinator).members["b"].current.assigned
+    coordinator.close()
+
+
+@pytest.mark.parametrize("call", ["initialize", "delete"])
+async def test_a_coordinator_whose_lease_was_in_doubt_tries_again(
+    log: MemoryLog, states: MemoryShareStates, call: str
+) -> None:
+    coordinator = coordinator_on(log, states)
+    task: asyncio.Task[Any] | None = None
+    if call == "delete":
+        await joined(coordinator, "a")
+        await send(coordinator, "a", -1)
+    states.may_go_on.clear()
+    if call == "delete":
+        task = asyncio.create_task(coordinator.shares.delete_offsets("g", [TOPIC_ID]))
+    else:
+        await join(coordinator, "a")
+    await until(lambda: states.calls[-4:] == [call] * 4)
+    log.can_write = False
+    states.may_go_on.set()
+    if task is not None:
+        with pytest.raises(HeartbeatRefused):
+            await task
+    await until(lambda: not coordinator.shares.is_busy)
+    log.can_write = True
+    await joined(coordinator, "b")
+    assert share_of(coordinator).partitions.initialized[TOPIC_ID][1] == ALL[TOPIC_ID]
     coordinator.close()
 
 
