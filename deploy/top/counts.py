@@ -1,8 +1,8 @@
 """Compute the number of records of topics, and the rates of new ones, from end offsets.
 
-Invariant: pure. A partition that was not measured keeps its last value, and a rate compares two
-measurements of the same partition, so a leader that does not respond, or that returns, changes
-neither counts nor rates of the topic.
+Invariant: pure. A rate compares two measurements of one partition, and a partition that was not
+measured keeps its last values, so a leader that does not respond, or returns, changes neither
+counts nor rates of the topic. What is not known is None, never 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from penstock.deploy.top.offsets import Measured
 from penstock.deploy.top.view import Stored, TopicCount
 
 RATE_S: Final = 5.0
-"""Age from which the rate of a partition no longer counts in sums."""
+"""Age from which the rate of a partition no longer counts in the total of the cluster."""
 
 
 class _Seen(NamedTuple):
@@ -40,22 +40,18 @@ class _Topic:
                 rate = (end - before.end) / (at_s - before.at_s)
             self.partitions[index] = _Seen(end, at_s, rate)
 
-    def rates(self, since_s: float) -> list[float]:
-        """Return the known rates of partitions that were measured since then."""
-        return [
-            seen.rate
-            for seen in self.partitions.values()
-            if seen.rate is not None and seen.at_s >= since_s
-        ]
+    def rates(self) -> list[float]:
+        """Return the known rates of all partitions."""
+        return [seen.rate for seen in self.partitions.values() if seen.rate is not None]
 
     def count(self, stored: Stored, now_s: float) -> TopicCount:
         known = self.partitions
-        rates = self.rates(now_s - RATE_S) or self.rates(0.0)
+        rates = self.rates()
         return TopicCount(
             sum(max(0, seen.end - stored.starts.get(index, 0)) for index, seen in known.items())
             if len(known) >= stored.partitions
             else None,
-            sum(rates) if rates else None,
+            sum(rates) if rates and len(rates) >= stored.led else None,
             now_s - min((seen.at_s for seen in known.values()), default=now_s),
         )
 
@@ -66,7 +62,7 @@ class RecordCounts:
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
         self.records_s: float | None = None
-        """Written to all topics per second, by the last measurements."""
+        """Written to all topics per second; None while a leader does not respond."""
 
     def add(
         self, stored: Mapping[str, Stored], measured: Sequence[Measured], now_s: float
@@ -77,14 +73,22 @@ class RecordCounts:
             for name, ends in found.ends.items():
                 if (topic := self._topics.get(name)) is not None:
                     topic.measured(ends, found.asked_at)
-        rates = [rate for topic in self._topics.values() for rate in topic.rates(now_s - RATE_S)]
-        self.records_s = sum(rates) if rates else None
+        self.records_s = self._total(stored, now_s - RATE_S)
         return {name: self._topics[name].count(topic, now_s) for name, topic in stored.items()}
 
     def ends(self, name: str) -> Mapping[int, int]:
         """Return the last known end offsets of a topic by partition."""
         topic = self._topics.get(name)
         return {} if topic is None else {at: seen.end for at, seen in topic.partitions.items()}
+
+    def _total(self, stored: Mapping[str, Stored], since_s: float) -> float | None:
+        rates: list[float] = []
+        for name, topic in self._topics.items():
+            recent = [seen for seen in topic.partitions.values() if seen.at_s >= since_s]
+            if len(recent) < min(len(topic.partitions), stored[name].led):
+                return None
+            rates += [seen.rate for seen in recent if seen.rate is not None]
+        return sum(rates) if rates else None
 
     def _known(self, name: str, topic_id: UUID | None) -> _Topic:
         """Return what is known of a topic; nothing if another one had its name."""

@@ -53,10 +53,20 @@ def test_a_leader_that_is_gone_for_a_while_changes_neither_counts_nor_rates() ->
     counts = RecordCounts()
     counted(counts, 0.0, a={0: 16_010, 1: 0})
     counted(counts, 2.0, a={0: 16_024, 1: 0})
-    for now_s in (4.0, 6.0):
+    for now_s in (4.0, 6.0, 8.0, 10.0):
         found = counts.add(STORED, [Measured(now_s, {"a": {1: 0}})], now_s)["a"]
-        assert (found.records, found.age_s) == (16_014, now_s - 2.0)
+        assert (found.records, found.records_s, found.age_s) == (16_014, 7.0, now_s - 2.0)
+        assert counts.records_s == (7.0 if now_s <= 6.0 else None)
     assert counted(counts, 12.0, a={0: 16_094, 1: 0})["a"] == (16_084, 7.0)
+    assert counts.records_s == 7.0
+
+
+def test_the_rate_of_a_leader_that_never_responded_is_unknown_and_not_0() -> None:
+    counts = RecordCounts()
+    for now_s in (0.0, 2.0):
+        assert counted(counts, now_s, a={1: 0})["a"] == (None, None)
+    assert counted(counts, 4.0, a={0: 5, 1: 0})["a"] == (0, None)
+    assert counted(counts, 6.0, a={0: 15, 1: 0})["a"] == (5, 5.0)
 
 
 def test_a_late_response_counts_as_of_its_request() -> None:
