@@ -1,7 +1,7 @@
-"""Parse the URLs of clouds' stores: the name, the prefix and the parameters.
+"""Parse s3, gs and az URLs: the name, the prefix and the parameters.
 
-Invariant: pure, and no error shows a secret. The parameters of a scheme are the fields of its
-config.
+Invariant: pure. Errors contain only values of parameters in `_PUBLIC`, because a misspelled name or
+a wrong separator can make anything else part of a secret. Parameters are the fields of the config.
 """
 
 import re
@@ -18,11 +18,29 @@ from penstock.objectstore.keys import check_key
 SSE_S3: Final = "AES256"
 SSE_KMS: Final = "aws:kms"
 
-_SECRETS: Final = re.compile(
-    r"((?:access_key|secret_key|session_token|account_key|sas_token|sig)(?:=|%3D))[^&#]*"
-    r"|(//|%2F%2F)[^/@?]*@",
-    re.IGNORECASE,
+_PUBLIC: Final = frozenset(
+    {
+        "endpoint",
+        "region",
+        "path_style",
+        "sse",
+        "sse_kms_key_id",
+        "sse_bucket_key",
+        "credentials_file",
+        "connections_max",
+        "connect_timeout_ms",
+        "read_timeout_ms",
+        "deadline_ms",
+    }
 )
+"""Parameters whose values are shown."""
+_PARAMETER_NAME: Final = re.compile(r"[A-Za-z]+(?:[_.-][A-Za-z]+)*")
+_NAME_LENGTH_MAX: Final = 32
+_HIDDEN: Final = "***"
+_USER: Final = re.compile(r"(//|%2F%2F)(?:[^/?#]*:.*|[^/?#]*)@", re.IGNORECASE | re.DOTALL)
+_AFTER_ENDPOINT: Final = re.compile(r"(\?|%3F|#|%23|;|%3B).*", re.IGNORECASE | re.DOTALL)
+_SEPARATOR: Final = re.compile(r"[?&#;=]|%(?:3F|26|23|3B|3D)", re.IGNORECASE)
+_REGION: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _S3_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _GCS_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._\-]{1,220}[a-z0-9]")
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
@@ -43,13 +61,47 @@ _SAS_PARAMETERS: Final = frozenset({"sv", "se", "sp", "sr", "ss", "srt", "st", "
 
 
 def redact_url(url: str) -> str:
-    """Return a store URL with its secrets replaced. Accepts malformed URLs too."""
-    return _SECRETS.sub(lambda found: f"{found[1]}***" if found[1] else f"{found[2]}***@", url)
+    """Return a store URL without what may be secret. Accepts malformed URLs too."""
+    location, mark, query = url.partition("?")
+    if url.startswith("file:") and "=" not in query:
+        return url  # a question mark in the name of a directory
+    location, hash_mark, _ = location.partition("#")
+    shown = _USER.sub(rf"\g<1>{_HIDDEN}@", location)
+    if hash_mark:
+        return f"{shown}#{_HIDDEN}"
+    return shown + mark + "&".join(map(_shown, query.split("&"))) if mark else shown
+
+
+def _shown(parameter: str) -> str:
+    name, mark, value = parameter.partition("=")
+    if not parameter:
+        return ""
+    if not (mark and _is_name(name)):
+        return _HIDDEN
+    if name == "endpoint":
+        value = _USER.sub(rf"\g<1>{_HIDDEN}@", _AFTER_ENDPOINT.sub(rf"\g<1>{_HIDDEN}", value))
+    elif name not in _PUBLIC or _SEPARATOR.search(value):
+        value = _HIDDEN
+    return f"{name}={value}"
+
+
+def _is_name(text: str) -> bool:
+    """Return whether this may be the name of a parameter, and not a part of a key or token."""
+    return len(text) <= _NAME_LENGTH_MAX and _PARAMETER_NAME.fullmatch(text) is not None
+
+
+def _split(url: str) -> tuple[str, SplitResult]:
+    """Return the URL for errors, and its parts."""
+    shown = redact_url(url)
+    try:
+        return shown, urlsplit(url)
+    except ValueError:
+        raise InvalidStoreUrl(shown, "its first part is not a name") from None
 
 
 def parse_s3(url: str) -> S3Config:
     """Return the config of `s3://BUCKET[/PREFIX]?...`. Raises InvalidStoreUrl."""
-    shown, parts = redact_url(url), urlsplit(url)
+    shown, parts = _split(url)
     if not _S3_BUCKET.fullmatch(parts.netloc):
         raise InvalidStoreUrl(
             shown, "what follows s3:// is not a bucket name (3 to 63 of a-z 0-9 . -)"
@@ -69,7 +121,7 @@ def parse_s3(url: str) -> S3Config:
 
 def parse_gcs(url: str) -> GcsConfig:
     """Return the config of `gs://BUCKET[/PREFIX]?...`. Raises InvalidStoreUrl."""
-    shown, parts = redact_url(url), urlsplit(url)
+    shown, parts = _split(url)
     if not _GCS_BUCKET.fullmatch(parts.netloc):
         raise InvalidStoreUrl(
             shown, "what follows gs:// is not a bucket name (3 to 222 of a-z 0-9 . _ -)"
@@ -80,7 +132,7 @@ def parse_gcs(url: str) -> GcsConfig:
 
 def parse_azure(url: str) -> AzureConfig:
     """Return the config of `az://ACCOUNT/CONTAINER[/PREFIX]?...`. Raises InvalidStoreUrl."""
-    shown, parts = redact_url(url), urlsplit(url)
+    shown, parts = _split(url)
     container, _, rest = parts.path.removeprefix("/").partition("/")
     account = parts.netloc.removesuffix(".blob.core.windows.net")
     if not _ACCOUNT.fullmatch(account):
@@ -120,7 +172,16 @@ def _parameters(
     # The order of the reference: what names the store first, the limits last.
     allowed.sort(key=lambda name: (name in _COUNTS, name != "endpoint"))
     found: dict[str, Any] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    if not all("=" in pair for pair in parts.query.split("&") if pair) or not all(
+        _is_name(name) for name, _ in pairs
+    ):
+        raise InvalidStoreUrl(
+            shown,
+            "a parameter is not of the form NAME=VALUE; in values, & must be written as %26 and %"
+            " as %25",
+        )
+    for name, value in pairs:
         if name in found:
             raise InvalidStoreUrl(shown, f"{name} is given twice")
         found[name] = _parameter(shown, name, value, allowed)
@@ -149,10 +210,13 @@ def _parameter(shown: str, name: str, value: str, allowed: Sequence[str]) -> str
         return _FLAGS[value]
     if not value:
         raise InvalidStoreUrl(shown, f"{name} is empty")
+    if name == "region" and not _REGION.fullmatch(value):
+        raise InvalidStoreUrl(shown, "region must be a name of a-z A-Z 0-9 _ . -")
     if name == "endpoint" and not _is_http_url(value):
         raise InvalidStoreUrl(
             shown,
-            "endpoint must be an http or https URL without credentials, as in http://127.0.0.1:9000",
+            "endpoint must be an http or https URL without credentials and parameters, as in"
+            " http://127.0.0.1:9000",
         )
     return value
 
@@ -173,6 +237,7 @@ def _is_http_url(text: str) -> bool:
             parts.scheme in {"http", "https"}
             and bool(parts.hostname)
             and parts.username is None
+            and not (parts.query or parts.fragment)
             and parts.port != 0
         )
     except ValueError:

@@ -25,7 +25,8 @@ from penstock.deploy.node.config.definition import (
     settings_of,
     variable_of,
 )
-from penstock.objectstore.url import redact_url
+from penstock.objectstore.errors import InvalidStoreUrl
+from penstock.objectstore.url import parse_store_url, redact_url
 
 PREFIX: Final = "PENSTOCK_"
 CONFIG_FLAG: Final = "--config"
@@ -104,7 +105,7 @@ def _value_of(role: Role, name: str | None, flag: str, rest: list[str]) -> str:
 def _check_public(role: Role, name: str, flag: str, value: str) -> None:
     """Refuse secrets on the command line, which all users of the machine can see."""
     field = setting_of(role, name)
-    if name == "store" and redact_url(value) != value:
+    if name == "store" and _has_secrets(value):
         raise UsageError(
             f"{flag}: {redact_url(value)} has keys, and other processes can see flags: use the"
             f" variable {variable_of(name)}, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -114,6 +115,15 @@ def _check_public(role: Role, name: str, flag: str, value: str) -> None:
             f"{flag}: {name} is a secret, and other processes can see flags: use the variable"
             f" {variable_of(name)} or {name} in the file"
         )
+
+
+def _has_secrets(store_url: str) -> bool:
+    """Return False for an invalid URL, which is reported when its value is parsed."""
+    try:
+        parse_store_url(store_url)
+    except InvalidStoreUrl:
+        return False
+    return redact_url(store_url) != store_url
 
 
 def _unknown_flag(role: Role, flag: str, known: Sequence[str]) -> UsageError:

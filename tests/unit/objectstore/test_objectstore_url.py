@@ -109,6 +109,62 @@ def test_secrets_are_not_shown() -> None:
     assert parse_store_url("s3://bucket").redacted() == "s3://bucket"
 
 
+LOCATIONS = ("s3://bucket", "gs://bucket", "az://acct/box", "S3://bucket", "s3a://bucket")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "?secretkey=SECRET",
+        "?Secret_Key=SECRET",
+        "?secret%5Fkey=SECRET",
+        "?sas=sv=1%26sig=SECRET",
+        "?token=SECRET&region=eu",
+        "?SECRET",
+        "?SECRET+/x==",
+        "?account_key=a&SECRET/x==",
+        "?sas_token=sv=1&spr=https&sig=SECRET",
+        "?secret_key=a&SECRET&endpoint=http://h",
+        "?secret_key=a#SECRET",
+        "#secret_key=SECRET",
+        "?region=eu;secret_key=SECRET",
+        "?endpoint=https://h/?sig=SECRET",
+        "?endpoint=https%3A%2F%2Fh%2F%3Fsig=SECRET",
+        "?endpoint=http://me:SECRET@h",
+        "?connections_max=SECRET=1",
+    ],
+)
+def test_an_error_shows_no_value_that_may_be_secret(rest: str) -> None:
+    for location_ in LOCATIONS:
+        with pytest.raises(InvalidStoreUrl) as caught:
+            parse_store_url(location_ + rest)
+        assert "SECRET" not in str(caught.value)
+        assert "SECRET" not in redact_url(location_ + rest)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://AKIA:SE/CRET@bucket", "gs://SECRET@bucket", "az://a:SECRET@\u2100", "s3://[::1"]
+)
+def test_an_error_shows_no_user(url: str) -> None:
+    with pytest.raises(InvalidStoreUrl) as caught:
+        parse_store_url(url)
+    assert "CRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/a:b@c?endpoint=http://127.0.0.1:9000&region=eu-1&deadline_ms=5",
+        "s3://bucket?sse=aws:kms&sse_kms_key_id=arn:aws:kms:eu-1:1:key/k",
+        "gs://bucket/x?credentials_file=/etc/key.json",
+        "file:/data/what?",
+        "memory:",
+    ],
+)
+def test_public_parts_are_shown(url: str) -> None:
+    assert redact_url(url) == url
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
