@@ -1,8 +1,8 @@
-"""Find what AWS's own tools find on a machine: credentials, region and CA certificates.
+"""Find credentials, region and CA certificates of AWS.
 
-Invariant: the store URL comes first, then keys of the environment, then everything that botocore
-supports: profiles, SSO, assumed roles, processes, web identity, containers and EC2. botocore is not
-imported for keys of the URL or the environment: it uses 12 to 20 MB.
+Invariant: keys of the store URL precede keys of the environment, and both precede what botocore
+finds: profiles, SSO, assumed roles, programs, web identity, containers and EC2. With keys, botocore
+is not imported, because it uses 12 to 20 MB.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Any, Final
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.errors import InvalidStoreConfig
 from penstock.objectstore.metered import StoreMeter
-from penstock.objectstore.s3_renewal import RenewedKeys, SignedIn
+from penstock.objectstore.renewal import AwsKeys, RenewedCredentials
 
 _KEY: Final = "AWS_ACCESS_KEY_ID"
 _SECRET: Final = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 (a name)
@@ -23,7 +23,7 @@ _REGION: Final = "AWS_DEFAULT_REGION"
 
 
 class AwsSettings:
-    """What the environment and the files of AWS add to a store URL."""
+    """Settings from the store URL, the environment and the files of AWS."""
 
     def __init__(self, config: S3Config, meter: StoreMeter | None = None) -> None:
         """meter: counts each sign-in. Raises InvalidStoreConfig for a profile, a key or a CA bundle
@@ -35,7 +35,7 @@ class AwsSettings:
         """None leaves the default of the client, us-east-1."""
         ca_file = environ.get("AWS_CA_BUNDLE")
         self.credentials: Callable[[], Any] | None = None
-        """What gives the client its keys; None: it reads them from the environment."""
+        """Provider of keys for the client; None: it reads them from the environment."""
         if is_url:
             self.credentials = _keys(config)
         elif is_environment and not environ.get(_SECRET):
@@ -49,17 +49,17 @@ class AwsSettings:
             self.region = session.get_config_variable("region")
             ca_file = session.get_config_variable("ca_bundle")
             if not (is_url or is_environment):
-                self.credentials = RenewedKeys(
+                self.credentials = RenewedCredentials(
                     partial(sign_in, self.region), meter, wait_s=config.deadline_ms / 2_000
                 )
         self.certificates = _certificates(ca_file) if ca_file else None
-        """PEM; trusted in addition to those of the system."""
+        """PEM; trusted in addition to the CAs of the system."""
 
 
-def _botocore() -> tuple[Callable[..., Any], Callable[..., SignedIn]]:
+def _botocore() -> tuple[Callable[..., Any], Callable[..., AwsKeys]]:
     try:
         from penstock.objectstore.s3_sign_in import open_session, sign_in
-    except ModuleNotFoundError as error:  # Penstock alone was sent to a Spark executor
+    except ModuleNotFoundError as error:  # a Spark executor has only what was sent to it
         raise InvalidStoreConfig(
             f"AWS profiles and roles need the package {error.name}, which is missing: pip install"
             f" botocore, or set {_KEY} and {_SECRET}"

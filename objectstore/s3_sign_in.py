@@ -1,26 +1,34 @@
-"""Sign in to AWS through botocore, which does it as `aws` does.
+"""Sign in to AWS through botocore, as the AWS CLI does.
 
-Invariant: each sign-in is a new session, so that it reads changed files. An error says what to
-type. Nothing asks for input: a profile with MFA uses the keys that `aws` cached. Must not be
-imported before a profile or a role is needed.
+Invariant: each sign-in opens a new session, which reads changed files. Nothing prompts: a profile
+with MFA uses the keys that the AWS CLI cached. Import only when a profile or a role is needed.
 Source: AWS SDKs and Tools Reference Guide, "Standardized credential providers".
 """
 
+import os
+import signal
+import subprocess
 from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 import botocore.config
+import botocore.credentials
 import botocore.exceptions
 import botocore.session
 from botocore.utils import JSONFileCache
 
 from penstock.objectstore.errors import InvalidStoreConfig, SignInFailed
-from penstock.objectstore.s3_renewal import SignedIn
+from penstock.objectstore.renewal import RETRIABLE_STATUSES, AwsKeys
 
 _errors: Final[Any] = botocore.exceptions
 _session: Final[Any] = botocore.session
 _files: Final[Any] = JSONFileCache
+_providers: Final[Any] = botocore.credentials
+
+PROGRAM_LIMIT_S: Final = 60.0
+"""How long a credential_process may run."""
 
 _LIFETIME_MAX_S: Final = 86_400
 _TEXT_MAX: Final = 500
@@ -34,6 +42,20 @@ _NOTHING: Final = (
     " this machine has no role. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a"
     " profile in AWS_PROFILE, or create one: aws configure, or aws configure sso"
 )
+_THROTTLING_CODES: Final = frozenset(
+    {
+        "LimitExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+"""Some services send these with 400."""
 _TRANSIENT: Final = (
     _errors.HTTPClientError,
     _errors.ConnectionError,
@@ -63,7 +85,7 @@ def open_session(region: str | None) -> Any:  # noqa: ANN401 (botocore has no ty
     return session
 
 
-def sign_in(region: str | None) -> SignedIn:
+def sign_in(region: str | None) -> AwsKeys:
     """Return the credentials of the machine. May send requests, run a program, and block.
 
     Raises SignInFailed, or OSError if another try may succeed.
@@ -73,7 +95,7 @@ def sign_in(region: str | None) -> SignedIn:
     except InvalidStoreConfig as error:
         raise SignInFailed(str(error)) from None
     try:
-        _never_ask(session)
+        _restrict(session)
         found = session.get_credentials()
         if found is None:
             raise SignInFailed(_NOTHING)
@@ -82,22 +104,56 @@ def sign_in(region: str | None) -> SignedIn:
         raise
     except Exception as error:  # also whatever a file or a program contains
         raise _explained(error, session) from error
-    return SignedIn(keys.access_key, keys.secret_key, keys.token, _left_s(found))
+    return AwsKeys(keys.access_key, keys.secret_key, keys.token, _left_s(found))
 
 
 def _left_s(found: Any) -> float | None:  # noqa: ANN401
-    """Return for how long the keys are valid; None: they do not expire. botocore only tells whether
-    it is less than some time.
+    """Return for how long the keys are valid; None: they do not expire. botocore only reports
+    whether it is less than a given time.
     """
     if not hasattr(found, "refresh_needed"):
         return None
     return bisect_left(range(_LIFETIME_MAX_S), True, key=found.refresh_needed) - 1
 
 
-def _never_ask(session: Any) -> None:  # noqa: ANN401
-    provider = session.get_component("credential_provider").get_provider("assume-role")
-    provider.cache = _CachedByCli()
-    provider._prompter = _refuse
+def _restrict(session: Any) -> None:  # noqa: ANN401
+    """Keep botocore from prompting, writing files, and running programs without a limit."""
+    resolver = session.get_component("credential_provider")
+    resolver.get_provider("custom-process")._popen = _Program
+    roles = resolver.get_provider("assume-role")
+    roles.cache = _CachedByCli()
+    roles._prompter = _refuse
+
+    def provider_of(profile: str) -> Any:  # noqa: ANN401
+        return _providers.ProcessProvider(
+            profile_name=profile, load_config=lambda: session.full_config, popen=_Program
+        )
+
+    # For profiles that name another as their source.
+    roles._profile_provider_builder._create_process_provider = provider_of
+
+
+class _Program(subprocess.Popen[bytes]):
+    """A credential_process, without a terminal or other input."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:  # noqa: ANN401
+        super().__init__(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+
+    def communicate(
+        self,
+        input: bytes | None = None,  # noqa: A002 (the base's name)
+        timeout: float | None = None,
+    ) -> tuple[bytes, bytes]:
+        """Return its output. Kills it, and the programs that it started, at the limit."""
+        try:
+            return super().communicate(input, timeout or PROGRAM_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.pid, signal.SIGKILL)
+            super().communicate()
+            raise _errors.CredentialRetrievalError(
+                provider="custom-process",
+                error_msg=f"the program did not end within {PROGRAM_LIMIT_S:g} s",
+            ) from None
 
 
 class _CachedByCli:
@@ -135,11 +191,13 @@ def _explained(error: Exception, session: Any) -> Exception:  # noqa: ANN401
 
 
 def _is_of_server(error: Any) -> bool:  # noqa: ANN401
+    """Return whether AWS responded with an error that is not the fault of the request."""
     if not isinstance(error, _errors.ClientError):
         return False
-    answer: Any = error
-    status = answer.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status >= 500 or "Throttl" in str(error)
+    response: Any = error.response
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code = response.get("Error", {}).get("Code")
+    return status >= 500 or status in RETRIABLE_STATUSES or code in _THROTTLING_CODES
 
 
 def _advice(error: Exception, source: str | None, session: Any) -> str:  # noqa: ANN401
@@ -152,10 +210,10 @@ def _advice(error: Exception, source: str | None, session: Any) -> str:  # noqa:
         return 'Type: pip install "botocore[crt]"'
     check = f"aws sts get-caller-identity{_flag(session)}"
     if isinstance(error, _CodeNeeded):
-        return f"Type the code in another program, whose keys Penstock then finds: {check}"
+        return f"Enter the code in the AWS CLI, which caches the keys for Penstock: {check}"
     if source == "custom-process" or not names & {"BotoCoreError", "ClientError"}:
-        return f"Run its credential_process by hand, or see what AWS's own tool says: {check}"
-    return f"See what AWS's own tool says: {check}"
+        return f"Run its credential_process by hand, or compare the output of the AWS CLI: {check}"
+    return f"Compare the output of the AWS CLI: {check}"
 
 
 def _for(session: Any) -> str:  # noqa: ANN401
@@ -163,8 +221,8 @@ def _for(session: Any) -> str:  # noqa: ANN401
 
 
 def _flag(session: Any, *options: str) -> str:  # noqa: ANN401
-    """Return the flag of `aws` for the profile, or for that among its sources which has one of
-    these options.
+    """Return the --profile flag for the first of the profile and its sources that has one of the
+    options, or for the profile.
     """
     profiles: dict[str, dict[str, str]] = session.full_config.get("profiles", {})
     name, seen = session.profile or "default", set[str]()

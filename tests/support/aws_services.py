@@ -21,8 +21,10 @@ _KEY = re.compile(r"Credential=([^/]+)/\d+/([^/]+)/s3/")
 @dataclass
 class AwsServices:
     lifetime_s: float = 3_600
-    failing: bool = False
-    """Whether the sources of keys respond with 500."""
+    failure: int = 0
+    """Status with which the sources of keys respond; 0: they do not fail."""
+    code: str = ""
+    """Error code of such a response."""
     url: str = ""
     issued: list[str] = field(default_factory=list)
     """The access keys, in the order in which they were made."""
@@ -44,8 +46,8 @@ class AwsServices:
     def respond(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
         if path.startswith("/bucket/"):
             return self._s3(headers)
-        if self.failing:
-            return 500, b"no keys at present"
+        if self.failure:
+            return self.failure, f"<E><Error><Code>{self.code}</Code></Error></E>".encode()
         if path == "/latest/api/token":
             return (200, TOKEN.encode()) if method == "PUT" else (405, b"")
         if path.startswith("/latest/meta-data/iam/security-credentials/"):

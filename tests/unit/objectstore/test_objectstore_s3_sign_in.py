@@ -25,8 +25,8 @@ from penstock.objectstore.errors import (
     Unavailable,
 )
 from penstock.objectstore.metered import StoreMeter
+from penstock.objectstore.renewal import AwsKeys, RenewedCredentials
 from penstock.objectstore.s3 import S3Store
-from penstock.objectstore.s3_renewal import RenewedKeys, SignedIn
 from tests.support.aws_services import POD_TOKEN, SSO_TOKEN, AwsServices, aws_services
 from tests.support.waiting import until
 
@@ -299,9 +299,9 @@ class Source:
         self.now = 1_800_000_000.0
         self.calls = 0
         self.go = threading.Semaphore(0)
-        self.result: SignedIn | Exception = SignedIn("A", "s", "t", 3_600)
+        self.result: AwsKeys | Exception = AwsKeys("A", "s", "t", 3_600)
 
-    def sign_in(self) -> SignedIn:
+    def sign_in(self) -> AwsKeys:
         self.calls += 1
         assert self.go.acquire(timeout=60)
         if isinstance(self.result, Exception):
@@ -309,7 +309,7 @@ class Source:
         return self.result
 
 
-async def asked(keys: RenewedKeys) -> str:
+async def asked(keys: RenewedCredentials) -> str:
     given = keys()
     given = given if isinstance(given, dict) else await given
     assert isinstance(given["access_key_id"], str)
@@ -318,7 +318,7 @@ async def asked(keys: RenewedKeys) -> str:
 
 async def test_requests_use_the_old_keys_while_new_ones_are_fetched() -> None:
     source, meter = Source(), StoreMeter()
-    keys = RenewedKeys(source.sign_in, meter, wait_s=60, clock=lambda: source.now)
+    keys = RenewedCredentials(source.sign_in, meter, wait_s=60, clock=lambda: source.now)
     first = [asyncio.ensure_future(asked(keys)) for _ in range(8)]
     source.go.release()
     assert await asyncio.gather(*first) == ["A"] * 8
@@ -326,7 +326,7 @@ async def test_requests_use_the_old_keys_while_new_ones_are_fetched() -> None:
     assert await asked(keys) == "A"
     assert source.calls == 1
     source.now += 1  # 15 minutes before they expire
-    source.result = SignedIn("B", "s", "t", 600)
+    source.result = AwsKeys("B", "s", "t", 600)
     assert await asyncio.gather(*(asked(keys) for _ in range(8))) == ["A"] * 8
     assert source.calls == 2
     source.go.release()
@@ -336,7 +336,7 @@ async def test_requests_use_the_old_keys_while_new_ones_are_fetched() -> None:
 
 async def test_a_failed_renewal_is_logged_and_counted_and_requests_go_on() -> None:
     source, meter = Source(), StoreMeter()
-    keys = RenewedKeys(source.sign_in, meter, wait_s=60, clock=lambda: source.now)
+    keys = RenewedCredentials(source.sign_in, meter, wait_s=60, clock=lambda: source.now)
     source.go.release(10)
     assert await asked(keys) == "A"
     source.now += 2_700
@@ -358,36 +358,34 @@ async def test_a_failed_renewal_is_logged_and_counted_and_requests_go_on() -> No
         await asked(keys)
     assert source.calls == 3
     source.now += 60
-    source.result = SignedIn("B", "s", None, None)
+    source.result = AwsKeys("B", "s", None, None)
     assert await asked(keys) == "B"
 
 
 async def test_a_wait_for_keys_has_a_limit() -> None:
     source = Source()
-    keys = RenewedKeys(source.sign_in, wait_s=0.01, clock=lambda: source.now)
+    keys = RenewedCredentials(source.sign_in, wait_s=0.01, clock=lambda: source.now)
     for _ in range(3):
         with pytest.raises(OSError, match="the sign-in has not ended"):
             await asked(keys)
     assert source.calls == 1
     source.go.release()
-    keys_later = RenewedKeys(source.sign_in, wait_s=60, clock=lambda: source.now)
+    keys_later = RenewedCredentials(source.sign_in, wait_s=60, clock=lambda: source.now)
     source.go.release()
     assert await asked(keys_later) == "A"
 
 
 def test_printed_keys_show_no_secret() -> None:
-    assert repr(SignedIn("A", "secret", "session", None)) == (
-        "SignedIn(access_key='A', left_s=None)"
-    )
+    assert repr(AwsKeys("A", "secret", "session", None)) == ("AwsKeys(access_key='A', left_s=None)")
 
 
 async def test_keys_of_files_are_read_again() -> None:
     source = Source()
     source.go.release(10)
-    source.result = SignedIn("A", "s", None, None)
-    keys = RenewedKeys(source.sign_in, wait_s=60, clock=lambda: source.now)
+    source.result = AwsKeys("A", "s", None, None)
+    keys = RenewedCredentials(source.sign_in, wait_s=60, clock=lambda: source.now)
     assert await asked(keys) == "A"
-    source.result = SignedIn("B", "s", None, None)
+    source.result = AwsKeys("B", "s", None, None)
     source.now += 299
     assert await asked(keys) == "A"
     source.now += 1
@@ -515,21 +513,124 @@ def test_a_profile_is_checked_when_the_store_is_opened(
         aws.store()
 
 
-@pytest.mark.parametrize("setup", [ec2, eks_pod])
-async def test_a_source_that_does_not_respond_may_be_tried_again(
+@pytest.mark.parametrize("setup", [eks_pod, ecs])
+async def test_a_container_whose_credentials_fail_may_try_again(
     setup: Setup, aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("botocore.utils.ContainerMetadataFetcher.SLEEP_TIME", 0)
+    address = aws.services.url.removeprefix("http://")
+    monkeypatch.setattr("botocore.utils.ContainerMetadataFetcher.IP_ADDRESS", address)
     setup(aws)
-    aws.services.failing = True
+    aws.services.failure = 500
     store = aws.store()
-    with pytest.raises((Unavailable, SignInFailed)) as caught:
+    with pytest.raises(Unavailable):
         await store.put("k", b"")
-    assert caught.value.retriable == (setup is eks_pod)
     await store.close()
 
 
-async def test_a_token_that_has_expired_is_no_riddle(aws: Aws) -> None:
+async def test_a_machine_whose_metadata_fail_has_no_role(aws: Aws) -> None:
+    """botocore does not distinguish a failed IMDS from a machine without a role."""
+    ec2(aws)
+    aws.services.failure = 500
+    store = aws.store()
+    with pytest.raises(SignInFailed, match="this machine has no role"):
+        await store.put("k", b"")
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "retriable"),
+    [
+        (400, "Throttling", True),
+        (400, "ValidationError", False),
+        (400, "NotThrottled", False),
+        (403, "AccessDenied", False),
+        (408, "", True),
+        (410, "", True),
+        (429, "", True),
+        (500, "", True),
+    ],
+)
+async def test_an_sts_that_fails_may_be_asked_again(
+    status: int, code: str, retriable: bool, aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", _no_delay)
+    irsa(aws)
+    aws.set(AWS_ENDPOINT_URL_STS=aws.services.url)
+    aws.services.failure, aws.services.code = status, code
+    store = aws.store()
+    with pytest.raises((Unavailable, SignInFailed)) as caught:
+        await store.put("k", b"")
+    assert caught.value.retriable == retriable
+    await store.close()
+
+
+def _no_delay(*_: object) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize("of_source", [False, True])
+async def test_a_program_that_hangs_is_killed(
+    of_source: bool, aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a program that it started, which holds its output open."""
+    monkeypatch.setattr("penstock.objectstore.s3_sign_in.PROGRAM_LIMIT_S", 0.3)
+    line = aws.program("import subprocess; subprocess.run(['sleep', '600'])")
+    role = f"role_arn = {ROLE}\nsource_profile = p" if of_source else line
+    aws.files(f"[profile p]\n{line}\n[default]\n{role}\n")
+    store = aws.store()
+    with pytest.raises(SignInFailed, match=r"did not end within 0\.3 s.* credential_process by"):
+        await store.put("k", b"")
+    await store.close()
+
+
+@pytest.mark.parametrize("of_source", [False, True])
+async def test_a_program_gets_no_input(of_source: bool, aws: Aws, moto_endpoint: str) -> None:
+    """What is typed into a console goes to the node, and not to a program that reads it."""
+    runs = aws.home / "runs"
+    reads = f"import sys\n        open({str(aws.home / 'read')!r}, 'w').write(sys.stdin.read())"
+    line = aws.program(printed(str(runs), 3_600, reads))
+    role = f"role_arn = {ROLE}\nsource_profile = p" if of_source else line
+    aws.files(f"[profile p]\n{line}\n[default]\n{role}\n")
+    aws.set(AWS_ENDPOINT_URL_STS=moto_endpoint)
+    reader, writer = os.pipe()
+    kept = os.dup(0)
+    os.write(writer, b"typed")
+    os.close(writer)
+    os.dup2(reader, 0)
+    try:
+        store = aws.store()
+        await store.put("k", b"")
+        await store.close()
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(reader)
+    assert (aws.home / "read").read_text() == ""
+    assert len(lines_of(runs)) == 1
+
+
+async def test_a_sign_in_without_a_thread_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source()
+    keys = RenewedCredentials(source.sign_in, wait_s=60, clock=lambda: source.now)
+    source.go.release(10)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(OSError, match="can't start new thread"):
+            await asked(keys)
+    source.now += 60
+    assert await asked(keys) == "A"
+    source.now += 3_000
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert await asked(keys) == "A"  # still valid
+
+
+async def test_an_expired_token_is_reported_as_such(aws: Aws) -> None:
     aws.set(AWS_ACCESS_KEY_ID="A", AWS_SECRET_ACCESS_KEY="s", AWS_SESSION_TOKEN="of A")
     aws.services.expires_at["A"] = 0
     store = aws.store()

@@ -1,9 +1,8 @@
-"""Keep temporary keys valid while requests use them.
+"""Renew temporary credentials in the background.
 
-Invariant: a renewal runs in a thread of its own, and requests use the old keys until it ends, so
-neither the event loop nor a request waits for it; requests wait only if there are no valid keys.
-The client asks for keys, so nothing runs while there are no requests. Must not import botocore.
-Source: object_store's client/token.rs, which asks again 5 minutes before `expires_at`.
+Invariant: a thread renews them while requests use the old ones. Requests wait only if no valid
+credentials are left. There is no timer: obstore asks for credentials, 5 minutes before `expires_at`
+at the latest (object_store, client/token.rs). Must not import botocore.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
 from threading import Lock, Thread
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.base.backoff import Backoff
 from penstock.base.log import get_logger
@@ -24,32 +23,66 @@ from penstock.objectstore.metered import StoreMeter
 
 _log = get_logger(__name__)
 
+RETRIABLE_STATUSES: Final = frozenset({408, 410, 429})
+"""Responses of a token endpoint, besides 5xx, after which another try may succeed."""
 _RENEW_BEFORE_S: Final = 900.0
-"""As in botocore. Keys with a lifetime of less than 30 minutes are renewed at half of it."""
+"""As in botocore. Credentials that are valid for less than 30 minutes are renewed halfway."""
 _READ_AGAIN_S: Final = 300.0
-"""How often keys that do not expire are read again: other programs replace them in the files."""
+"""Interval for reading keys without an expiry again: other programs may replace them."""
 _ASKS_BEFORE_S: Final = 300.0
 _FIRST_PAUSE_MS: Final = 1_000
 _PAUSE_MAX_MS: Final = 60_000
 
 
+class Credentials(Protocol):
+    """What a sign-in returns."""
+
+    @property
+    def left_s(self) -> float | None:
+        """For how long they are valid; None: they do not expire."""
+        ...
+
+    def fields(self) -> dict[str, Any]:
+        """Return them as obstore expects them, without `expires_at`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class SignedIn:
-    """Keys, and for how long they are valid."""
+class AwsKeys:
+    """Access keys of AWS."""
 
     access_key: str
     secret_key: str = field(repr=False)
     token: str | None = field(repr=False)
     left_s: float | None
-    """None: they do not expire."""
+
+    def fields(self) -> dict[str, Any]:
+        """See Credentials.fields."""
+        return {
+            "access_key_id": self.access_key,
+            "secret_access_key": self.secret_key,
+            "token": self.token,
+        }
 
 
-class RenewedKeys:
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    """An OAuth 2.0 access token."""
+
+    token: str = field(repr=False)
+    left_s: float | None
+
+    def fields(self) -> dict[str, Any]:
+        """See Credentials.fields."""
+        return {"token": self.token}
+
+
+class RenewedCredentials:
     """A credential provider of obstore."""
 
     def __init__(
         self,
-        sign_in: Callable[[], SignedIn],
+        sign_in: Callable[[], Credentials],
         meter: StoreMeter | None = None,
         *,
         wait_s: float,
@@ -57,14 +90,14 @@ class RenewedKeys:
     ) -> None:
         """sign_in: may block; raises SignInFailed, or OSError if another try may succeed.
 
-        wait_s: limits the wait of a request that has no keys.
+        wait_s: how long a request waits if there are no valid credentials.
         """
         self._sign_in = sign_in
         self._meter = meter or StoreMeter()
         self._wait_s = wait_s
         self._clock = clock
         self._lock = Lock()
-        self._keys: SignedIn | None = None
+        self._keys: Credentials | None = None
         self._expires_at = 0.0
         self._renew_at = 0.0
         self._renewal: Future[Any] | None = None
@@ -72,28 +105,23 @@ class RenewedKeys:
         self._backoff = _new_backoff()
 
     def __call__(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-        """Return valid keys, or the wait for them. Called in threads of the client.
+        """Return valid credentials, or an awaitable for them. Called in threads of the client.
 
-        Raises SignInFailed if there were never any keys, and OSError if another try may succeed.
+        Raises OSError if another try may succeed, and SignInFailed if it cannot.
         """
         with self._lock:
             now = self._clock()
             if now >= self._renew_at and self._renewal is None:
-                self._start()
+                self._start(now)
             if self._keys is not None and now < self._expires_at:
                 return self._given(self._keys)
             if self._renewal is None:
                 raise type(self._failure)(str(self._failure))
             return self._wait(self._renewal)
 
-    def _given(self, keys: SignedIn) -> dict[str, Any]:
+    def _given(self, keys: Credentials) -> dict[str, Any]:
         until = min(self._expires_at, self._renew_at + _ASKS_BEFORE_S)
-        return {
-            "access_key_id": keys.access_key,
-            "secret_access_key": keys.secret_key,
-            "token": keys.token,
-            "expires_at": datetime.fromtimestamp(until, UTC),
-        }
+        return {**keys.fields(), "expires_at": datetime.fromtimestamp(until, UTC)}
 
     async def _wait(self, renewal: "Future[dict[str, Any]]") -> dict[str, Any]:
         try:
@@ -101,15 +129,20 @@ class RenewedKeys:
                 return await asyncio.wrap_future(renewal)
         except TimeoutError:
             raise OSError(
-                f"no AWS credentials after {self._wait_s:g} s: the sign-in has not ended"
+                f"no credentials after {self._wait_s:g} s: the sign-in has not ended"
             ) from None
 
-    def _start(self) -> None:
-        self._renewal = Future()
-        self._renewal.set_running_or_notify_cancel()  # so that no request cancels it for others
-        Thread(
-            target=self._renew, args=(self._renewal,), name="penstock-sign-in", daemon=True
-        ).start()
+    def _start(self, now: float) -> None:
+        renewal: Future[dict[str, Any]] = Future()
+        renewal.set_running_or_notify_cancel()  # so that no request cancels it for others
+        thread = Thread(target=self._renew, args=(renewal,), name="penstock-sign-in", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            self._failure = OSError(str(error))
+            self._renew_at = now + self._backoff.next_s()
+        else:
+            self._renewal = renewal  # in time: the thread needs the lock to finish
 
     def _renew(self, renewal: "Future[dict[str, Any]]") -> None:
         meter, began = self._meter.of("sign_in"), time.monotonic()
@@ -123,7 +156,7 @@ class RenewedKeys:
         finally:
             meter.latencies.observe((time.monotonic() - began) * 1_000)
 
-    def _renewed(self, keys: SignedIn) -> dict[str, Any]:
+    def _renewed(self, keys: Credentials) -> dict[str, Any]:
         with self._lock:
             now, left_s = self._clock(), keys.left_s
             self._keys = keys
