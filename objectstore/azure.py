@@ -8,6 +8,7 @@ Source: Azure Blob Storage REST API; "Naming and referencing containers, blobs, 
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import obstore
@@ -70,7 +71,9 @@ class AzureStore(RemoteStore):
         for start in range(0, len(keys), _DELETE_BATCH_COUNT):
             batch = list(keys[start : start + _DELETE_BATCH_COUNT])
             try:
-                await self._call("delete", batch[0], obstore.delete_async(self._client, batch))
+                await self._call(
+                    "delete", batch[0], partial(obstore.delete_async, self._client, batch)
+                )
             except ObjectNotFound:
                 await self._delete_each(batch)
 

@@ -3,6 +3,7 @@
 Source: "Blob Storage error codes"; "Specify conditional headers for Blob service operations".
 """
 
+import re
 from typing import Final
 
 from penstock.objectstore.config import AzureConfig
@@ -16,7 +17,11 @@ from penstock.objectstore.errors import (
 )
 from penstock.objectstore.remote_errors import Answer, Dialect
 
-_LOCKED: Final = ("lease", "immutable", "legalhold", "legal hold")
+_LOCKED: Final = re.compile(
+    r"Lease\w+|InfiniteLeaseDurationRequired|\w+Immutable\w*|\w*LegalHold\w*"
+)
+"""Error codes, such as LeaseIdMissing or BlobImmutableDueToPolicy."""
+_ACCOUNT_LIMIT: Final = re.compile(r"\bis over the account limit\b", re.IGNORECASE)
 _CONDITION_CODES: Final = frozenset({"", "ConditionNotMet", "TargetConditionNotMet"})
 
 
@@ -39,14 +44,14 @@ def azure_dialect(config: AzureConfig) -> Dialect:
             " AZURE_USE_AZURE_CLI=true after `az login`, or give the pod a workload identity or the"
             " machine a managed identity"
         ),
-        sign_in_signs=("169.254.169.254",),
+        metadata_hosts=frozenset({"169.254.169.254"}),
+        sign_in_retriable=frozenset({404}),  # the metadata server while it is updated
         special=_special,
     )
 
 
 def _special(answer: Answer) -> ObjectStoreError | None:
-    said = f"{answer.code} {answer.message}".lower()
-    if answer.status in {409, 412} and any(sign in said for sign in _LOCKED):
+    if answer.status in {409, 412} and _LOCKED.fullmatch(answer.code):
         return ObjectLocked(answer.operation, answer.key, answer.cause)
     if answer.code == "BlobAlreadyExists":
         return PreconditionFailed(answer.key)
@@ -56,7 +61,7 @@ def _special(answer: Answer) -> ObjectStoreError | None:
         return UnexpectedResponse(
             answer.operation, answer.key, f"{answer.status} {answer.code}", answer.message
         )
-    if answer.code == "ServerBusy" and "over the account limit" in said:
-        # Without this text the service may be moving the partition, after it wrote.
+    if answer.code == "ServerBusy" and _ACCOUNT_LIMIT.search(answer.message):
+        # The code alone is ambiguous: a server that moves a partition may have written before.
         return Throttled(answer.operation, answer.key)
     return None

@@ -14,8 +14,9 @@ from obstore.store import GCSStore as Client
 
 from penstock.objectstore.config import GcsConfig
 from penstock.objectstore.errors import PreconditionFailed
-from penstock.objectstore.gcs_credentials import credentials
+from penstock.objectstore.gcs_credentials import credentials, hidden_variables
 from penstock.objectstore.gcs_errors import gcs_dialect
+from penstock.objectstore.metered import StoreMeter
 from penstock.objectstore.ports import Body
 from penstock.objectstore.remote import RemoteStore, client_options, make_client
 
@@ -23,19 +24,25 @@ from penstock.objectstore.remote import RemoteStore, client_options, make_client
 class GcsStore(RemoteStore):
     """Access the objects of one bucket of Google Cloud Storage."""
 
-    def __init__(self, config: GcsConfig, environ: Mapping[str, str] = os.environ) -> None:
-        """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`.
+    def __init__(
+        self,
+        config: GcsConfig,
+        environ: Mapping[str, str] = os.environ,
+        meter: StoreMeter | None = None,
+    ) -> None:
+        """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`. meter:
+        counts each sign-in.
 
         Raises InvalidStoreConfig for credentials that cannot be used.
         """
         options = {
             "client_options": client_options(config),
             "base_url": config.endpoint and config.endpoint.rstrip("/"),
-            **credentials(config, environ),
+            **credentials(config, environ, meter),
         }
-        super().__init__(
-            make_client(Client, config.bucket, options), gcs_dialect(config), config.connections_max
-        )
+        with hidden_variables():
+            client = make_client(Client, config.bucket, options)
+        super().__init__(client, gcs_dialect(config), config.connections_max)
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         """See ObjectStore.put_if_match. Google also responds with 412 where there is no object."""

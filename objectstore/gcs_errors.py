@@ -9,7 +9,7 @@ from penstock.objectstore.config import GcsConfig
 from penstock.objectstore.errors import ObjectLocked, ObjectStoreError
 from penstock.objectstore.remote_errors import Answer, Dialect
 
-_LOCKED: Final = ("retention policy", "retentionpolicy", "retention configuration", " hold")
+_LOCKED: Final = frozenset({"RetentionPolicyNotMet", "ObjectUnderActiveHold"})
 
 
 def gcs_dialect(config: GcsConfig) -> Dialect:
@@ -26,13 +26,12 @@ def gcs_dialect(config: GcsConfig) -> Dialect:
             " account, run `gcloud auth application-default login`, or give the pod or the machine"
             " a service account"
         ),
-        sign_in_signs=("169.254.169.254", "metadata.google.internal"),
+        metadata_hosts=frozenset({"169.254.169.254", "metadata.google.internal"}),
         special=_special,
     )
 
 
 def _special(answer: Answer) -> ObjectStoreError | None:
-    said = f"{answer.code} {answer.message}".lower()
-    if answer.status == 403 and any(sign in said for sign in _LOCKED):
+    if answer.code in _LOCKED:
         return ObjectLocked(answer.operation, answer.key, answer.cause)
     return None

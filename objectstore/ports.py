@@ -1,10 +1,8 @@
 """Define the port of object storage: bytes by key, with conditional writes.
 
-Invariant: an object appears completely or not at all, reads after an acknowledged write see it, and
-lists are in UTF-8 key order. Implementations keep exactly S3's semantics, the weakest common
-denominator. Errors are those of `objectstore.errors`.
-Must not import a backend: `import objectstore.ports` must stay cheap for Spark executors. Source:
-S3 API.
+Invariant: an object appears completely or not at all, reads see all acknowledged writes, and lists
+are in the order of UTF-8 bytes. The semantics and limits are those of S3; errors are those of
+`objectstore.errors`. Must not import a backend, which would slow down Spark executors.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -33,10 +31,10 @@ KEY_BYTES_MAX = 1_024
 class ObjectInfo:
     """The metadata of an object.
 
-    `etag` is opaque: compare it, never parse it. On S3 it is a hash of the content: writing the
-    same bytes again gives the same etag, so registers under `put_if_match` must write something new
-    each time. Compare an etag of `list` with others of `list` alone: on Google Cloud Storage it is
-    a hash too, and the etag of every other call is the generation.
+    `etag` is opaque: compare it, never parse it. On S3 it is a hash of the content: the same bytes
+    have the same etag, so each `put_if_match` of a register must write something new. Compare an
+    etag from `list` only with others from `list`: on Google Cloud Storage these are hashes, and
+    those of all other calls are generations.
     """
 
     key: str
@@ -71,8 +69,8 @@ class ObjectStore(Protocol):
         ...
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
-        """Return the last `length` > 0 bytes with one request, for footers. The tail of an empty
-        object is empty.
+        """Return the last `length` > 0 bytes, for footers; nothing for an empty object. Costs one
+        request, or two if the store has no suffix ranges (Azure).
         """
         ...
 

@@ -1,7 +1,7 @@
 """Probe whether a store honors conditional writes and lists keys in the order of their bytes.
 
-Passing is no proof: some stores check the condition first and write afterwards, which shows only in
-a race. The probe writes small objects and deletes them.
+Passing is no proof: a store that checks the condition before it writes fails only in some races.
+The probe writes small objects and deletes them.
 Source: RFC 9110 section 13 (`If-Match`, `If-None-Match`); S3 conditional writes.
 """
 
@@ -21,8 +21,7 @@ from penstock.objectstore.ports import ObjectStore
 RACES_COUNT: Final = 3
 RACERS_COUNT: Final = 8
 _RACER_BYTES: Final = 16_384
-"""A body of this size widens the race of a store that checks before it has read the body."""
-
+"""Large enough to widen the race in a store that checks before it has read the body."""
 
 _ORDERED_ENDS: Final = ("-b", "/b", "0", "A/b", "Aa", "a")
 """In the order of their bytes: `-` is before `/`, and upper before lower case."""
@@ -31,8 +30,8 @@ _ORDERED_ENDS: Final = ("-b", "/b", "0", "A/b", "Aa", "a")
 async def probe_store(store: ObjectStore, key_prefix: str, unique: str) -> None:
     """Raise ConditionalWritesIgnored or ListOrderUnsupported if Penstock cannot run on the store.
 
-    unique: a value that no other probe uses (a UUID). Costs about 40 requests; other errors of the
-    store propagate.
+    unique: a value that no other probe uses (a UUID). Costs about 40 requests, on Google about 50;
+    other errors of the store propagate.
     """
     await probe_conditional_writes(store, key_prefix, unique)
     await _probe_list_order(store, f"{key_prefix}probe-{unique}-order")
@@ -76,7 +75,7 @@ async def _probe_list_order(store: ObjectStore, key: str) -> None:
 
 
 async def _race(store: ObjectStore, key: str) -> None:
-    """Let several writers race. If answers were lost, no writer may have succeeded."""
+    """Let several writers race. After lost responses, no call may have succeeded."""
     bodies = [bytes([racer]) * _RACER_BYTES for racer in range(RACERS_COUNT)]
     outcomes = await asyncio.gather(
         *(store.put_if_absent(key, body) for body in bodies), return_exceptions=True

@@ -1,9 +1,8 @@
-"""Access a cloud's object store through obstore (the Rust crate object_store).
+"""Access the object store of a cloud through obstore (the Rust crate object_store).
 
-Invariant: each call is one HTTP request (per page for lists; S3 and Azure delete in batches), sent
-once: `objectstore.retry` repeats it and handles lost responses. Requests run in threads of Rust; a
-call that is cancelled drops its connection. Must not be imported by `objectstore.ports`.
-Source: obstore 0.12; AutoMQ AwsObjectStorage.
+Invariant: each HTTP request is sent once; `objectstore.retry` repeats calls and handles lost
+responses. Some calls send several requests; the adapters document which. Requests run in threads of
+Rust; cancelling a call drops its connection. Must not be imported by `objectstore.ports`.
 """
 
 import asyncio
@@ -11,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import obstore
@@ -50,11 +50,11 @@ ONCE: Final[Any] = {
 }
 
 _list: Final = cast("Any", obstore).list
-"""Without its type, which needs a package of Arrow."""
+"""Untyped: its stub needs a package of Arrow."""
 
 _HIGHEST_CHARACTER: Final = "\U0010ffff"
 _DELETIONS_AT_ONCE: Final = 16
-"""Requests for one key each. More at once would delay the other requests."""
+"""Deletions of single keys in parallel. More would delay other requests."""
 
 
 class RemoteStore(ABC):
@@ -79,7 +79,7 @@ class RemoteStore(ABC):
         self._check(key)
         try:
             async with self._connections:
-                # Copying what is in the memory of obstore would take 0.3 ms of CPU for each MB.
+                # A view of obstore's memory: a copy would take 0.3 ms of CPU per MB.
                 return memoryview(
                     await until_exit(
                         obstore.get_range_async(self._client, key, start=start, length=length)
@@ -106,7 +106,9 @@ class RemoteStore(ABC):
         ObjectNotFound.
         """
         self._check(key)
-        return self._info(await self._call("head", key, obstore.head_async(self._client, key)))
+        return self._info(
+            await self._call("head", key, lambda: obstore.head_async(self._client, key))
+        )
 
     async def put(self, key: str, body: Body) -> str:
         """See ObjectStore.put."""
@@ -125,8 +127,9 @@ class RemoteStore(ABC):
     ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list.
 
-        The client lists folders only, so the folder of the prefix is listed from the first key that
-        can have it, and the list ends behind the last. A page has 1,000 keys also for a limit.
+        The client lists only folders: the list of the folder starts at the first key that can have
+        the prefix and ends after the last. Each page of 1,000 keys is one request, even with a
+        limit.
         """
         folder, after = prefix.rpartition("/")[0], max(start_after, _before(prefix))
         if not (_is_path(folder) and prefix[:1] != "/"):
@@ -142,7 +145,7 @@ class RemoteStore(ABC):
         )
         while True:
             try:
-                page = await self._call("list", prefix, pages.__anext__())
+                page = await self._call("list", prefix, pages.__anext__)
             except StopAsyncIteration:
                 return
             for item in page:
@@ -167,7 +170,9 @@ class RemoteStore(ABC):
         async def delete_some() -> None:
             for key in left:
                 with suppress(ObjectNotFound):
-                    await self._call("delete", key, obstore.delete_async(self._client, key))
+                    await self._call(
+                        "delete", key, partial(obstore.delete_async, self._client, key)
+                    )
 
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(delete_some()) for _ in keys[:_DELETIONS_AT_ONCE]]
@@ -178,7 +183,7 @@ class RemoteStore(ABC):
                 task.cancel()
 
     async def close(self) -> None:
-        """Wait for no call: their tasks end them. Connections close with the last reference."""
+        """Drop the client without waiting for calls. Connections close with its last reference."""
         self._client = None
 
     def _check(self, key: str) -> None:
@@ -210,7 +215,7 @@ class RemoteStore(ABC):
             if operation == "get_tail":
                 if is_range_error(error):
                     return b"", 0
-                if options and ignores_ranges(error):
+                if "suffix" in given.get("range", ()) and ignores_ranges(error):
                     raise _TailRefused from None
             raise self._translated(error, operation, key) from error
 
@@ -218,20 +223,25 @@ class RemoteStore(ABC):
         self._check(key)
         put: Any = obstore.put_async
         result = await self._call(
-            operation, key, put(self._client, key, join_body(body), mode=mode, use_multipart=False)
+            operation,
+            key,
+            lambda: put(self._client, key, join_body(body), mode=mode, use_multipart=False),
         )
         return self._version(result)
 
-    async def _call(self, operation: str, key: str, request: Awaitable[_T]) -> _T:
+    async def _call(self, operation: str, key: str, request: Callable[[], Awaitable[_T]]) -> _T:
+        """request: called when a connection is free, because obstore sends requests at once, before
+        they are awaited.
+        """
         try:
             async with self._connections:
-                return await until_exit(request)
+                return await until_exit(request())
         except CLIENT_ERRORS as error:
             raise self._translated(error, operation, key) from error
 
     async def _refusal(self, key: str) -> ObjectStoreError:
-        """Return why the store refused a `put_if_match` with 412: S3 responds with 404 if there is
-        no object.
+        """Return the error for a 412 to `put_if_match`, after a HEAD: the port, like S3, raises
+        ObjectNotFound if there is no object.
         """
         try:
             await self.head(key)
@@ -276,7 +286,7 @@ def client_options(config: RemoteConfig, certificates: bytes | None = None) -> d
 
 
 def _before(prefix: str) -> str:
-    """Return a text behind all keys that are less than the prefix, or "" where the prefix is a
+    """Return a text that sorts after all keys less than the prefix, or "" if the prefix is a
     folder.
     """
     last = prefix.rpartition("/")[2]

@@ -1,10 +1,8 @@
-"""Translate the errors of obstore into those of the port.
+"""Translate errors of obstore into those of the port.
 
-Invariant: an error after which a write may have taken place becomes Unavailable. Only a response
-that says that nothing was done becomes any other error. The classes of obstore are not enough (a
-409 of a race and a 412 are both AlreadyExistsError), so the HTTP status and the error code are read
-from the text; tests pin its form.
-Source: object_store's client/retry.rs.
+Invariant: if a write may have taken place, the error is Unavailable. obstore's classes are too
+coarse (a 409 of a race and a 412 are both AlreadyExistsError), so status and error code are parsed
+from the text, whose format the tests pin. Source: object_store, client/retry.rs.
 """
 
 import os
@@ -12,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError
 
@@ -29,10 +28,16 @@ from penstock.objectstore.errors import (
     UnexpectedResponse,
 )
 from penstock.objectstore.remote_tls import hint, tls_fault
+from penstock.objectstore.renewal import RETRIABLE_STATUSES
 
 CLIENT_ERRORS: Final = (BaseError, OSError)
 """All errors that a call of the client may raise and `translate` accepts."""
 
+_REQUEST: Final = re.compile(
+    r"(?:^|: )Error performing (?P<token>token request: Error performing )?"
+    r"[A-Z]+ (?P<url>\S+) in \S+ - "
+)
+"""What precedes the status in obstore's text. The path before it may contain any text."""
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
 _CONTENT_RANGE: Final = re.compile(r'CONTENT_RANGE header: "bytes (\d+)-(-?\d+)/')
@@ -55,9 +60,7 @@ _CONFLICT_CODES: Final = frozenset({"ConditionalRequestConflict", "OperationAbor
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The response of a store that was no success. code: empty for a HEAD, whose response has no
-    body.
-    """
+    """An error response of a store. code: empty for a HEAD, whose response has no body."""
 
     operation: str
     key: str
@@ -74,9 +77,10 @@ class Answer:
 class Dialect:
     """What differs between the errors of S3, Google and Azure.
 
-    missing_codes: of a bucket that does not exist. sign_in: the advice where no credentials were
-    found, which the client notices by one of `sign_in_signs` in its own error. special: the error
-    of a response that needs more than its status; None for others.
+    missing_codes: of a bucket that does not exist. sign_in: advice if there are no credentials,
+    given if one of `metadata_hosts` does not respond. sign_in_retriable: further statuses of token
+    endpoints after which another try may succeed. special: the error of a response for which the
+    status is not enough; None for other responses.
     """
 
     store: str
@@ -86,7 +90,8 @@ class Dialect:
     permissions: str
     missing_codes: frozenset[str]
     sign_in: str
-    sign_in_signs: tuple[str, ...]
+    metadata_hosts: frozenset[str] = frozenset()
+    sign_in_retriable: frozenset[int] = frozenset()
     special: Callable[[Answer], ObjectStoreError | None]
 
 
@@ -103,12 +108,11 @@ def translate(error: Exception, operation: str, dialect: Dialect, key: str) -> O
         name, cause = provider.groups()
         failed = name == SignInFailed.__name__
         return SignInFailed(cause) if failed else Unavailable(operation, key, cause)
-    if any(sign in text for sign in dialect.sign_in_signs):
-        return Unavailable(operation, key, f"{dialect.sign_in}: {text}")
-    if (answer := _STATUS.search(text)) is not None:
-        if "token request" in text and answer[1][0] == "4":
-            return SignInFailed(f"{dialect.sign_in}: {text}")
-        code, message = _CODE.search(text), _MESSAGE.search(text)
+    request = _REQUEST.search(text)
+    if request is not None and request["token"] is not None:
+        return _of_token(text, request, operation, dialect, key)
+    if (answer := _STATUS.search(text, request.end() if request else 0)) is not None:
+        code, message = _CODE.search(text, answer.end()), _MESSAGE.search(text, answer.end())
         return from_answer(
             Answer(
                 operation,
@@ -128,9 +132,23 @@ def translate(error: Exception, operation: str, dialect: Dialect, key: str) -> O
     return Unavailable(operation, key, ": ".join(filter(None, causes)))
 
 
+def _of_token(
+    text: str, request: re.Match[str], operation: str, dialect: Dialect, key: str
+) -> ObjectStoreError:
+    """Return the error for a failed request to a token endpoint or a metadata server."""
+    answer = _STATUS.search(text, request.end())
+    if answer is None:
+        is_machine = urlsplit(request["url"]).hostname in dialect.metadata_hosts
+        return Unavailable(operation, key, f"{dialect.sign_in}: {text}" if is_machine else text)
+    status = int(answer[1])
+    if status in RETRIABLE_STATUSES | dialect.sign_in_retriable or not 400 <= status < 500:
+        return Unavailable(operation, key, text)
+    return SignInFailed(f"{dialect.sign_in}: {text}")
+
+
 def is_range_error(error: Exception) -> bool:
-    """Return whether this is a 416, or a 206 with a range of nothing: `bytes 0--1/0` of MinIO for
-    the tail of an empty object and of Azurite for a range that starts at the end.
+    """Return whether this is a 416, or a 206 with an empty range: MinIO sends `bytes 0--1/0` for
+    the tail of an empty object, Azurite for a range that starts at the end.
     """
     text = _text(error)
     if (nothing := _CONTENT_RANGE.search(text)) is not None:
@@ -174,7 +192,7 @@ def from_answer(answer: Answer, dialect: Dialect) -> ObjectStoreError:
 
 
 def _dump(error: Exception) -> str:
-    """Return the part of the error's structure that has the cause, where there was no answer."""
+    """Return the part of the error's structure with the cause, if there was no response."""
     return str(error).partition("HttpError {")[2]
 
 

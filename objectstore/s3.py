@@ -6,6 +6,7 @@ Source: S3 API.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import obstore
@@ -41,7 +42,7 @@ class S3Store(RemoteStore):
             self._check(key)
         for start in range(0, len(keys), DELETE_BATCH_COUNT):
             batch = list(keys[start : start + DELETE_BATCH_COUNT])
-            await self._call("delete", batch[0], obstore.delete_async(self._client, batch))
+            await self._call("delete", batch[0], partial(obstore.delete_async, self._client, batch))
 
 
 def _options(config: S3Config, aws: AwsSettings) -> dict[str, Any]:
@@ -50,6 +51,10 @@ def _options(config: S3Config, aws: AwsSettings) -> dict[str, Any]:
         "endpoint": config.endpoint,
         "region": aws.region,
         "virtual_hosted_style_request": not config.path_style,
+        # Variables of obstore alone would change these.
+        "conditional_put": "etag",
+        "s3_express": False,
+        "skip_signature": False,
         "unsigned_payload": True,
         "checksum_algorithm": "CRC64NVME",
         "server_side_encryption": config.sse,

@@ -41,7 +41,6 @@ def s3_dialect(config: S3Config) -> Dialect:
         permissions="s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
         missing_codes=frozenset({"NoSuchBucket"}),
         sign_in="",  # botocore and `s3_sign_in` report it
-        sign_in_signs=(),
         special=_special,
     )
 

@@ -112,7 +112,7 @@ def _open_remote(
     if isinstance(config, GcsConfig):
         from penstock.objectstore.gcs import GcsStore
 
-        return GcsStore(config, environ)
+        return GcsStore(config, environ, meter)
     if isinstance(config, AzureConfig):
         from penstock.objectstore.azure import AzureStore
 

@@ -1,24 +1,18 @@
-"""Google Cloud Storage and Azure where they differ from S3: responses, version tokens, credentials
-and what their errors say. `tests/stores` holds both to the contract, on servers.
+"""Google Cloud Storage and Azure where they differ from S3: responses, version tokens and errors.
+`tests/stores` runs the contract of object stores on servers of both.
 """
 
-import base64
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from penstock.objectstore.azure import AzureStore
-from penstock.objectstore.azure_credentials import options_of, sas_expiry
 from penstock.objectstore.config import AzureConfig, GcsConfig
 from penstock.objectstore.errors import (
     AccessDenied,
     BucketNotFound,
-    InvalidStoreConfig,
     ObjectLocked,
     ObjectNotFound,
     ObjectStoreError,
@@ -28,7 +22,6 @@ from penstock.objectstore.errors import (
     UnexpectedResponse,
 )
 from penstock.objectstore.gcs import GcsStore
-from penstock.objectstore.gcs_credentials import credentials
 from penstock.objectstore.remote import RemoteStore
 from penstock.objectstore.url import parse_store_url, redact_url
 from tests.support.raw_server import RawServer, answer, raw_server
@@ -62,12 +55,15 @@ async def raw_store(
         ("gs", 401, "AuthenticationRequired", AccessDenied),
         ("gs", 403, "AccessDenied", AccessDenied),
         ("gs", 403, "RetentionPolicyNotMet", ObjectLocked),
+        ("gs", 403, "ObjectUnderActiveHold", ObjectLocked),
         ("gs", 400, "InvalidArgument", UnexpectedResponse),
         ("az", 409, "BlobAlreadyExists", PreconditionFailed),
         ("az", 412, "ConditionNotMet", PreconditionFailed),
         ("az", 412, "LeaseIdMissing", ObjectLocked),
         ("az", 409, "LeaseAlreadyPresent", ObjectLocked),
         ("az", 409, "BlobImmutableDueToPolicy", ObjectLocked),
+        ("az", 409, "BlobImmutableDueToLegalHold", ObjectLocked),
+        ("az", 412, "LeaseNotPresentWithBlobOperation", ObjectLocked),
         ("az", 409, "InvalidBlobType", UnexpectedResponse),
         ("az", 412, "MaxBlobSizeConditionNotMet", UnexpectedResponse),
         ("az", 404, "ContainerNotFound", BucketNotFound),
@@ -86,6 +82,43 @@ async def test_responses_become_errors_of_the_port(
             await store.put_if_absent("k", b"v")
         assert type(caught.value) is expected
         assert len(raw.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "status", "code", "message", "expected"),
+    [
+        ("az", 412, "ConditionNotMet", "Please retry", PreconditionFailed),
+        ("az", 409, "BlobAlreadyExists", "released a lease", PreconditionFailed),
+        ("az", 409, "PendingCopyOperation", "the lease is immutable", UnexpectedResponse),
+        ("az", 503, "ServerBusy", "please retry", Unavailable),
+        ("gs", 403, "AccessDenied", "on hold, see the retention policy", AccessDenied),
+        ("gs", 503, "ServiceUnavailable", "token request: status code: 404", Unavailable),
+    ],
+)
+async def test_words_of_a_message_decide_nothing(
+    scheme: str, status: int, code: str, message: str, expected: type[ObjectStoreError]
+) -> None:
+    key = "p/169.254.169.254 token request: status code: 404"
+    async with raw_store(scheme, answer(status, code, message)) as (_, store):
+        with pytest.raises(ObjectStoreError) as caught:
+            await store.put_if_absent(key, b"v")
+        assert type(caught.value) is expected
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+async def test_a_store_without_ranges_is_reported(scheme: str) -> None:
+    """Google's tail is then cut from the whole object."""
+    head = (
+        b'HTTP/1.1 200 OK\r\nETag: "0x1"\r\nx-goog-generation: 7\r\nContent-Length: 4\r\n'
+        b"Last-Modified: Sun, 29 Nov 2026 08:00:00 GMT\r\n\r\n"
+    )
+    whole = head + b"tail"
+    async with raw_store(scheme, head if scheme == "az" else whole, whole, whole) as (_, store):
+        if scheme == "gs":
+            assert (await store.get_tail("k", 2)).data == b"il"
+        else:
+            with pytest.raises(UnexpectedResponse, match="ignored the Range header"):
+                await store.get_tail("k", 2)
 
 
 async def test_a_busy_account_is_throttling_only_if_it_says_so() -> None:
@@ -139,7 +172,7 @@ async def test_errors_say_what_to_type() -> None:
     cases = [
         ("gs", answer(404, "NoSuchBucket"), "gcloud storage buckets create gs://bucket"),
         ("gs", answer(403, "AccessDenied"), "roles/storage.objectUser"),
-        ("gs", answer(403, "X", "subject to bucket's retention policy"), "remove the lease"),
+        ("gs", answer(403, "RetentionPolicyNotMet"), "remove the lease"),
         ("az", answer(404, "ContainerNotFound"), "az storage container create --account-name acct"),
         ("az", answer(403, "AuthorizationFailure"), "Storage Blob Data Contributor"),
     ]
@@ -190,92 +223,3 @@ def test_urls_are_understood_and_hide_secrets() -> None:
     sas = "az://acct/box?sas_token=sv%3D1%26sig%3DSECRET%26se%3D2027&deadline_ms=5"
     assert redact_url(sas) == "az://acct/box?sas_token=***&deadline_ms=5"
     assert parse_store_url(sas).redacted() == "az://acct/box?sas_token=***"
-
-
-def test_google_credentials_come_from_the_url_the_environment_and_gcloud(tmp_path: Path) -> None:
-    def key(name: str, kind: str) -> str:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"type": kind}))
-        return str(path)
-
-    mine, theirs = key("mine.json", "service_account"), key("theirs.json", "authorized_user")
-    home = {"HOME": str(tmp_path)}
-    variables = {**home, "GOOGLE_APPLICATION_CREDENTIALS": theirs}
-    used = "application_credentials"
-    assert credentials(GCS, home) == {}  # the service account of the pod or machine
-    assert credentials(GCS, variables) == {used: theirs}
-    assert credentials(replace(GCS, credentials_file=mine), variables) == {used: mine}
-    local = credentials(replace(GCS, endpoint="http://127.0.0.1:1"), variables)
-    assert local["credential_provider"]()["token"] == "local"
-    adc = key(".config/gcloud/application_default_credentials.json", "external_account")
-    with pytest.raises(InvalidStoreConfig, match=r"gcloud names .*'external_account', which"):
-        credentials(GCS, home)
-    Path(adc).write_text("no JSON")
-    with pytest.raises(InvalidStoreConfig, match="is no JSON file of credentials"):
-        credentials(GCS, home)
-    with pytest.raises(InvalidStoreConfig, match=r"credentials_file names .*cannot be read: No "):
-        credentials(replace(GCS, credentials_file=str(tmp_path / "absent")), home)
-
-
-async def test_a_machine_without_an_identity_says_how_to_sign_in(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The metadata server of Google, here one that refuses, and the one of Azure."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    async with raw_server(answer(404, ""), answer(404, "")) as raw:
-        host = raw.endpoint.removeprefix("http://")
-        monkeypatch.setenv("GCE_METADATA_HOST", host)
-        monkeypatch.setenv("GCE_METADATA_IP", host)
-        with pytest.raises(ObjectStoreError, match="gcloud auth application-default login"):
-            await GcsStore(GCS, {"HOME": str(tmp_path)}).get("k")
-        assert all(b"Metadata-Flavor".lower() in request.lower() for request in raw.requests)
-
-
-@pytest.mark.parametrize("scheme", ["gs", "az"])
-async def test_the_identity_of_the_machine_signs_in(
-    scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    expires = int(datetime.now(UTC).timestamp()) + 3_600
-    token = json.dumps(
-        {"access_token": "t0k", "expires_in": 3_600, "token_type": "B", "expires_on": str(expires)}
-    ).encode()
-    grant = (
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n" % len(token)
-    ) + token
-    created = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nx-goog-generation: 7\r\nContent-Length: 0\r\n\r\n'
-    async with raw_server(grant) as metadata, raw_server(created) as cloud:
-        monkeypatch.setenv("GCE_METADATA_HOST", metadata.endpoint.removeprefix("http://"))
-        monkeypatch.setenv("IDENTITY_ENDPOINT", metadata.endpoint)
-        # Servers on the loopback address get the emulator's key.
-        endpoint = cloud.endpoint.replace("127.0.0.1", "0.0.0.0")
-        store: RemoteStore
-        if scheme == "gs":
-            store = GcsStore(replace(GCS, endpoint=endpoint), {"HOME": str(tmp_path)})
-        else:
-            azure = replace(AZURE, account_key=None, endpoint=endpoint)
-            store = AzureStore(azure, {})
-        assert await store.put("k", b"v") == ("7" if scheme == "gs" else '"e"')
-        assert b"authorization: bearer t0k" in cloud.requests[0].lower()
-
-
-def test_azure_credentials_of_the_url_exclude_the_environment() -> None:
-    account = {"account_name": "acct", "endpoint": None}
-    with_key = {**account, "account_key": "a2V5", "credential_type": "access_key"}
-    variables = {"AZURE_STORAGE_SAS_TOKEN": "se=2027-01-01&sig=x"}
-    assert options_of(AZURE, variables) == with_key
-    sas = replace(AZURE, account_key=None, sas_token="se=2027-01-01T08%3A00%3A00Z&sig=x")
-    assert options_of(sas, {})["credential_type"] == "sas_token"
-    plain = replace(AZURE, account_key=None)
-    assert options_of(plain, variables) == account
-    azurite = replace(plain, endpoint="http://127.0.0.1:10000")
-    assert options_of(azurite, {})["endpoint"] == "http://127.0.0.1:10000/acct"
-    assert base64.b64decode(options_of(azurite, {})["account_key"])
-    assert "account_key" not in options_of(azurite, variables)
-    assert sas_expiry(sas, {}) == datetime(2027, 1, 1, 8, tzinfo=UTC)
-    assert sas_expiry(plain, variables) == datetime(2027, 1, 1, tzinfo=UTC)
-    assert sas_expiry(AZURE, variables) is None
-    assert sas_expiry(replace(sas, sas_token="sig=x"), {}) is None
-    with pytest.raises(InvalidStoreConfig, match="Invalid"):
-        AzureStore(replace(AZURE, account_key="no base64!"))

@@ -37,6 +37,7 @@ from tests.support.certs import Authority, CertFiles
 from tests.support.ports import free_port
 from tests.support.raw_server import RawServer, answer, raw_server
 from tests.support.s3_headers import SSE_HEADERS, told_headers
+from tests.support.waiting import until
 
 BODY = bytes(range(256)) * 4_096
 OK = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 0\r\n\r\n'
@@ -284,6 +285,38 @@ async def test_many_concurrent_calls_share_the_connections(
     bodies = await asyncio.gather(*(store.get(f"k/{number}") for number in range(12)))
     assert all(body == BODY for body in bodies)
     await store.close()
+
+
+Call = Callable[[ObjectStore], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.put("k", b""),
+        lambda store: store.get("k"),
+        lambda store: store.get_tail("k", 1),
+        lambda store: store.get_range("k", 0, 1),
+        lambda store: store.head("k"),
+        lambda store: store.delete(["k"]),
+        lambda store: anext(store.list("")),
+    ],
+)
+async def test_no_request_is_sent_beyond_the_limit(call: Call) -> None:
+    """The server keeps the first request; another store shows when it has received later ones."""
+    async with raw_store(b"", *[OK] * 9) as (raw, other):
+        store = S3Store(replace(other._config, connections_max=1))
+        tasks = [asyncio.ensure_future(store.put("first", b""))]
+        await until(lambda: raw.requests)
+        tasks += [asyncio.ensure_future(call(store)) for _ in range(3)]
+        for number in range(3):
+            await other.put(f"other/{number}", b"")
+        paths = [request.split()[1] for request in raw.requests]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await store.close()
+    assert paths == [b"/bucket/first", *(b"/bucket/other/%d" % number for number in range(3))]
 
 
 async def test_a_call_that_is_cancelled_drops_its_request_and_its_place() -> None:
