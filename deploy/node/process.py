@@ -57,6 +57,7 @@ def _run_broker(config: "Effective", environment: Mapping[str, str]) -> int:
 
     keep_freed_memory()
     process = config.part(ProcessConfig)
+    check_sas_token(process.store, None, environment, time.time())
     stream, compaction = config.part(StreamConfig), config.part(CompactionConfig)
     security = config.part(SecurityConfig)
     with of_requests(process) as tracing:
@@ -104,23 +105,34 @@ def _run_controller(config: "Effective") -> int:
 
 
 def check_sas_token(
-    store: str, fence_retention_ms: int, environment: Mapping[str, str], now_s: float
+    store: str, fence_retention_ms: int | None, environment: Mapping[str, str], now_s: float
 ) -> None:
-    """Raise UsageError for a SAS token that outlives fences: Azure would accept a PUT that a paused
-    writer sent before, when the fence that has to stop it is deleted.
+    """Raise UsageError if the SAS token of the store may outlive fences: Azure would accept a PUT
+    that a paused writer sent before, when the fence that has to stop it is deleted.
+
+    fence_retention_ms: None for a broker, which does not have this setting.
     """
     from penstock.deploy.errors import UsageError
-    from penstock.objectstore.azure_credentials import sas_expiry
+    from penstock.objectstore.azure_credentials import sas_expiry, sas_token
     from penstock.objectstore.config import AzureConfig
     from penstock.objectstore.url import parse_store_url
 
     azure = parse_store_url(store)
-    expiry = sas_expiry(azure, environment) if isinstance(azure, AzureConfig) else None
-    if expiry is not None and (expiry.timestamp() - now_s) * 1_000 > fence_retention_ms:
+    token = sas_token(azure, environment) if isinstance(azure, AzureConfig) else None
+    if token is None:
+        return
+    expiry = sas_expiry(token)
+    if expiry is None:
         raise UsageError(
-            f"the SAS token of {azure.redacted()} is valid until {expiry:%Y-%m-%dT%H:%MZ}, longer"
-            " than wal.fence.retention.ms from now: use a token that expires earlier, a longer"
-            " wal.fence.retention.ms, or better a managed or workload identity"
+            f"the SAS token for {azure.redacted()} has no expiry (`se`) that can be read, so it may"
+            " be valid for longer than wal.fence.retention.ms: use a token with its own expiry"
+            " instead of a stored access policy, or a managed or workload identity"
+        )
+    if fence_retention_ms is not None and (expiry.timestamp() - now_s) * 1_000 > fence_retention_ms:
+        raise UsageError(
+            f"the SAS token for {azure.redacted()} expires at {expiry:%Y-%m-%dT%H:%MZ}, which is"
+            " later than wal.fence.retention.ms from now: use a token that expires earlier, a"
+            " longer wal.fence.retention.ms, or better a managed or workload identity"
         )
 
 
