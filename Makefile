@@ -174,7 +174,7 @@ spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Conne
 	$(BIN)/pytest -q tests/spark/test_spark_standalone.py $(ARGS)
 
 .PHONY: stores
-stores: venv jre ## moto, a directory, a stand-in for Google, Azurite (npm), and versitygw and MinIO, compiled once if Go is at hand: contract, failover, Spark; 8 minutes
+stores: venv jre ## moto, a directory, memory, a stand-in for Google, Azurite (npm), and versitygw and MinIO, compiled once if Go is at hand: contract, failover, Spark; 8 minutes
 	@tools/ensure-s3-servers.sh $(IF_POSSIBLE)
 	$(BIN)/pytest -q tests/stores $(ARGS)
 

@@ -2,8 +2,8 @@
 
 fake-gcs-server 1.56 does not accept a PUT of the XML API. This server is written from Google's
 reference, so it shows that the client and the store follow the reference, and not that Google does.
-It is weaker than the service: one process decides all conditions under one lock, any Bearer token
-is accepted but `Bearer refused`, and there are no rate limits, holds or retention policies.
+It is weaker than the service: one process decides all conditions under one lock, any token is
+accepted, and there are no rate limits, holds or retention policies.
 Source: Cloud Storage XML API reference.
 """
 
@@ -92,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _respond(self, handle: Callable[[Bucket, str, bytes], Response], body: bytes) -> None:
         try:
-            if self.headers.get("Authorization", "") in {"", "Bearer refused"}:
+            if not self.headers.get("Authorization"):
                 raise Refused(401, "AuthenticationRequired", "Authentication required.")
             parts = urlsplit(self.path)
             name, _, key = parts.path.removeprefix("/").partition("/")

@@ -1,6 +1,6 @@
 """Run object stores on free ports, with their files in a directory of the test: the S3 servers of
 `tools/ensure-s3-servers.sh`; moto, the server of `penstock dev`; the stand-in for Google Cloud
-Storage (`gcs_server`); and Azurite.
+Storage (`gcs_server`); Azurite; and, without a server, a directory or memory.
 """
 
 import base64
@@ -25,10 +25,18 @@ import pytest
 
 from penstock.objectstore.azure import AzureStore
 from penstock.objectstore.azure_credentials import AZURITE_KEY
-from penstock.objectstore.config import AzureConfig, GcsConfig, S3Config
+from penstock.objectstore.config import (
+    AzureConfig,
+    DirectoryConfig,
+    GcsConfig,
+    MemoryConfig,
+    RemoteConfig,
+    S3Config,
+)
 from penstock.objectstore.gcs import GcsStore
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.s3 import S3Store
+from penstock.objectstore.url import open_store, parse_store_url
 from tests.support.missing import missing
 from tests.support.npm import NODE, package
 from tests.support.ports import free_ports
@@ -36,8 +44,9 @@ from tests.support.ports import free_ports
 SERVERS: Final = Path(__file__).parents[2] / "build" / "s3-servers"
 S3_NAMES: Final = ("moto", "versitygw", pytest.param("minio", marks=pytest.mark.long))
 CLOUDS: Final = ("gcs", "azurite")
-NAMES: Final = (*S3_NAMES, *CLOUDS)
-"""MinIO alone is long: the others run in `make test`."""
+LOCAL: Final = ("file", "memory")
+NAMES: Final = (*S3_NAMES, *CLOUDS, *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL))
+"""MinIO is long, and the unit tests hold those without a server to the contract."""
 ACCESS_KEY: Final = "local"
 SECRET_KEY: Final = "local-secret"
 START_S: Final = 60
@@ -63,6 +72,13 @@ class StoreServer(ABC):
     @abstractmethod
     def new_url(self) -> str:
         """Create an empty bucket and return its store URL."""
+
+    def new_config(self) -> RemoteConfig:
+        """Create an empty bucket and return its config. Skips where there are no buckets."""
+        config = parse_store_url(self.new_url())
+        if isinstance(config, DirectoryConfig | MemoryConfig):
+            pytest.skip("this store has neither keys nor buckets")
+        return config
 
 
 class S3Server(StoreServer):
@@ -141,6 +157,18 @@ class AzureServer(StoreServer):
         return container
 
 
+class LocalStore(StoreServer):
+    """A new directory or memory; no server. endpoint: the parent of the directories."""
+
+    def new_store(self) -> ObjectStore:
+        return open_store(self.new_url())
+
+    def new_url(self) -> str:
+        if self.name == "memory":
+            return "memory:"
+        return f"file:{self.endpoint}/bucket-{next(_bucket_numbers)}"
+
+
 _KINDS: Final[dict[str, type[StoreServer]]] = {"gcs": GcsServer, "azurite": AzureServer}
 
 
@@ -155,6 +183,9 @@ def s3_server(name: str, directory: Path) -> Iterator[S3Server]:
 @contextmanager
 def store_server(name: str, directory: Path) -> Iterator[StoreServer]:
     """Run one of NAMES. Skips where it is not compiled; in CI that fails."""
+    if name in LOCAL:
+        yield LocalStore(name, str(directory))
+        return
     (port,) = free_ports(1)
     files, log = directory / "files", directory / "log"
     files.mkdir()
