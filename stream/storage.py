@@ -653,8 +653,7 @@ class Storage:
         start_offset = Offset(0) if handle is None else handle.start_offset
         return await self._reader.newest_timestamp(stream_id, start_offset, end_offset)
 
-    # --- callbacks
-    # ---------------------------------------------------------------------------------
+    # --- callbacks --------------------------------------------------------------------------------
 
     def _cut(self) -> None:
         if self._failure is None and (block := self._cache.archive()) is not None:

@@ -93,12 +93,16 @@ def refusal(
         return "another change of the quorum is not committed yet"
     if not has_committed_in_term:
         return "the leader has not committed anything in its term yet"
+    # Every majority of the old voters then has a voter in common with every majority of the new
+    # ones. Otherwise two leaders could be elected in one term, while some voters use the old set
+    # and some the new one.
     if len(set(old.voters) ^ set(new.voters)) > 1:
         return f"voters {old.voters} can become {new.voters} only one at a time"
     if not new.voters:
         return "a quorum needs a voter"
     if len(set(new.everyone)) != len(new.everyone):
         return f"a controller is listed twice: voters {new.voters}, learners {new.learners}"
+    # `new` must be derived from the current members, not from those before another change.
     if new.version != old.version + 1:
         return f"the quorum has changed: version {new.version} does not follow {old.version}"
     return None

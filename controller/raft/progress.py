@@ -1,8 +1,8 @@
 """The progress of one follower, as known to the leader, and how much may be sent to it. Pure. See
 etcd/raft `tracker/progress.go`.
 
-One append is in flight in PROBE, a limited number in REPLICATE, and none in SNAPSHOT, while the
-follower loads a snapshot from the store.
+One append is in flight in PROBE, a limited number of appends and bytes in REPLICATE, and none in
+SNAPSHOT, while the follower loads a snapshot from the store.
 """
 
 from collections import deque
@@ -27,7 +27,11 @@ class Progress:
         self.caught_up_ms = 0
         """When it last had the leader's whole log; 0: never."""
         self.match = 0
+        """Index up to which the follower has the leader's entries. It never decreases, because only
+        durable entries are acknowledged.
+        """
         self.next = next_index
+        """Index of the next entry to send, always greater than `match`."""
         self.state = State.PROBE
         self.round = 0
         """Newest heartbeat round that it has acknowledged."""

@@ -35,8 +35,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The current leader. active: this process leads, with `epoch`, which is Raft's term, and has
-    everything that earlier leaders committed. address: of the leader; empty: unknown.
+    """The current leader. address: of the leader; empty: unknown.
+
+    active: this process leads, with `epoch`, which is Raft's term. Everything that earlier leaders
+    committed is committed here, so an image at `committed_offset` is complete. False during a
+    transfer, when proposals are rejected.
     """
 
     active: bool
@@ -57,7 +60,9 @@ class CommittedRecords:
 
 
 class Quorum(Protocol):
-    """A log of encoded records on a majority of voters."""
+    """A log of encoded records on a majority of voters. Offsets have no gaps, and no reader gets a
+    record before it is committed.
+    """
 
     @property
     def leadership(self) -> Leadership: ...
@@ -78,8 +83,9 @@ class Quorum(Protocol):
         ...
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
-        """Commit records; return the committed end offset. Raises NotLeader, QuorumClosed,
-        JournalFailed.
+        """Commit records; return the committed end offset. Raises QuorumClosed, JournalFailed, and
+        NotLeader if `epoch` has ended; the caller then drops its image, whose last records may not
+        be committed.
         """
         ...
 

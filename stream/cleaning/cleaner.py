@@ -130,10 +130,11 @@ class LogCleaner:
     """Clean one log at a time.
 
     Ranges are replaced from the start of the log to its end. Each replacement is committed before
-    the next range is read, so a tombstone is never removed before the records that it deletes. Only
-    offsets below `CleaningTask.end` change: everything below it must be decided (last stable
-    offset) and covered by a producer checkpoint. A failed pass leaves only replaced ranges and
-    prepared objects, which expire. A damaged object ends the pass.
+    the next range is read, so a tombstone is never removed before the records that it deletes. A
+    replacement covers the same offsets as before. Only offsets below `CleaningTask.end` change:
+    everything below it must be decided (last stable offset) and covered by a producer checkpoint.
+    A failed pass leaves only replaced ranges and prepared objects, which expire; the next pass
+    starts from the beginning. A damaged object ends the pass; nothing is skipped.
 
     Memory: the key map, twice `group_bytes_max`, and what remains of one range. Cost: one read of
     the dirty part, one of the blocks with remaining records, and one write of changed ranges.
@@ -361,6 +362,9 @@ class LogCleaner:
         return end
 
     def _check_owned(self, stream_id: StreamId) -> None:
+        """Raise StreamFenced if this process no longer has the stream open. The controller checks
+        again at the commit.
+        """
         if all(stream.stream_id != stream_id for stream in self._owned()):
             raise StreamFenced(stream_id, "the stream was closed during log compaction")
 

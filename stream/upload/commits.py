@@ -19,7 +19,8 @@ class CommitSequencer:
     """Sends commits one after the other.
 
     Between the first attempt of a commit and its success, this process commits nothing else, so a
-    lost response cannot cause a later commit to overtake an earlier one.
+    lost response cannot cause a later commit to overtake an earlier one. The controller checks that
+    every range begins at the end of its stream.
 
     Callers acquire `lock`, send one or more commits, and update their own state before they release
     it.
@@ -63,6 +64,8 @@ class CommitSequencer:
                 _log.warning(
                     "stream_fenced_at_commit", stream_id=error.stream_id, reason=str(error)
                 )
+                # A retry may omit ranges, those of streams that are not ours, but never add any:
+                # if an earlier attempt was committed, the controller skips the objects of a retry.
                 self._on_stream_fenced(error.stream_id)
             except ObjectNotPrepared as error:
                 _log.warning("commit_refused_prepared_object_gone", reason=str(error))
