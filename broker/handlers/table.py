@@ -254,7 +254,10 @@ _STATELESS: Final[Mapping[int, Served]] = {
         share_groups.handle_share_group_heartbeat,
         needs((Operation.READ, GROUP), (Operation.DESCRIBE, TOPIC)),
     ),
-    apis.SHARE_GROUP_DESCRIBE.key: Served(share_groups.handle_share_group_describe, DESCRIBED),
+    apis.SHARE_GROUP_DESCRIBE.key: Served(
+        share_groups.handle_share_group_describe,
+        needs(*on(Operation.DESCRIBE, GROUP, TOPIC), AS_BROKER),
+    ),
     apis.STREAMS_GROUP_HEARTBEAT.key: Served(
         streams_groups.handle_streams_group_heartbeat,
         needs((Operation.READ, GROUP), (Operation.DESCRIBE, TOPIC), *CREATE),

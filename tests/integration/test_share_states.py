@@ -9,6 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from penstock.base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from penstock.base.principal import ANONYMOUS
 from penstock.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
     SHARE_STATES_TOPIC,
@@ -24,6 +26,9 @@ from penstock.broker.groups.share.state.model import (
     StateBatch,
 )
 from penstock.broker.node import Broker
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.messages import CreateAcls
+from penstock.controller.metadata.records import AclEntry
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import delete_share_group_state
@@ -40,9 +45,25 @@ COUNT = 12
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2) as cluster:
+    """Brokers may do nothing but what ClusterAction allows."""
+    security = SecurityConfig(authorizer="StandardAuthorizer", allow_everyone_if_no_acl_found=True)
+    async with Cluster(tmp_path, brokers=2, security=security) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
+        acls = [
+            _acl(ResourceType.CLUSTER, CLUSTER_NAME, str(ANONYMOUS), Operation.CLUSTER_ACTION),
+            *(
+                _acl(kind, "*", "User:nobody", Operation.ALL)
+                for kind in (ResourceType.GROUP, ResourceType.TOPIC)
+            ),
+        ]
+        client = cluster.broker.client
+        await client.create_acls(CreateAcls(acls=acls))
+        await until(lambda: all(len(broker.image.acls) == 3 for broker in cluster.brokers.values()))
         yield cluster
+
+
+def _acl(kind: ResourceType, name: str, principal: str, operation: Operation) -> AclEntry:
+    return AclEntry(kind, PatternType.LITERAL, name, principal, "*", operation, Permission.ALLOW)
 
 
 def topic_id(cluster: Cluster) -> UUID:

@@ -95,6 +95,7 @@ READ_BY_BROKERS = frozenset(
         "fetch offsets 7",
         "fetch offsets by id",
         "fetch all offsets",
+        "describe share groups",
         "list groups",
         "producers",
     }

@@ -6,7 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.base.acls import Operation, ResourceType
-from penstock.broker.handlers.authorization import allows_group, find_denied_topics, operations
+from penstock.broker.handlers.authorization import (
+    allows_group,
+    find_denied_topics,
+    is_broker,
+    operations,
+)
 from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.yielding import each_once
 from penstock.broker.network.request import RequestContext
@@ -39,15 +44,18 @@ async def describe_groups(
     refused: Callable[[int, str | None, str], _Described],
     topic_names: Callable[[_Described], set[str]],
     with_operations: bool,
+    serves_brokers: bool = False,
 ) -> list[_Described]:
     """Return a group, or an error, for each distinct id.
 
     describe: describes a group whose coordinator is ready. kind: for messages. refused: builds a
     group from an error code, a message and an id. topic_names: returns all topics of a description.
+    serves_brokers: brokers may describe every group.
     """
+    sees_all = serves_brokers and is_broker(node, ctx)
     groups: list[_Described] = []
     async for group_id in each_once(group_ids):
-        if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
+        if not (sees_all or allows_group(node, ctx, Operation.DESCRIBE, group_id)):
             groups.append(refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, None, group_id))
             continue
         if not group_id:
@@ -60,7 +68,9 @@ async def describe_groups(
             continue
         if with_operations:
             group.authorized_operations = operations(node, ctx, ResourceType.GROUP, group_id)
-        if await find_denied_topics(node, ctx, Operation.DESCRIBE, topic_names(group)):
+        if not sees_all and await find_denied_topics(
+            node, ctx, Operation.DESCRIBE, topic_names(group)
+        ):
             group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             group.error_message = _HIDDEN_TOPICS
             group.members = []

@@ -92,6 +92,7 @@ async def handle_share_group_describe(node: Node, ctx: RequestContext) -> Respon
         refused=describing.DescribedGroup,
         topic_names=_topic_names,
         with_operations=request.include_authorized_operations,
+        serves_brokers=True,
     )
     return encode_response(ctx, describing.ShareGroupDescribeResponse(groups=groups))
 

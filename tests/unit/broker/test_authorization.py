@@ -28,6 +28,7 @@ from penstock.protocol.gen import (
     create_acls,
     create_topics,
     delete_acls,
+    delete_share_group_state,
     delete_topics,
     describe_acls,
     describe_cluster,
@@ -364,6 +365,20 @@ async def test_changes_of_known_clients_are_logged_without_an_authorizer(fixture
 def test_texts_of_clients_cannot_pass_for_other_lines() -> None:
     assert audit.shown("a\r\nb\x1b[31m\u2028c") == "a\\r\\nb\\x1b[31m\\u2028c"
     assert len(audit.shown("x" * 10_000)) < 300
+
+
+@pytest.mark.parametrize("group_id", ["g", ""])
+async def test_a_denied_deletion_of_share_states_is_logged_once(
+    fixture: Fixture, group_id: str
+) -> None:
+    authorizer = fixture.authorize()
+    partitions = [delete_share_group_state.PartitionData(number) for number in range(2)]
+    data = delete_share_group_state.DeleteStateData(UUID(int=7), partitions)
+    request = delete_share_group_state.DeleteShareGroupStateRequest(group_id, [data])
+    answer = await fixture.ask(apis.DELETE_SHARE_GROUP_STATE, 0, request)
+    codes = {known_code(found.error_code) for found in answer.results[0].partitions}
+    assert codes == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    assert authorizer.audit.denied == {(Operation.CLUSTER_ACTION, ResourceType.CLUSTER): 1}
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -147,6 +147,19 @@ def test_late_requests_of_a_deleted_group_change_nothing() -> None:
     assert refused(following.initialize, KEY, 3, 0, 0) is ErrorCode.FENCED_STATE_EPOCH
 
 
+@pytest.mark.parametrize("epoch", [None, -1, 0])
+def test_a_deletion_before_the_first_epoch_is_not_remembered(epoch: int | None) -> None:
+    """Neither of a state that does not exist, nor of one that Kafka began with epoch 0."""
+    states = ShareStates(500)
+    for _ in range(2):
+        assert (states.delete(KEY) if epoch is None else states.delete(KEY, epoch)) is None
+        assert states.summary(KEY).deleted_epoch == -1
+        states.initialize(KEY, 0, 5, 0)
+        assert states.read(KEY, 0, 0)[0].start_offset == 5
+        assert states.delete(KEY, 0) is not None
+        assert states.summary(KEY).deleted_epoch == -1
+
+
 def test_a_deletion_without_an_epoch_deletes_any_state() -> None:
     states = started()
     assert states.delete(KEY) is not None

@@ -186,7 +186,9 @@ class ShareStates:
         known = self._states.pop(key, None)
         if known is not None:
             state_epoch = max(state_epoch, known.current.state_epoch)
-        if state_epoch > self._deleted.get(key, ANY_EPOCH):
+        # Groups begin with epoch 1. An epoch up to 0 fences none of them, but would refuse requests
+        # that begin with epoch 0, as Kafka allows, and take memory for each deleted key.
+        if state_epoch > self._deleted.get(key, 0):
             self._deleted[key] = state_epoch
             self._deleted.move_to_end(key)
         if len(self._deleted) > DELETED_MAX:
