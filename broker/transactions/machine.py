@@ -219,7 +219,10 @@ class Transaction:
                 partitions=added,
                 started_ms=started_ms,
                 updated_ms=now_ms,
+                # The producer uses the epoch that it was given, so from now on, a repeated request
+                # for it is late.
                 last_producer_id=current.producer_id,
+                last_producer_epoch=NO_EPOCH,
                 client_version=client_version,
             )
         )

@@ -84,8 +84,8 @@ class TransactionMetadata:
     """When the first partition was added. The timeout starts here."""
     updated_ms: int = NO_TIME_MS
     last_producer_epoch: int = NO_EPOCH
-    """The epoch before the last increment that the producer itself requested. For repeated
-    requests; lost with the coordinator, as in Kafka.
+    """The epoch before the last increment that the producer itself requested, until it begins a
+    transaction in the new one. For repeated requests; lost with the coordinator, as in Kafka.
     """
     last_producer_id: int = NO_PRODUCER_ID
     """The producer id before its last change, or before the last transaction began. For repeated

@@ -3,6 +3,7 @@ member, two versions of transactions and two racks are mixed up.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from penstock.broker.handlers import fetch_call, topics
 from penstock.broker.handlers.fetch_sessions import FetchSessions
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.machine import Transaction
-from penstock.broker.transactions.model import TransactionState
+from penstock.broker.transactions.model import Persist, TransactionState
 from penstock.protocol import apis
 
 Patch = tuple[Any, str, Any]
@@ -161,6 +162,22 @@ def _late_inits_abort() -> list[Patch]:
     return [(Transaction, "init_producer", init_producer)]
 
 
+def _late_inits_between_transactions() -> list[Patch]:
+    """As in Kafka."""
+    real = Transaction.add_partitions
+
+    def add_partitions(self: Transaction, *arguments: Any) -> Any:
+        outcome = real(self, *arguments)
+        if not isinstance(outcome, Persist):
+            return outcome
+        self.pending = replace(
+            outcome.metadata, last_producer_epoch=self.current.last_producer_epoch
+        )
+        return replace(outcome, metadata=self.pending)
+
+    return [(Transaction, "add_partitions", add_partitions)]
+
+
 def _versions_of_transactions_last() -> list[Patch]:
     """A transactional id that was used by version 2 keeps the rules of version 2."""
     real, seen = Transaction.end, set[str]()
@@ -286,6 +303,7 @@ LATE_REQUEST_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "late_partitions_are_added": _late_additions(is_internal=False),
     "late_offsets_are_added": _late_additions(is_internal=True),
     "late_inits_abort": _late_inits_abort,
+    "late_inits_between_transactions": _late_inits_between_transactions,
     "versions_of_transactions_last": _versions_of_transactions_last,
     "late_heartbeats_extend_sessions": _late_heartbeats_extend_sessions,
     "groups_with_members_deleted": _groups_with_members_deleted,

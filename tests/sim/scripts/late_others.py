@@ -141,6 +141,25 @@ async def renew_an_epoch_late(script: Script) -> None:
     assert code is ErrorCode.NONE, f"the producer commits and gets {code.name}"
 
 
+async def renew_an_epoch_between_transactions(script: Script) -> None:
+    """Deliver an InitProducerId again after the first transaction in the epoch that it returned,
+    and before the EndTxn is repeated, whose response was lost.
+    """
+    await script.create("t")
+    producer = Producer(script)
+    await producer.begin()
+    late = producer.renewing()
+    await producer.renew()
+    await producer.write(PART, (b"k", b"v"))
+    ending = producer.ending(commit=True)
+    await producer.end(commit=True)
+    await asyncio.sleep(1.0)  # for the markers
+    await script.ask(await producer.coordinator(), *late)
+    repeated = await script.ask(await producer.coordinator(), *ending)
+    code = ErrorCode(repeated.error_code)
+    assert code is ErrorCode.NONE, f"the producer has committed and gets {code.name}"
+
+
 async def change_the_version(script: Script) -> None:
     """Use a transactional id by instances of versions 2, 1 and 2. A transaction of version 1 keeps
     its epoch, and one of version 2 takes another one.

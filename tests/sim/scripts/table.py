@@ -424,6 +424,12 @@ _LATE_OTHERS: _Found = {
     "late_inits_abort": [
         (late_others.renew_an_epoch_late, "the producer commits and gets PRODUCER_FENCED")
     ],
+    "late_inits_between_transactions": [
+        (
+            late_others.renew_an_epoch_between_transactions,
+            "the producer has committed and gets INVALID_TXN_STATE",
+        )
+    ],
     "versions_of_transactions_last": [(late_others.change_the_version, "PRODUCER_FENCED")],
     "late_heartbeats_extend_sessions": [(late_others.beat_late, "a member is alive by heartbeats")],
     "groups_with_members_deleted": [

@@ -134,6 +134,38 @@ def test_a_late_init_does_not_abort_the_transaction_of_the_next_epoch(epoch: int
     persisted(transaction, transaction.end(second, committed=True, now_ms=3))
 
 
+@pytest.mark.parametrize("epoch", [0, EPOCH_LAST_GIVEN])
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_late_init_between_transactions_changes_nothing(epoch: int, committed: bool) -> None:
+    """The response of the EndTxn was lost, and the producer repeats it."""
+    current = TransactionMetadata("tid", 7, epoch, TIMEOUT_MS, TransactionState.EMPTY)
+    transaction, first = Transaction(current, LIMITS), ProducerIdentity(7, epoch)
+    second = initialized(transaction, 8, first)
+    assert initialized(transaction, 8, first) == second, "repeated before the first transaction"
+    for at_ms in range(0, 30, 10):
+        persisted(transaction, transaction.add_partitions(second, PARTITIONS[:1], at_ms))
+        persisted(transaction, transaction.end(second, committed=committed, now_ms=at_ms))
+        persisted(transaction, transaction.markers_written(at_ms))
+        assert transaction.init_producer(TIMEOUT_MS, first, 9, 2) is ErrorCode.PRODUCER_FENCED
+        assert transaction.end(second, committed=committed, now_ms=3) is ErrorCode.NONE
+    assert initialized(transaction, expected=second) == ProducerIdentity(
+        second.producer_id, second.producer_epoch + 1
+    )
+
+
+@pytest.mark.parametrize("epoch", [0, 5, EPOCH_LAST_GIVEN])
+def test_an_init_after_a_lost_end_of_version_2_gets_the_epoch_of_that_end(epoch: int) -> None:
+    current = TransactionMetadata("tid", 7, epoch, TIMEOUT_MS, TransactionState.EMPTY)
+    transaction, first = Transaction(current, LIMITS), ProducerIdentity(7, epoch)
+    persisted(transaction, transaction.add_partitions(first, PARTITIONS[:1], 0, 2))
+    second = ended(transaction, first, committed=True)
+    for _ in range(2):
+        assert initialized(transaction, expected=first) == second
+    persisted(transaction, transaction.add_partitions(second, PARTITIONS[:1], 0, 2))
+    ended(transaction, second, committed=True)
+    assert transaction.init_producer(TIMEOUT_MS, first, 9, 2) is ErrorCode.PRODUCER_FENCED
+
+
 @pytest.mark.parametrize("knows_its_epoch", [False, True])
 def test_used_up_epochs_bring_another_producer_id(knows_its_epoch: bool) -> None:
     current = TransactionMetadata(
