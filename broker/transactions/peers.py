@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
+import structlog
+
 from penstock.base.ids import NodeId
 from penstock.broker.partition.local_broker import LocalBroker
 from penstock.broker.transactions.markers import Target
@@ -15,6 +17,8 @@ from penstock.protocol import apis
 from penstock.protocol.batch.control import Marker
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import add_partitions_to_txn, write_txn_markers
+
+log = structlog.get_logger(__name__)
 
 _VERSION: Final = 2
 _API: Final = apis.WRITE_TXN_MARKERS
@@ -102,7 +106,9 @@ class CoordinatorPeers:
     async def ask(
         self, node_id: NodeId, wanted: Mapping[Membership, Sequence[TopicPartition]]
     ) -> Mapping[tuple[str, TopicPartition], ErrorCode]:
-        """Ask one broker. Raises PeerGone, OSError, EOFError, WireError."""
+        """Ask one broker. If it rejects the whole request, its error applies to every partition.
+        Raises PeerGone, OSError, EOFError, WireError.
+        """
         if node_id == self._node.node_id:
             answers = await asyncio.gather(
                 *(self._answer_locally(item, partitions) for item, partitions in wanted.items())
@@ -119,6 +125,17 @@ class CoordinatorPeers:
             _add_request(wanted),
             add_partitions_to_txn.AddPartitionsToTxnResponse,
         )
+        if response.error_code:
+            code = known_code(response.error_code)
+            log.warning("coordinator_rejected_request", node_id=node_id, error=code.name)
+            if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                # The right is this broker's, not the producer's. Kafka converts it likewise.
+                code = ErrorCode.INVALID_TXN_STATE
+            return {
+                (item.transactional_id, partition): code
+                for item, partitions in wanted.items()
+                for partition in partitions
+            }
         return {
             (item.transactional_id, (topic.name, partition.partition_index)): known_code(
                 partition.partition_error_code

@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import pytest
 
 from penstock.base.ids import NodeId
+from penstock.broker.partition.local_broker import LocalBroker
 from penstock.broker.transactions import verifier as module
 from penstock.broker.transactions.model import Membership, ProducerIdentity, TopicPartition
+from penstock.broker.transactions.peers import CoordinatorPeers
 from penstock.broker.transactions.verifier import TransactionVerifier
 from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen.add_partitions_to_txn import AddPartitionsToTxnResponse
 from tests.support.waiting import until
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -164,3 +168,36 @@ async def test_nothing_is_asked_after_the_end() -> None:
     count = len(peers.requests)
     await asyncio.sleep(3 * module.RETRY_S)
     assert len(peers.requests) == count
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (30_000, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_an_error_of_the_whole_request_is_that_of_each_partition(
+    code: int, expected: ErrorCode
+) -> None:
+    class Rejecting:
+        node_id = NodeId(1)
+
+        def connect_peers(self) -> "Rejecting":
+            return self
+
+        async def ask(self, *_: object) -> AddPartitionsToTxnResponse:
+            return AddPartitionsToTxnResponse(error_code=code)
+
+    async def answer_locally(*_: object) -> Mapping[TopicPartition, ErrorCode]:
+        raise AssertionError("another broker coordinates the transaction")
+
+    peers = CoordinatorPeers(cast("LocalBroker", Rejecting()), answer_locally)
+    wanted = {
+        Membership("a", ProducerIdentity(7, 0), adds=True): [T0, T1],
+        Membership("b", ProducerIdentity(8, 0), adds=False): [T0],
+    }
+    found = await peers.ask(NodeId(2), wanted)
+    assert found == {("a", T0): expected, ("a", T1): expected, ("b", T0): expected}
