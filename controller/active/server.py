@@ -417,7 +417,11 @@ class ControllerService:
                 raise _StreamRefused(
                     StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address
                 )
-            stream = lead.sessions.opened(hello.node_id, hello.node_epoch, self._now_ms())
+            if lead.sessions.is_overtaken(hello.node_id, hello.node_epoch, hello.attempt):
+                raise _StreamRefused(StatusCode.ABORTED, _moved(hello))
+            stream = lead.sessions.opened(
+                hello.node_id, hello.node_epoch, self._now_ms(), hello.attempt
+            )
             if stream is None:
                 raise _StreamRefused(
                     StatusCode.PERMISSION_DENIED,
@@ -431,6 +435,7 @@ class ControllerService:
             self._config,
             context,
             backup_offset=self._backup_offset,
+            session=session,
         )
         feeding = asyncio.get_running_loop().create_task(feed.run())
         reading = asyncio.get_running_loop().create_task(
@@ -487,12 +492,24 @@ class _Session:
 
     def heard(self, now_ms: int) -> None:
         node = self.node
-        if not self.sessions.heard(node.node_id, node.node_epoch, self.stream, now_ms):
-            detail = (
-                f"the session of node {node.node_id} epoch {node.node_epoch} is over or has moved"
-                " to another stream"
+        if self.sessions.heard(node.node_id, node.node_epoch, self.stream, now_ms):
+            return
+        if not self.sessions.is_current(node.node_id, node.node_epoch):
+            raise _StreamRefused(
+                StatusCode.PERMISSION_DENIED, _refusal(self.sessions, node, "has no session")
             )
-            raise _StreamRefused(StatusCode.ABORTED, detail)
+        raise _StreamRefused(StatusCode.ABORTED, _moved(node))
+
+    def check_not_replaced(self) -> None:
+        """End the stream of an incarnation that sends no heartbeats, in case it still reads."""
+        if self.sessions.is_replaced(self.node.node_id, self.node.node_epoch):
+            raise _StreamRefused(
+                StatusCode.PERMISSION_DENIED, _refusal(self.sessions, self.node, REPLACED_TEXT)
+            )
+
+
+def _moved(hello: FollowRequest) -> str:
+    return f"another stream carries the session of node {hello.node_id} epoch {hello.node_epoch}"
 
 
 def _refusal(sessions: Sessions, hello: FollowRequest, reason: str) -> str:
@@ -516,8 +533,10 @@ class _Feed:
         context: StreamContext,
         *,
         backup_offset: Callable[[], MetadataOffset],
+        session: _Session | None,
     ) -> None:
         self._hello = hello
+        self._session = session
         self._next = hello.from_offset
         self.heard = hello.heartbeat
         self._quorum = quorum
@@ -542,6 +561,8 @@ class _Feed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await quorum.wait_committed(self._next)
+            if self._session is not None:
+                self._session.check_not_replaced()
             await self._send_committed(max_bytes)
 
     async def _send_committed(self, max_bytes: int) -> None:

@@ -17,6 +17,8 @@ class _Session:
     """Time of the last heartbeat, or None."""
     stream: int | None = None
     """Number of the Follow stream that carries the session; None: broken, or not started."""
+    attempt: int = 0
+    """The follower's own number of the last stream."""
     broken: bool = False
     ended: bool = False
 
@@ -72,15 +74,24 @@ class Sessions:
         if session is not None and session.node_epoch == node_epoch:
             del self._sessions[node_id]
 
-    def opened(self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int) -> int | None:
-        """Record that a Follow stream began. Return its number, or None if this (node, epoch) has
-        no session. A newer stream replaces an older one.
+    def is_overtaken(self, node_id: NodeId, node_epoch: NodeEpoch, attempt: int) -> bool:
+        """Return whether a stream that the follower began later has been opened. The follower has
+        abandoned this one, so it must not take over the session.
+        """
+        session = self._current(node_id, node_epoch)
+        return session is not None and attempt < session.attempt
+
+    def opened(
+        self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int, attempt: int = 0
+    ) -> int | None:
+        """Record that a Follow stream began, which is not overtaken. Return its number, or None if
+        this (node, epoch) has no session. It replaces the stream before.
         """
         session = self._current(node_id, node_epoch)
         if session is None:
             return None
         self._next_stream += 1
-        session.stream = self._next_stream
+        session.stream, session.attempt = self._next_stream, attempt
         session.broken = False
         session.heard_ms = now_ms
         session.deadline_ms = now_ms + self._timeout_ms

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from itertools import count
 from typing import Any, cast
 
@@ -42,12 +43,14 @@ HEARTBEAT_INTERVAL_S = 0.5
 SILENCE_S = 2.0
 """Longest silence of a stream (four heartbeats); then the follower tries another controller."""
 PAUSE_ENDED_S = 0.05
-SILENT_STREAMS_MAX = 4
-"""Most silent streams that stay open: the first, which delivered, and the last ones."""
+SILENT_STREAMS_MAX = 2
+"""Most silent streams that stay open: the first, which delivered, and the last, which carries the
+session if its first message has arrived.
+"""
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 250
-"""Short, because the session grace is 0.5 s."""
+"""Shorter than the grace period of a broken stream, which is 0.3 s by default."""
 
 ALARM_INTERVAL_S = 60.0
 """Minimum interval between two reports of a controller whose metadata went back."""
@@ -83,14 +86,12 @@ class _StreamEnd(Enum):
     SILENT = 5
     """Nothing came for too long. The stream stays open, so the controller fences after the timeout.
     """
+    MOVED = 6
+    """Another stream of this incarnation carries the session."""
 
     @property
     def stops_fencing(self) -> bool:
         return self in {_StreamEnd.NOT_LEADING, _StreamEnd.STOPPING}
-
-    @property
-    def fence_unlikely(self) -> bool:
-        return self in {_StreamEnd.REFUSED, _StreamEnd.SILENT}
 
 
 class FollowerStopped(ControllerError):
@@ -115,7 +116,12 @@ class _OlderSnapshot(ControllerError):
 class _Stream:
     """A stream of one controller, with a connection of its own."""
 
-    def __init__(self, address: str, tls: TlsFiles | None, now: float) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None, *, attempt: int, now: float) -> None:
+        self.address = address
+        self.attempt = attempt
+        """Number of the stream among those of this follower. The controller rejects the first
+        message of a stream if it has received one of a later stream.
+        """
         self._channel = Channel(address, tls)
         self.call: StreamCall = self._channel.follow()
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -171,10 +177,12 @@ class MetadataFollower:
         self._loading: MetadataImage | None = None
         """The part of a snapshot received so far."""
         self._lease = Lease()
+        self._attempts = count(1)
         self._silent: list[_Stream] = []
         """Streams that fell silent. They stay open until another one delivers: the controller of a
         stream that ends fences after the short grace, although only one of the processes was slow.
         """
+        self._closing: set[asyncio.Task[None]] = set()
         self.replaced = False
         """Whether another process has registered this node again."""
         self._session_at = ""
@@ -343,7 +351,9 @@ class MetadataFollower:
         else:
             self.failed.set_result(None)
         finally:
-            await self._close_silent()
+            self._abandon_silent()
+            if self._closing:
+                await asyncio.wait(self._closing)
         self.report_session()
         self._release_waiters()
 
@@ -351,8 +361,12 @@ class MetadataFollower:
         """Follow one controller until its stream ends. Return True if the stream delivered a
         message.
         """
-        address = self._client.address
-        stream = _Stream(address, self._client.tls, self._now())
+        stream = _Stream(
+            self._client.address,
+            self._client.tls,
+            attempt=next(self._attempts),
+            now=self._now(),
+        )
         self._lease.stream_began()
         self._loading = None
         stream.tasks.add(
@@ -361,7 +375,7 @@ class MetadataFollower:
             )
         )
         reading = asyncio.get_running_loop().create_task(
-            self._receive_all(stream, address), name=f"metadata-{self._node}"
+            self._receive_all(stream), name=f"metadata-{self._node}"
         )
         stream.tasks.add(reading)
         why: BaseException | None = None
@@ -369,7 +383,7 @@ class MetadataFollower:
             await self._wait_for_end(stream, reading)
         except _OlderSnapshot as error:
             why = error
-            self._report_older_snapshot(error, address)
+            self._report_older_snapshot(error, stream.address)
         except TimeoutError as error:
             why = error
             stream.is_silent = self._node is not None
@@ -377,13 +391,11 @@ class MetadataFollower:
             why = error
         finally:
             if stream.is_silent:
-                self._silent.append(stream)
-                if len(self._silent) > SILENT_STREAMS_MAX:
-                    await self._silent.pop(1).close()
+                self._keep_silent(stream, reading)
             else:
                 await stream.close()
         heard = stream.message_count > 0
-        self._on_stream_end(address, why, heard=heard)
+        self._on_stream_end(stream.address, why, heard=heard)
         return heard
 
     async def _wait_for_end(self, stream: _Stream, reading: "asyncio.Task[None]") -> None:
@@ -403,35 +415,29 @@ class MetadataFollower:
                 raise TimeoutError(f"no message for {SILENCE_S} s")
         reading.result()
 
-    async def _receive_all(self, stream: _Stream, address: str) -> None:
-        """Apply the messages of a stream until it ends or is silent. Raises RpcFailed,
-        _OlderSnapshot.
+    async def _receive_all(self, stream: _Stream) -> None:
+        """Apply the messages of a stream until it ends. Those of a silent stream are skipped,
+        because the next stream may have delivered the same records; only its end matters. Raises
+        RpcFailed, _OlderSnapshot.
         """
-        while (data := await stream.call.read()) is not END_OF_STREAM and not stream.is_silent:
+        while (data := await stream.call.read()) is not END_OF_STREAM:
+            if stream.is_silent:
+                continue
             stream.message_count, stream.heard_at = stream.message_count + 1, self._now()
             if stream.message_count == 1:
                 self._client.worked()
-                await self._close_silent()
-            self._receive(_decoder.decode(cast("bytes", data)), address)
+                self._abandon_silent()
+            self._receive(_decoder.decode(cast("bytes", data)), stream.address)
 
     def _on_stream_end(self, address: str, why: BaseException | None, *, heard: bool) -> None:
         end, detail = _stream_end(why)
         if isinstance(why, RpcFailed):
             self._client.failed(address, why)
-        if end is _StreamEnd.FENCED:
-            _log.warning("session_refused", node=self._node, detail=detail)
-            self.replaced = REPLACED_TEXT in detail
-            self._lease.end()
-            self.report_session()
+        self._shorten_lease(address, end, detail)
+        if self._lease.ended:
             return
-        if address == self._session_at or not self._session_at:
-            self._lease.stream_broke(
-                self._now(),
-                nobody_fences=end.stops_fencing,
-                fence_unlikely=end.fence_unlikely,
-            )
         tries_same_controller = (
-            end is _StreamEnd.BROKEN
+            end in {_StreamEnd.BROKEN, _StreamEnd.MOVED}
             and heard
             and isinstance(why, RpcFailed)
             and address == self._session_at
@@ -446,9 +452,59 @@ class MetadataFollower:
                 offset=self._image.end_offset,
             )
 
-    async def _close_silent(self) -> None:
+    def _shorten_lease(self, address: str, end: _StreamEnd, detail: str) -> None:
+        """Shorten or end the lease as required by the end of a stream of this controller."""
+        if end is _StreamEnd.FENCED:
+            _log.warning("session_refused", node=self._node, detail=detail)
+            self.replaced = self.replaced or REPLACED_TEXT in detail
+            self._lease.end()
+            self.report_session()
+        elif self._session_at not in {"", address}:
+            return
+        elif end is _StreamEnd.SILENT or (self._is_session_open() and not end.stops_fencing):
+            # Also if an attempt to connect again fails: the controller has noticed no break.
+            self._lease.stream_fell_silent(self._now())
+        else:
+            self._lease.stream_broke(
+                self._now(),
+                nobody_fences=end.stops_fencing,
+                fence_unlikely=end is _StreamEnd.REFUSED,
+            )
+
+    def _is_session_open(self) -> bool:
+        """Return whether the stream that carried the session is silent, but has not ended."""
+        return any(
+            stream.message_count and stream.address == self._session_at for stream in self._silent
+        )
+
+    def _keep_silent(self, stream: _Stream, reading: "asyncio.Task[None]") -> None:
+        self._silent.append(stream)
+        reading.add_done_callback(partial(self._on_silent_end, stream))
+        if len(self._silent) > SILENT_STREAMS_MAX:
+            self._close_soon(self._silent.pop(1))
+
+    def _on_silent_end(self, stream: _Stream, reading: "asyncio.Task[None]") -> None:
+        """Handle the end of a stream while others are tried: it may say that this incarnation is
+        fenced, or was replaced by another process.
+        """
+        if stream not in self._silent:
+            return  # closed here
+        self._silent.remove(stream)
+        self._close_soon(stream)
+        if not reading.cancelled():
+            end, detail = _stream_end(reading.exception())
+            if end is not _StreamEnd.MOVED:  # to a later stream, whose end matters
+                self._shorten_lease(stream.address, end, detail)
+
+    def _abandon_silent(self) -> None:
         while self._silent:
-            await self._silent.pop().close()
+            self._close_soon(self._silent.pop())
+
+    def _close_soon(self, stream: _Stream) -> None:
+        """Close a stream without waiting, because the caller reads another one."""
+        task = asyncio.get_running_loop().create_task(stream.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def _report_older_snapshot(self, error: _OlderSnapshot, address: str) -> None:
         if error.is_deposed:
@@ -476,6 +532,7 @@ class MetadataFollower:
             request = m.FollowRequest(
                 from_offset=self._image.end_offset,
                 applied_offset=self._image.end_offset,
+                attempt=stream.attempt,
                 heartbeat=heartbeat,
             )
             if node is not None:
@@ -594,6 +651,8 @@ def _stream_end(why: BaseException | None) -> tuple[_StreamEnd, str]:
         return _StreamEnd.FENCED, detail
     if code is StatusCode.FAILED_PRECONDITION:
         return _StreamEnd.NOT_LEADING, detail
+    if code is StatusCode.ABORTED:
+        return _StreamEnd.MOVED, detail
     if detail == STOPPING_DETAIL:
         return _StreamEnd.STOPPING, detail
     if code is StatusCode.UNAVAILABLE and REFUSED_TEXT in detail:

@@ -50,8 +50,8 @@ class Lease:
 
         A refused connection counts as the death of the controller: the broker may acknowledge until
         then, because the fence in the WAL protects every acknowledgment anyway, and producers do
-        not notice that a controller was killed. The same applies to a silent stream, which the
-        follower keeps open until another one delivers: the controller fences only after T.
+        not notice that a controller was killed. A silent stream does not shorten this time: the
+        follower keeps it open until another one delivers, so the controller fences only after T.
         """
         return float("-inf") if self._ended else min(self._until, self._broken_until)
 
@@ -62,8 +62,8 @@ class Lease:
 
         A refused connection does not extend it: a firewall or a forwarded port may refuse
         connections while the controller is alive and fences, and nothing else protects responses
-        about the end of a log. Neither does a silent stream, whose end the follower would not
-        notice.
+        about the end of a log. Neither does a silent stream, whose end may be lost like everything
+        else that the controller sends.
         """
         return min(self.until, self._unsure_from)
 
@@ -108,19 +108,25 @@ class Lease:
 
         nobody_fences: the controller said that it stops or does not lead, so it no longer fences,
         and the next active controller gives every broker a whole timeout.
-        fence_unlikely: its address refuses connections, or the stream is silent and stays open.
-        Both count only before the lease ends: afterwards a fence may already be in progress.
+        fence_unlikely: its address refuses connections. Both count only before the lease ends:
+        afterwards a fence may already be in progress.
         """
         self._sent.clear()
         limit = now + self._grace_s * GRACE_SHARE
         if not (nobody_fences and now < self.alone_until):
-            self._unsure_from = min(self._unsure_from, limit)
+            self.stream_fell_silent(now)
         else:
             self._unsure_from = float("inf")
         if not ((nobody_fences or fence_unlikely) and now < self.until):
             self._broken_until = min(self._broken_until, limit)
         else:
             self._broken_until = float("inf")
+
+    def stream_fell_silent(self, now: float) -> None:
+        """Shorten `alone_until` as after a break, because the follower may not notice the end of a
+        silent stream. The broker may continue to acknowledge.
+        """
+        self._unsure_from = min(self._unsure_from, now + self._grace_s * GRACE_SHARE)
 
     def end(self) -> None:
         """End the lease: the controller fenced or replaced this incarnation."""

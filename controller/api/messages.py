@@ -198,11 +198,14 @@ class FollowRequest(Message, frozen=True, kw_only=True):
     """Start a stream, or send a heartbeat. The first message contains the follower and the first
     offset; later ones the applied offset.
 
-    node_id -1: an observer (CLI, another controller) without a session.
+    node_id -1: an observer (CLI, another controller) without a session. attempt: number of the
+    stream among those of this follower. The first message of an earlier stream may arrive after
+    that of a later one.
     """
 
     node_id: NodeId = NodeId(-1)
     node_epoch: NodeEpoch = NodeEpoch(-1)
+    attempt: int = 0
     from_offset: MetadataOffset = MetadataOffset(0)
     applied_offset: MetadataOffset = MetadataOffset(0)
     heartbeat: int = 0

@@ -15,8 +15,10 @@ from penstock.controller.active.leases import LeaseBook
 from penstock.controller.active.manifest.publisher import ManifestPublisher
 from penstock.controller.active.periodic import Ticks
 from penstock.controller.active.record_ages import Timeline
-from penstock.controller.active.sessions import SessionEnded
-from penstock.controller.api.follower import _StreamEnd
+from penstock.controller.active.sessions import SessionEnded, Sessions
+from penstock.controller.api.follower import MetadataFollower, _decoder
+from penstock.controller.api.lease import Lease
+from penstock.controller.api.transport import END_OF_STREAM
 from penstock.controller.managers.nodes import fence_brokers
 from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
 from penstock.controller.managers.result import Result
@@ -137,8 +139,36 @@ def _silence_ends_the_session() -> list[Patch]:
     """A broker stops to acknowledge when its stream is silent, although the controller fences it
     only after the session timeout.
     """
-    only_refused = property(lambda end: end is _StreamEnd.REFUSED)
-    return [(_StreamEnd, "fence_unlikely", only_refused)]
+
+    def stream_fell_silent(self: Lease, now: float) -> None:
+        self._unsure_from = min(self._unsure_from, now)
+        self._broken_until = min(self._broken_until, now)
+
+    return [(Lease, "stream_fell_silent", stream_fell_silent)]
+
+
+def _failed_attempts_end_the_session() -> list[Patch]:
+    """The same when it cannot connect again, although the silent stream is still open."""
+    return [(MetadataFollower, "_is_session_open", lambda _: False)]
+
+
+def _records_of_silent_streams_are_applied() -> list[Patch]:
+    async def receive_all(self: MetadataFollower, stream: Any) -> None:
+        while (data := await stream.call.read()) is not END_OF_STREAM:
+            stream.message_count, stream.heard_at = stream.message_count + 1, self._now()
+            if stream.message_count == 1:
+                self._abandon_silent()
+            self._receive(_decoder.decode(data), stream.address)
+
+    return [(MetadataFollower, "_receive_all", receive_all)]
+
+
+def _ends_of_silent_streams_are_lost() -> list[Patch]:
+    return [(MetadataFollower, "_on_silent_end", lambda *_: None)]
+
+
+def _abandoned_streams_take_over() -> list[Patch]:
+    return [(Sessions, "is_overtaken", lambda *_: False)]
 
 
 CLOCK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
@@ -150,6 +180,10 @@ CLOCK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "leases_are_ignored": _leases_are_ignored,
     "leases_expire_by_wall_clocks": _leases_expire_by_wall_clocks,
     "silence_ends_the_session": _silence_ends_the_session,
+    "failed_attempts_end_the_session": _failed_attempts_end_the_session,
+    "records_of_silent_streams_are_applied": _records_of_silent_streams_are_applied,
+    "ends_of_silent_streams_are_lost": _ends_of_silent_streams_are_lost,
+    "abandoned_streams_take_over": _abandoned_streams_take_over,
 }
 
 HARMLESS: dict[str, tuple[Callable[[], list[Patch]], str]] = {

@@ -39,7 +39,7 @@ GROUP, TRANSACTIONAL_ID = 0, 1
 _CREATE_VERSION: Final = 7
 _DELETE_VERSION: Final = 6
 _FIND_VERSION: Final = 4
-_CONTROLLER: Final = "c0"
+CONTROLLER: Final = "c0"
 """The link of the only controller."""
 
 
@@ -149,13 +149,13 @@ class Script:
     def isolated(self, node_id: int) -> Generator[None]:
         """Cut the links between a broker and the controller. Clients and the store reach it."""
         links, link = self.world.network.links, self.broker(node_id).process.link
-        links.cut(link, _CONTROLLER)
-        links.cut(_CONTROLLER, link)
+        links.cut(link, CONTROLLER)
+        links.cut(CONTROLLER, link)
         try:
             yield
         finally:
-            links.mend(link, _CONTROLLER)
-            links.mend(_CONTROLLER, link)
+            links.mend(link, CONTROLLER)
+            links.mend(CONTROLLER, link)
 
     @contextmanager
     def apart(self, one: int, other: int) -> Generator[None]:
@@ -250,11 +250,11 @@ class Script:
         address of a dead controller does.
         """
         link = self.broker(node_id).process.link
-        self.world.network.reject(link, _CONTROLLER)
+        self.world.network.reject(link, CONTROLLER)
         try:
             yield
         finally:
-            self.world.network.links.admit(link, _CONTROLLER)
+            self.world.network.links.admit(link, CONTROLLER)
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -493,8 +493,8 @@ class Script:
         return (
             broker.serving
             and broker.process.held is None
-            and not links.blocked(broker.process.link, _CONTROLLER)
-            and not links.rejects(broker.process.link, _CONTROLLER)
+            and not links.blocked(broker.process.link, CONTROLLER)
+            and not links.rejects(broker.process.link, CONTROLLER)
         )
 
     async def repeat(

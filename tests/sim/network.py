@@ -8,7 +8,7 @@ fall silent). Only the product decides what that means. Source: Kafka's `RaftEve
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from random import Random
@@ -30,6 +30,8 @@ from penstock.controller.raft.transport import _group_decoder as group_decoder
 from tests.sim.loop import PROCESS, Process, process_name
 
 _RECONNECT_S = 0.05
+_CONNECT_S = 2.0
+"""How long gRPC tries to connect (`grpc.min_reconnect_backoff_ms`)."""
 _NO_MESSAGES = encode_group([])
 
 
@@ -99,6 +101,10 @@ class Network:
         self.lossy = lossy
         self.copies_late_s = 3.0
         """How late the second copy of a unary request may arrive."""
+        self.first_messages_late_s: deque[float] = deque()
+        """How late the first messages of the next streams arrive."""
+        self.streams_begun: Counter[str] = Counter()
+        """Number of streams that each process has begun, by its link."""
         self.links = Links()
         self.on_handover: Callable[[], None] | None = None
         """Called once, when a leader has told another voter to take over."""
@@ -182,6 +188,7 @@ class Network:
         )
 
     def register_stream(self, stream: "SimStreamCall") -> None:
+        self.streams_begun[stream.process.link] += 1
         self._serial += 1
         self._streams[self._serial] = stream
         if self._serial % 16 == 0:
@@ -486,8 +493,8 @@ class _Pipe:
         self._busy = False
         self._loop = asyncio.get_running_loop()
 
-    def send(self, item: Any) -> None:
-        self._last = max(self._last, self._loop.time() + self._network.delay_s())
+    def send(self, item: Any, late_s: float = 0.0) -> None:
+        self._last = max(self._last, self._loop.time() + self._network.delay_s() + late_s)
         self._items.append((self._last, item))
         if not self._busy:
             self._busy = True
@@ -545,6 +552,13 @@ class SimStreamCall:
         self._up = _Pipe(network, process.link, server, self._at_server)
         self._down = _Pipe(network, server, process.link, self._inbox.put)
         self._up.send("connect")
+        self._is_connecting, self._has_given_up, self._has_written = True, False, False
+        asyncio.get_running_loop().call_later(_CONNECT_S, self._give_up, context=Context())
+
+    def _give_up(self) -> None:
+        if self._is_connecting and not self.closed:
+            self.closed = self._has_given_up = True
+            self._inbox.put(rpc_failed(StatusCode.UNAVAILABLE, "connection attempt timed out"))
 
     async def read(self) -> Any:
         return await self._inbox.get()
@@ -552,7 +566,9 @@ class SimStreamCall:
     async def write(self, request: bytes) -> None:
         if self.closed:
             raise asyncio.InvalidStateError("the stream is closed")
-        self._up.send(request)
+        late = self._network.first_messages_late_s
+        is_late, self._has_written = not self._has_written and bool(late), True
+        self._up.send(request, late.popleft() if is_late else 0.0)
 
     def cancel(self) -> bool:
         if not self.closed:
@@ -585,6 +601,9 @@ class SimStreamCall:
 
     def _at_server(self, item: Any) -> None:
         if item == "connect":
+            self._is_connecting = False
+            if self._has_given_up:
+                return
             listener = self._network.listeners.get(self._address)
             if listener is None or self._network.links.rejects(
                 self.process.link, _host(self._address)

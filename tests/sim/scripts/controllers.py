@@ -3,13 +3,22 @@
 import asyncio
 from contextlib import suppress
 from typing import Final
+from uuid import UUID
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.controller.api.errors import ControllerError
-from penstock.controller.api.messages import CreateAcls, CreateTopics, DeleteAcls, NewTopic
+from penstock.controller.api.messages import (
+    BrokerRegistered,
+    CreateAcls,
+    CreateTopics,
+    DeleteAcls,
+    NewTopic,
+    RegisterBroker,
+)
 from penstock.controller.metadata.acls import AclFilter
+from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import AclEntry
-from tests.sim.directed import Script, in_cluster
+from tests.sim.directed import CONTROLLER, Script, in_cluster
 
 _SLOW: Final = 100_000.0
 
@@ -92,14 +101,73 @@ async def remove_an_acl_with_a_slow_disk(script: Script) -> None:
 
 
 async def silence_the_controller(script: Script) -> None:
-    """Let nothing pass between a broker and the controller, for less than the session timeout."""
+    """Let nothing pass between a broker and the controller, until the first attempt to connect
+    again has failed.
+    """
     follower = script.broker(1).follower
     with script.isolated(1):
         await script.until(lambda: not follower.leads_alone())
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.5)
         assert follower.can_write(), "the broker has lost its session"
     await script.until(follower.leads_alone)
     assert not follower.fenced
+
+
+async def catch_up_after_a_silence(script: Script) -> None:
+    """Deliver the records of a silent stream when another stream begins."""
+    broker = script.broker(1)
+    with script.isolated(1):
+        await script.until(lambda: not broker.follower.leads_alone())
+        for name in ("t", "u"):
+            await script.create(name)
+    await script.until(broker.follower.leads_alone)
+    assert broker.image.topics.by_name("u") is not None
+
+
+async def replace_a_broker_while_its_stream_is_silent(script: Script) -> None:
+    """Register a node again while its stream is silent. Then only what the controller has sent
+    arrives, and no new connection succeeds.
+    """
+    broker = script.broker(1)
+    links, link = script.world.network.links, broker.process.link
+    with script.isolated(1):
+        await script.until(lambda: not broker.follower.leads_alone())
+        request = RegisterBroker(
+            node_id=broker.node_id,
+            incarnation_id=UUID(int=1),
+            host="",
+            port=9092,
+            machine_host="b1",
+            features=SUPPORTED,
+        )
+        admin, registered = script.world.admin, list[BrokerRegistered]()
+
+        async def register() -> None:
+            registered.append(await admin.client.register_broker(request))
+
+        admin.start(register)
+        await script.until(lambda: registered)
+        links.mend(CONTROLLER, link)
+        await asyncio.sleep(1.0)
+        assert broker.follower.fenced, "the broker does not know that it was replaced"
+        assert broker.follower.replaced
+
+
+async def abandon_a_stream_whose_first_message_is_late(script: Script) -> None:
+    """Let the first message of a stream arrive, and then its end, when the next stream carries the
+    session of the broker.
+    """
+    broker, network = script.broker(1), script.world.network
+    link = broker.process.link
+    network.first_messages_late_s.append(4.0)
+    network.links.cut(CONTROLLER, link)
+    begun = network.streams_begun[link]
+    await script.until(lambda: network.streams_begun[link] == begun + 2)
+    network.links.mend(CONTROLLER, link)
+    await script.until(broker.follower.leads_alone)
+    begun = network.streams_begun[link]
+    await asyncio.sleep(5.0)
+    assert network.streams_begun[link] == begun, "an abandoned stream has taken over the session"
 
 
 def _acl(principal: str) -> AclEntry:

@@ -363,6 +363,24 @@ _CONTROLLERS: _Found = {
     "silence_ends_the_session": [
         (controllers.silence_the_controller, "the broker has lost its session")
     ],
+    "failed_attempts_end_the_session": [
+        (controllers.silence_the_controller, "the broker has lost its session")
+    ],
+    "records_of_silent_streams_are_applied": [
+        (controllers.catch_up_after_a_silence, "metadata_follower_failed")
+    ],
+    "ends_of_silent_streams_are_lost": [
+        (
+            controllers.replace_a_broker_while_its_stream_is_silent,
+            "the broker does not know that it was replaced",
+        )
+    ],
+    "abandoned_streams_take_over": [
+        (
+            controllers.abandon_a_stream_whose_first_message_is_late,
+            "an abandoned stream has taken over the session",
+        )
+    ],
 }
 _LATE_REQUESTS: _Found = {
     "late_consumer_heartbeats_are_carried_out": [

@@ -31,7 +31,13 @@ from penstock.controller.api.errors import (
     StoreNotEmpty,
 )
 from penstock.controller.api.follower import FollowerFenced, FollowerStopped, MetadataFollower
-from penstock.controller.api.transport import EPOCH_KEY, Channel
+from penstock.controller.api.transport import (
+    EPOCH_KEY,
+    Channel,
+    RpcFailed,
+    StatusCode,
+    StreamCall,
+)
 from penstock.controller.main import ControllerServer
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.features import SUPPORTED
@@ -577,15 +583,15 @@ async def test_a_cancellation_is_not_lost_at_the_moment_in_which_a_call_fails() 
 
 
 class SlowNetwork:
-    """Forward connections to the controller. While it is `slow`, nothing arrives from there, and
-    what new connections send does not arrive either.
+    """Forward connections to the controller. While it is slow, nothing arrives from there, and what
+    new connections send does not arrive either.
     """
 
     def __init__(self) -> None:
         self.target_port = 0
         self.connection_count = 0
-        self._fast = asyncio.Event()
-        self._fast.set()
+        self._fast, self._accepts = asyncio.Event(), asyncio.Event()
+        self.speed_up()
         self._server = StreamServer(self._forward)
         self.address = f"127.0.0.1:{self._server.open()}"
 
@@ -594,13 +600,17 @@ class SlowNetwork:
 
     def slow_down(self) -> None:
         self._fast.clear()
+        self._accepts.clear()
 
-    def speed_up(self) -> None:
+    def speed_up(self, *, accepts: bool = True) -> None:
+        """accepts: also for new connections."""
         self._fast.set()
+        if accepts:
+            self._accepts.set()
 
     async def _forward(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         self.connection_count += 1
-        await self._fast.wait()
+        await self._accepts.wait()
         server, forth = await asyncio.open_connection("127.0.0.1", self.target_port)
         pumps = [
             asyncio.ensure_future(self._pump(client, forth, can_wait=False)),
@@ -632,21 +642,85 @@ async def network() -> AsyncIterator[SlowNetwork]:
     network.close()
 
 
+@pytest.mark.parametrize("silence_s", [0.3, follower_module.SILENCE_S])
 async def test_a_broker_whose_controller_is_slow_keeps_its_session(
-    start: Start, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
+    start: Start, network: SlowNetwork, silence_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks for another controller after a silence that is shorter than the session timeout. The
-    grace for broken streams must not begin then.
+    grace for broken streams must not begin then, nor when gRPC fails to connect, after 2 s.
     """
-    monkeypatch.setattr(follower_module, "SILENCE_S", 0.3)
+    monkeypatch.setattr(follower_module, "SILENCE_S", silence_s)
     cluster = await start(session_timeout_ms=60_000, advertised_listeners=(network.address,))
     network.target_port = cluster.server.port
     broker = await cluster.broker()
     network.slow_down()
-    enough = network.connection_count + follower_module.SILENT_STREAMS_MAX + 2
-    await until(lambda: network.connection_count > enough)
+    enough = network.connection_count + 2 * follower_module.SILENT_STREAMS_MAX + 1
+    await until(lambda: network.connection_count >= enough)
     assert broker.follower.can_write()
     assert not broker.follower.leads_alone()
     network.speed_up()
     await topic(broker, "orders")
     await until(broker.follower.leads_alone)
+
+
+async def test_a_broker_reads_the_end_of_a_silent_stream(
+    start: Start, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has registered its node, and no new connection succeeds."""
+    monkeypatch.setattr(follower_module, "SILENCE_S", 0.3)
+    cluster = await start(session_timeout_ms=60_000, advertised_listeners=(network.address,))
+    network.target_port = cluster.server.port
+    broker = await cluster.broker()
+    network.slow_down()
+    before = network.connection_count
+    await until(lambda: network.connection_count > before)
+    client = ControllerClient([f"127.0.0.1:{cluster.server.port}"])
+    again = m.RegisterBroker(
+        node_id=broker.node.node_id,
+        incarnation_id=uuid4(),
+        host="",
+        port=9092,
+        machine_host="127.0.0.1",
+        features=SUPPORTED,
+    )
+    await client.register_broker(again)
+    await client.close()
+    assert broker.follower.can_write()
+    network.speed_up(accepts=False)
+    await until(lambda: broker.follower.fenced)
+    assert broker.follower.replaced
+    assert not broker.follower.can_write()
+
+
+async def test_a_late_stream_does_not_take_over_the_session_of_a_later_one(start: Start) -> None:
+    """Its first message arrives after that of the next stream of the same follower."""
+    cluster = await start()
+    broker = await cluster.broker()
+    await broker.follower.stop()
+    channels = [Channel(cluster.server.address) for _ in range(2)]
+    (late, current) = (channel.follow() for channel in channels)
+
+    async def heartbeat(stream: StreamCall, attempt: int, number: int) -> int:
+        """Send a heartbeat, and return the last one that the controller has received by then."""
+        request = m.FollowRequest(
+            node_id=broker.node.node_id,
+            node_epoch=broker.node.node_epoch,
+            attempt=attempt,
+            heartbeat=number,
+        )
+        await stream.write(msgspec.msgpack.encode(request))
+        while True:
+            data = await stream.read()
+            assert isinstance(data, bytes)
+            heard = msgspec.msgpack.decode(data, type=m.MetadataBatch).heard
+            if heard >= number:
+                return heard
+
+    first = 1_000  # the broker's follower has used lower numbers
+    assert await heartbeat(current, first + 1, 1) == 1
+    with pytest.raises(RpcFailed) as refused:
+        await heartbeat(late, first, 1)
+    assert refused.value.code() is StatusCode.ABORTED
+    assert await heartbeat(current, first + 1, 2) == 2
+    for channel in channels:
+        await channel.close()

@@ -74,6 +74,26 @@ def test_a_new_stream_within_the_grace_keeps_the_session_and_replaces_the_old_on
     assert fenced_at(sessions, 300, 20_000) == 300 + TIMEOUT_MS
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_stream_that_was_abandoned_does_not_take_over_the_session(
+    sessions: Sessions, is_broken: bool
+) -> None:
+    sessions.registered(NODE, EPOCH, 0)
+    assert not sessions.is_overtaken(NODE, EPOCH, 0)
+    stream = sessions.opened(NODE, EPOCH, 0, 2)
+    assert stream is not None
+    if is_broken:
+        sessions.broken(NODE, EPOCH, stream, 100)
+    assert [sessions.is_overtaken(NODE, EPOCH, attempt) for attempt in (1, 2, 3)] == [
+        True,
+        False,
+        False,
+    ]
+    assert sessions.heard(NODE, EPOCH, stream, 200) != is_broken
+    sessions.registered(NODE, NodeEpoch(9), 300)
+    assert not sessions.is_overtaken(NODE, NodeEpoch(9), 1), "the next start counts from 1"
+
+
 def test_a_break_never_lengthens_a_silent_session(sessions: Sessions) -> None:
     sessions.registered(NODE, EPOCH, 0)
     stream = open_stream(sessions, 0)
@@ -225,6 +245,18 @@ def test_an_address_that_refuses_connections_is_no_proof_that_nobody_fences() ->
     lease.sent(1, 3.0)
     lease.answered(1)
     assert lease.alone_until == lease.until > 7.0
+
+
+def test_a_silent_stream_leaves_the_time_of_acknowledgements_as_it_is() -> None:
+    lease = lease_at_zero()
+    lease.stream_fell_silent(2.0)
+    assert lease.is_alive(5.0)
+    assert 2.0 < lease.alone_until < 2.0 + GRACE_MS / 1_000 * (1 - HEARTBEAT_SHARE)
+    lease.stream_broke(3.0)
+    until = lease.until
+    assert until < 3.0 + GRACE_MS / 1_000
+    lease.stream_fell_silent(3.1)
+    assert lease.until == until, "an attempt that is silent is no proof that nobody fences"
 
 
 @pytest.mark.parametrize("proof", ["nobody_fences", "fence_unlikely"])
