@@ -10,6 +10,7 @@ import pytest
 from benchmarks.kafka import LIGHT_JVM, KafkaMissing, kafka
 from tests.support.apicurio import fetch_apicurio
 from tests.support.java import JavaHome
+from tests.support.java_tools import ToolRunner, tool_runner
 from tests.support.missing import missing
 
 
@@ -19,6 +20,13 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> JavaHome:
         return JavaHome(tmp_path_factory.mktemp("java"))
     except KafkaMissing as error:
         missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def tools(java: JavaHome) -> Iterator[ToolRunner]:
+    """Return the JVM that runs Kafka's command line tools."""
+    with tool_runner(java) as runner:
+        yield runner
 
 
 @pytest.fixture(scope="session")

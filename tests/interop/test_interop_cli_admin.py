@@ -6,7 +6,7 @@ import asyncio
 import csv
 import io
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,20 +18,13 @@ from penstock.deploy.cli.app import app
 from tests.interop.commands import TOOLS
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
-from tests.support.java import JavaHome
-from tests.support.java_tools import ToolRunner, tool_runner
+from tests.support.java_tools import ToolRunner
 
 TOPIC = "cli-admin"
 START_MS = 1_700_000_000_000
 LOGGERS = ("kafka.server.KafkaApis", "penstock.broker.groups")
 """A logger of Kafka, and one of Penstock."""
 _LINE = re.compile(r" *(\S+?)=(.*) sensitive=")
-
-
-@pytest.fixture(scope="module")
-def tools(java: JavaHome) -> Iterator[ToolRunner]:
-    with tool_runner(java) as runner:
-        yield runner
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,12 @@ from penstock.deploy.cli.app import app
 from tests.interop.commands import TOOLS
 from tests.support.clients import create_topic, produce
 from tests.support.conversation import alter_configs
-from tests.support.java import JavaHome
-from tests.support.java_tools import ToolRunner, tool_runner
+from tests.support.java_tools import ToolRunner
 from tests.support.streams_groups import GROUP as GROUP_CONFIGS
 from tests.support.streams_groups import StreamsTalk, counting
 
 TOPIC, GROUP = "cli-groups", "cli-group"
 Offsets = dict[tuple[str, int], int]
-
-
-@pytest.fixture(scope="module")
-def tools(java: JavaHome) -> Iterator[ToolRunner]:
-    with tool_runner(java) as runner:
-        yield runner
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from tests.support.clients import POLL_S, TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.hanging import produce_hanging
 from tests.support.java import JavaHome, wait_while_running
-from tests.support.java_tools import ToolRunner, tool_runner
+from tests.support.java_tools import ToolRunner
 from tests.support.streams_groups import StreamsTalk, counting
 from tests.support.waiting import until
 
@@ -39,12 +39,6 @@ NODE_ID = 1
 LIVE_TOPIC = "tools-live"
 VERIFICATION = "kafka-replica-verification"
 JARS = Path(__file__).parents[2] / "build" / "kafka" / "libs"
-
-
-@pytest.fixture(scope="module")
-def tools(java: JavaHome) -> Iterator[ToolRunner]:
-    with tool_runner(java) as runner:
-        yield runner
 
 
 @pytest.fixture
@@ -73,6 +67,7 @@ def _has_main(content: bytes) -> bool:
     return b"\x01\x00\x04main" in content and b"\x01\x00\x16([Ljava/lang/String;)V" in content
 
 
+@pytest.mark.costly("more than 150 commands run on both sides")
 async def test_tools_answer_as_with_kafka(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
@@ -86,6 +81,7 @@ async def test_share_tools_answer_as_with_kafka(
     await _compare(SHARE_COMMANDS, (peer, cluster.bootstrap), tools, tmp_path)
 
 
+@pytest.mark.costly("the tool runs in a JVM of its own on both sides")
 async def test_replicas_are_verified_as_with_kafka(
     peer: str, java: JavaHome, tmp_path: Path
 ) -> None:

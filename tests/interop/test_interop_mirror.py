@@ -149,6 +149,7 @@ def compare(source: str, target: str, topic: str) -> tuple[Any, Any]:
     return there, here
 
 
+@pytest.mark.costly("MirrorMaker runs in a JVM")
 async def test_kafka_moves_to_penstock_with_its_offsets(
     peer: str, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ class WordReader:
         self._consumer.close()
 
 
+@pytest.mark.costly("applications of Kafka Streams run in JVMs of their own")
 @pytest.mark.parametrize(
     ("first", "second", "guarantee", "end"),
     [

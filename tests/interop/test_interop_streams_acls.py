@@ -120,6 +120,7 @@ def secured_counts(java: JavaHome) -> JavaHome:
     return java
 
 
+@pytest.mark.costly("each application needs a JVM")
 @pytest.mark.timeout(120)
 async def test_streams_applications_need_what_the_guide_names(
     secured_counts: JavaHome, tmp_path: Path

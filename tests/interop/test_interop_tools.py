@@ -15,7 +15,7 @@ from penstock.broker.partition.partition import Partition
 from penstock.stream.config import StreamConfig
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
-from tests.support.java import JavaHome
+from tests.support.java_tools import ToolRunner
 from tests.support.waiting import until
 
 TOPIC, COMPACTED = "orders", "accounts"
@@ -43,21 +43,21 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 class Tools:
     """Kafka's tools with the address of a cluster."""
 
-    def __init__(self, java: JavaHome, cluster: Cluster) -> None:
-        self._java = java
+    def __init__(self, runner: ToolRunner, cluster: Cluster) -> None:
+        self._runner = runner
         self._bootstrap = ("--bootstrap-server", cluster.bootstrap)
 
     async def run(self, main: str, *arguments: str) -> str:
         """Return what the tool prints. It must succeed."""
-        done = await asyncio.to_thread(self._java.tool, main, *self._bootstrap, *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        done = await asyncio.to_thread(self._runner.run, main, (*self._bootstrap, *arguments))
+        assert done.exit_code == 0, done.output
+        return done.output
 
     async def refused(self, main: str, *arguments: str) -> str:
         """Return the output of a tool that must fail."""
-        done = await asyncio.to_thread(self._java.tool, main, *self._bootstrap, *arguments)
-        assert done.returncode != 0, done.stdout
-        return done.stdout + done.stderr
+        done = await asyncio.to_thread(self._runner.run, main, (*self._bootstrap, *arguments))
+        assert done.exit_code != 0, done.output
+        return done.output
 
     async def set_of(self, *arguments: str) -> dict[str, str]:
         """Return the configs of the topic that are set, as kafka-configs shows them."""
@@ -74,12 +74,12 @@ def _of(topic: str) -> tuple[str, ...]:
 
 
 @pytest.mark.long
-async def test_configs_of_topics(cluster: Cluster, java: JavaHome) -> None:
-    tools = Tools(java, cluster)
+async def test_configs_of_topics(cluster: Cluster, tools: ToolRunner) -> None:
+    kafka = Tools(tools, cluster)
     created = {"retention.ms": "1000000", "segment.bytes": "2000000"}
     flags = [item for pair in created.items() for item in ("--config", "=".join(pair))]
-    await tools.run(TOPICS, "--create", "--topic", TOPIC, "--partitions", "2", *flags)
-    described = await tools.run(TOPICS, "--describe", "--topic", TOPIC)
+    await kafka.run(TOPICS, "--create", "--topic", TOPIC, "--partitions", "2", *flags)
+    described = await kafka.run(TOPICS, "--describe", "--topic", TOPIC)
     line = next(line for line in described.splitlines() if "PartitionCount: 2" in line)
     assert sorted(line.rpartition("Configs: ")[2].split(",")) == [
         "retention.ms=1000000",
@@ -88,7 +88,7 @@ async def test_configs_of_topics(cluster: Cluster, java: JavaHome) -> None:
     alter = (CONFIGS, *_of(TOPIC), "--alter")
     added = "retention.bytes=-2,cleanup.policy=[compact,delete],segment.ms=100000"
     more = "min.compaction.lag.ms=5,internal.segment.bytes=1000"
-    await tools.run(*alter, "--add-config", f"{added},{more}")
+    await kafka.run(*alter, "--add-config", f"{added},{more}")
     everything = created | {
         "retention.bytes": "-2",
         "cleanup.policy": "compact,delete",
@@ -96,17 +96,17 @@ async def test_configs_of_topics(cluster: Cluster, java: JavaHome) -> None:
         "min.compaction.lag.ms": "5",
         "internal.segment.bytes": "1000",
     }
-    assert await tools.set_of() == everything
-    await tools.run(*alter, "--delete-config", ",".join(everything.keys() - created.keys()))
-    assert await tools.set_of() == created
-    defaults = await tools.set_of("--all")
+    assert await kafka.set_of() == everything
+    await kafka.run(*alter, "--delete-config", ",".join(everything.keys() - created.keys()))
+    assert await kafka.set_of() == created
+    defaults = await kafka.set_of("--all")
     assert defaults["cleanup.policy"] == "delete"
     assert "internal.segment.bytes" not in defaults, "Kafka shows it only where it is set"
     for wrong in ("retention.ms=soon", "remote.storage.enable=true", "retention.mss=5"):
-        refused = await tools.refused(*alter, "--add-config", wrong)
+        refused = await kafka.refused(*alter, "--add-config", wrong)
         assert "InvalidConfigurationException" in refused
-    assert await tools.set_of() == created
-    missing = await tools.refused(CONFIGS, *_of("none"), "--alter", "--add-config", "segment.ms=5")
+    assert await kafka.set_of() == created
+    missing = await kafka.refused(CONFIGS, *_of("none"), "--alter", "--add-config", "segment.ms=5")
     assert "UnknownTopicOrPartitionException" in missing
 
 
@@ -128,8 +128,8 @@ def _fill(bootstrap: str, now_ms: int) -> None:
     assert producer.flush(TIMEOUT_S) == 0
 
 
-async def test_the_life_of_a_log(cluster: Cluster, java: JavaHome, tmp_path: Path) -> None:
-    tools = Tools(java, cluster)
+async def test_the_life_of_a_log(cluster: Cluster, tools: ToolRunner, tmp_path: Path) -> None:
+    kafka = Tools(tools, cluster)
     await asyncio.to_thread(_fill, cluster.bootstrap, time.time_ns() // 1_000_000)
     wanted = [
         {"topic": TOPIC, "partition": 0, "offset": 3},
@@ -138,18 +138,18 @@ async def test_the_life_of_a_log(cluster: Cluster, java: JavaHome, tmp_path: Pat
     ]
     path = tmp_path / "offsets.json"
     path.write_text(json.dumps({"version": 1, "partitions": wanted}))
-    deleted = await tools.run(DELETE_RECORDS, "--offset-json-file", str(path))
+    deleted = await kafka.run(DELETE_RECORDS, "--offset-json-file", str(path))
     assert f"partition: {TOPIC}-0\tlow_watermark: 3\n" in deleted
     assert f"partition: {TOPIC}-1\terror: org.apache.kafka.common.errors.OffsetOutOf" in deleted
     assert f"partition: {COMPACTED}-0\terror: org.apache.kafka.common.errors.Policy" in deleted
 
-    assert await tools.offsets("earliest") == [f"{TOPIC}:0:3", f"{TOPIC}:1:0"]
-    assert await tools.offsets("latest") == [f"{TOPIC}:0:8", f"{TOPIC}:1:0"]
-    assert await tools.offsets("max-timestamp") == [f"{TOPIC}:0:5"]
-    assert await tools.offsets("earliest-local") == [f"{TOPIC}:0:3", f"{TOPIC}:1:0"]
-    assert await tools.offsets("latest-tiered") == []
+    assert await kafka.offsets("earliest") == [f"{TOPIC}:0:3", f"{TOPIC}:1:0"]
+    assert await kafka.offsets("latest") == [f"{TOPIC}:0:8", f"{TOPIC}:1:0"]
+    assert await kafka.offsets("max-timestamp") == [f"{TOPIC}:0:5"]
+    assert await kafka.offsets("earliest-local") == [f"{TOPIC}:0:3", f"{TOPIC}:1:0"]
+    assert await kafka.offsets("latest-tiered") == []
 
-    found = await tools.run(LOG_DIRS, "--describe", "--topic-list", TOPIC)
+    found = await kafka.run(LOG_DIRS, "--describe", "--topic-list", TOPIC)
     brokers = json.loads(found.splitlines()[-1])["brokers"]
     sizes = {
         part["partition"]: part["size"]
@@ -164,10 +164,10 @@ async def test_the_life_of_a_log(cluster: Cluster, java: JavaHome, tmp_path: Pat
 
 @pytest.mark.long
 async def test_tools_move_a_partition_and_its_leader(
-    cluster: Cluster, java: JavaHome, tmp_path: Path
+    cluster: Cluster, tools: ToolRunner, tmp_path: Path
 ) -> None:
-    tools = Tools(java, cluster)
-    await tools.run(TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", "0:1,0:1")
+    kafka = Tools(tools, cluster)
+    await kafka.run(TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", "0:1,0:1")
     path = tmp_path / "moves.json"
     wanted = [
         {"topic": TOPIC, "partition": 0, "replicas": [1, 0]},
@@ -175,20 +175,20 @@ async def test_tools_move_a_partition_and_its_leader(
     ]
     path.write_text(json.dumps({"version": 1, "partitions": wanted}))
     execute = ("--execute", "--reassignment-json-file", str(path))
-    assert "Successfully started" in await tools.run(REASSIGN, *execute)
+    assert "Successfully started" in await kafka.run(REASSIGN, *execute)
     # A leader that is still a candidate stays, as in Kafka.
     await until(lambda: [cluster.leader_of(TOPIC, index) for index in range(2)] == [0, 1])
-    assert "No partition reassignments found." in await tools.run(REASSIGN, "--list")
+    assert "No partition reassignments found." in await kafka.run(REASSIGN, "--list")
     elect = ("--election-type", "preferred", "--topic", TOPIC, "--partition", "0")
-    elected = await tools.run(ELECT, *elect)
+    elected = await kafka.run(ELECT, *elect)
     assert f"Successfully completed leader election (PREFERRED) for partitions {TOPIC}-0" in elected
     await until(lambda: cluster.leader_of(TOPIC) == 1)
-    described = await tools.run(TOPICS, "--describe", "--topic", TOPIC)
+    described = await kafka.run(TOPICS, "--describe", "--topic", TOPIC)
     assert "Partition: 0\tLeader: 1\tReplicas: 1,0\tIsr: 1,0" in described
     assert "Partition: 1\tLeader: 1\tReplicas: 1\tIsr: 1" in described
 
 
-async def test_a_compacted_topic_on_the_console(cluster: Cluster, java: JavaHome) -> None:
+async def test_a_compacted_topic_on_the_console(cluster: Cluster, tools: ToolRunner) -> None:
     await asyncio.to_thread(_fill, cluster.bootstrap, time.time_ns() // 1_000_000)
 
     def is_cleaned() -> bool:
@@ -201,7 +201,7 @@ async def test_a_compacted_topic_on_the_console(cluster: Cluster, java: JavaHome
     await cluster.stop_broker(leader)
     await cluster.start_broker(leader)
     await cluster.until_served(COMPACTED)
-    shown = await Tools(java, cluster).run(
+    shown = await Tools(tools, cluster).run(
         CONSUMER,
         *("--topic", COMPACTED, "--from-beginning", "--max-messages", "2"),
         *("--timeout-ms", str(TIMEOUT_S * 1_000)),
