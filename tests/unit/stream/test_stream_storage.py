@@ -65,6 +65,10 @@ async def keys(store: MemoryStore, prefix: str) -> list[str]:
     return [info.key async for info in store.list(prefix)]
 
 
+async def has_no(store: MemoryStore, prefix: str) -> bool:
+    return not await keys(store, prefix)
+
+
 # --- writing --------------------------------------------------------------------------------------
 
 
@@ -325,11 +329,6 @@ async def test_what_is_held_back_fails_when_the_writer_is_fenced(
 # --- upload ---------------------------------------------------------------------------------------
 
 
-async def cut(node: Node) -> None:
-    node.storage._cut()
-    await node.storage._uploader.drained()
-
-
 async def test_upload_commits_in_order_and_lets_go_of_the_slots(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
@@ -346,7 +345,7 @@ async def test_upload_commits_in_order_and_lets_go_of_the_slots(
             ]
         )
         await node.storage.flush()
-    await cut(node)
+    await node.storage.upload()
     (commit,) = controller.commits
     assert commit.wal_committed == 3
     assert sorted((item.role, len(item.ranges)) for item in commit.objects) == [
@@ -355,8 +354,9 @@ async def test_upload_commits_in_order_and_lets_go_of_the_slots(
     ]
     assert node.handles[1].committed_offset == 3
     assert node.storage.uncommitted_bytes == 0
-    await until(lambda: not store._keys or not store._keys[-1].startswith("wal/"))
-    node.storage._cache.drop([StreamId(1), StreamId(2)])
+    await until(lambda: has_no(store, "wal/"))
+    node.storage.forget_cached(StreamId(1), Offset(3))
+    node.storage.forget_cached(StreamId(2), Offset(3))
     assert await node.read_all(1) == [0, 1, 2]
     assert await node.read_all(2, 1) == [1, 2]
 
@@ -372,12 +372,12 @@ async def test_slots_that_the_store_did_not_delete_go_with_the_next_ones(
     await node.open(1)
     faulty.script(Fault.THROTTLED, Selection(operations=frozenset({"delete"})), count=5)
     await node.write(1)
-    await cut(node)
-    await until(lambda: not faulty.scripted_count and bool(node.storage._uploader._undeleted))
+    await node.storage.upload()
+    await until(lambda: not faulty.scripted_count)
     assert await keys(store, "wal/1/") == [wal_key(node.identity, WalSequence(0))]
     await node.write(1)
-    await cut(node)
-    await until(lambda: not any(key.startswith("wal/") for key in store._objects))
+    await node.storage.upload()
+    await until(lambda: has_no(store, "wal/"))
 
 
 async def test_blocks_are_cut_by_size_and_committed_in_order_though_uploads_are_not(
@@ -397,7 +397,7 @@ async def test_blocks_are_cut_by_size_and_committed_in_order_though_uploads_are_
     await store.release(by_number[1])
     assert controller.commits == []
     await store.release(by_number[0])
-    await node.storage._uploader.drained()
+    await node.storage.upload()
     assert [commit.wal_committed for commit in controller.commits] == [1, 2, 3]
     assert controller.streams[StreamId(1)].end_offset == 3
 
@@ -415,11 +415,11 @@ async def test_a_controller_that_fails_delays_commits_but_not_appends(
     node.metadata.lose_reply("commit", 2)
     store.script(Fault.LOST_RESPONSE, Selection(frozenset({"put"}), "data/"))
     store.script(Fault.THROTTLED, Selection(frozenset({"put"}), "data/"))
-    node.storage._cut()
+    uploading = asyncio.ensure_future(node.storage.upload())
     await node.write(1)
     assert len(node.acknowledged) == 2
-    await node.storage._uploader.drained()
-    await cut(node)
+    await uploading
+    await node.storage.upload()
     assert controller.streams[StreamId(1)].end_offset == 2
     assert node.handles[1].committed_offset == 2
 
@@ -447,7 +447,7 @@ async def test_an_upload_ends_though_each_step_takes_longer_than_its_first_try(
         monkeypatch.setattr(store, "put", late_put)
     else:
         monkeypatch.setattr(node.metadata, "prepare_objects", late_prepare)
-    await asyncio.wait_for(cut(node), 10)
+    await asyncio.wait_for(node.storage.upload(), 10)
     assert controller.streams[StreamId(1)].end_offset == 1
     assert node.storage.uploads.failures["put" if slow == "store" else "prepare"] >= 2
 
@@ -482,7 +482,8 @@ async def test_a_node_fenced_by_the_controller_stops(
     await node.open(1)
     await node.write(1)
     controller.fence(node.identity)
-    await cut(node)
+    with pytest.raises(WalFenced):
+        await node.storage.upload()
     assert node.storage.fenced
     assert len(node.fenced_by) == 1
     assert controller.commits == []
@@ -499,7 +500,7 @@ async def test_a_stream_fenced_by_the_controller_does_not_hold_up_the_others(
     await node.write(1)
     await node.write(2)
     controller.streams[StreamId(1)].owner = OTHER
-    await cut(node)
+    await node.storage.upload()
     assert controller.streams[StreamId(2)].end_offset == 1
     assert controller.streams[StreamId(1)].end_offset == 0
     assert not node.storage.fenced
@@ -526,7 +527,7 @@ async def test_a_group_of_a_stream_that_was_fenced_meanwhile_is_not_acknowledged
     ((stream_id, _, error),) = node.failed
     assert stream_id == 1
     assert isinstance(error, StreamFenced)
-    await cut(node)
+    await node.storage.upload()
     assert controller.streams[StreamId(2)].end_offset == 1
 
 
@@ -553,9 +554,9 @@ async def test_close_commits_in_place_and_rewrites_nothing(
     reader = Node(store, controller, node_id=2)
     nodes.append(reader)
     assert await reader.read_all(1) == [0, 1, 2, 3]
-    await cut(node)
+    await node.storage.upload()
     assert two.committed_offset == 1
-    await until(lambda: wal_key(node.identity, WalSequence(1)) not in store._objects)
+    await until(lambda: has_no(store, wal_key(node.identity, WalSequence(1))))
     left = await keys(store, "wal/1/")
     assert left == [wal_key(node.identity, WalSequence(0)), wal_key(node.identity, WalSequence(2))]
     assert await reader.read_all(1) == [0, 1, 2, 3]
@@ -570,7 +571,7 @@ async def test_close_while_the_upload_of_the_same_stream_is_under_way(
     one, two = await node.open(1, 2)
     await node.write(1)
     await node.write(2)
-    node.storage._cut()
+    uploading = asyncio.ensure_future(node.storage.upload())
     (data,) = await store.until_waiting(1)
     await node.write(1)
     await node.storage.close_streams([one])
@@ -579,13 +580,13 @@ async def test_close_while_the_upload_of_the_same_stream_is_under_way(
     assert again.next_offset == 2
     await node.write(1)
     await store.release(data)
-    await node.storage._uploader.drained()
+    await uploading
     assert two.committed_offset == 1
     assert [item.role for item in controller.commits[-1].objects] == [ObjectRole.STREAM_SET]
     assert [part.stream_id for part in controller.commits[-1].objects[0].ranges] == [2]
-    node.storage._cut()
+    uploading = asyncio.ensure_future(node.storage.upload())
     await store.release((await store.until_waiting(1))[0])
-    await node.storage._uploader.drained()
+    await uploading
     assert again.committed_offset == 3
     assert await node.read_all(1) == [0, 1, 2]
 
@@ -598,10 +599,11 @@ async def test_close_waits_for_a_commit_whose_outcome_is_unknown(
     (one,) = await node.open(1)
     await node.write(1)
     node.metadata.lose_reply("commit", 3)
-    node.storage._cut()
+    uploading = asyncio.ensure_future(node.storage.upload())
     await settle()
     await node.write(1)
     await node.storage.close_streams([one])
+    await uploading
     assert controller.streams[StreamId(1)].end_offset == 2
     assert not controller.streams[StreamId(1)].opened
     assert await node.read_all(1) == [0, 1]
@@ -637,7 +639,7 @@ async def test_a_cancelled_close_goes_on(controller: MemoryController, nodes: li
     assert isinstance(result, StreamNotClosed)
     node.metadata.commit_gate.set()
     await until(lambda: not controller.streams[StreamId(1)].opened)
-    await until(lambda: not node.storage._handles)
+    await until(lambda: not node.storage.open_handles())
     (again,) = await node.open(1, epoch=2)
     assert again.next_offset == 1
 
@@ -654,12 +656,12 @@ async def test_a_stream_moves_away_and_back(
         assert handle.next_offset == (epoch - 1) * 2
         await node.write(1)
         if epoch % 3 == 0:
-            await cut(node)
+            await node.storage.upload()
         await node.write(1)
         await node.storage.close_streams([handle])
         del node.handles[1]
     for node in (a, b):
-        await cut(node)
+        await node.storage.upload()
         assert await node.read_all(1) == list(range(14))
 
 
@@ -723,12 +725,12 @@ async def test_reads_cross_from_objects_into_memory(
     await node.open(1)
     for _ in range(4):
         await node.write(1, 2)
-    await cut(node)
-    node.storage._cache.drop([StreamId(1)])
+    await node.storage.upload()
+    node.storage.forget_cached(StreamId(1), Offset(8))
     for _ in range(3):
         await node.write(1, 2)
     assert node.storage.read_cached(StreamId(1), 0, 14, 1 << 20) is None
-    assert node.storage._cache.start_of(StreamId(1)) == 8
+    assert node.storage.read_cached(StreamId(1), 8, 14, 1 << 20)
     assert await node.read_all(1) == list(range(14))
     assert await node.read_all(1, 5) == list(range(5, 14))
     assert offsets(await node.storage.read(StreamId(1), Offset(9), Offset(12), 1)) == [8, 9]
@@ -753,8 +755,8 @@ async def test_timestamps_are_found_in_objects_and_in_memory(
     await node.open(1)
     for _ in range(4):
         await node.write(1, 2)
-    await cut(node)
-    node.storage._cache.drop([StreamId(1)])
+    await node.storage.upload()
+    node.storage.forget_cached(StreamId(1), Offset(8))
     for _ in range(2):
         await node.write(1, 2)
     for offset in range(12):
@@ -775,7 +777,7 @@ async def test_trim(controller: MemoryController, nodes: list[Node]) -> None:
     await node.storage.trim(handle, Offset(2))
     assert handle.start_offset == 2
     await node.write(1, 4)
-    await cut(node)
+    await node.storage.upload()
     assert controller.streams[StreamId(1)].end_offset == 8
 
 
