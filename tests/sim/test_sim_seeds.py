@@ -20,6 +20,7 @@ def _runs() -> list[tuple[str, int]]:
     return sorted((scenario, seed) for scenario, seeds in found.items() for seed in seeds or {0})
 
 
+@pytest.mark.costly("faults go on for a minute of virtual time")
 @pytest.mark.parametrize(("scenario", "seed"), _runs())
 def test_nothing_acknowledged_is_lost_and_everything_heals(scenario: str, seed: int) -> None:
     outcome = World(seed, scenario).run()

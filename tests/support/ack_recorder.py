@@ -1,4 +1,4 @@
-"""Send without a pause, remember every acknowledgement, and check the log against it.
+"""Send all the time, remember every acknowledgement, and check the log against it.
 
 Example:
     async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load:
@@ -26,6 +26,10 @@ FLUSH_S = 40
 ACKNOWLEDGED_S = 60
 """As long as the client holds a record (`message.timeout.ms`): a longer stall fails the load."""
 PADDING = b"." * 400
+PACE_S = 0.004
+"""Between two records of a partition. Without it, a load takes all CPU while processes start. What
+waits for a leader still comes at once.
+"""
 
 
 class Load(ABC):
@@ -136,7 +140,8 @@ class ConfluentLoad(Load):
                         partition=partition,
                         on_delivery=self._delivered,
                     )
-            producer.poll(0.002)
+            producer.poll(0)
+            self._stopping.wait(PACE_S)  # a pace, not a wait
         if producer.flush(0 if self.failed else FLUSH_S):
             self.failed.append("some records were neither acknowledged nor refused")
 

@@ -109,6 +109,7 @@ TRANSACTIONS = 4
 """Their ids have coordinators on both brokers."""
 
 
+@pytest.mark.costly("opens 10,000 connections")
 @pytest.mark.usefixtures("many_files")
 def test_ten_thousand_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
     with MeteredCluster(tmp_path, brokers=2, controllers=1, secure=True) as cluster:

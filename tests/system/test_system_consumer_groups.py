@@ -23,6 +23,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.costly("processes start again under load")
 async def test_the_coordinator_is_killed_twice(cluster: LocalCluster) -> None:
     await asyncio.to_thread(_kill_coordinators, cluster)
 

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -51,12 +50,11 @@ async def check_all(cluster: LocalCluster, *loads: ConfluentLoad | AioLoad) -> N
         check(load, log)
 
 
+@pytest.mark.costly("processes start again under load")
 async def test_brokers_are_killed_again_and_again(cluster: LocalCluster) -> None:
-    dice = Random(7)
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
-        for _ in range(5):
+        for victims in ([0], [0, 1], [1]):
             await load.until_acknowledged(100)
-            victims = dice.choice([[0], [1], [0, 1]])
             killed = [broker for broker in cluster.brokers() if broker.node_id in victims]
             cluster.kill(killed)
             await asyncio.to_thread(cluster.wait_for_new, killed)
@@ -64,6 +62,7 @@ async def test_brokers_are_killed_again_and_again(cluster: LocalCluster) -> None
     await check_all(cluster, load)
 
 
+@pytest.mark.costly("the pause outlasts the session, under load")
 async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
     cluster: LocalCluster,
 ) -> None:
@@ -105,6 +104,7 @@ async def test_a_paused_cluster_in_one_process_keeps_its_records() -> None:
         await check_all(cluster, load)
 
 
+@pytest.mark.costly("processes start again under load")
 async def test_the_controller_is_killed_under_load(cluster: LocalCluster) -> None:
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
         for _ in range(3):

@@ -104,6 +104,7 @@ def test_every_constraint_has_hashes() -> None:
     assert not offenders, listed(offenders)
 
 
+@pytest.mark.costly("solves all dependencies of all extras")
 def test_the_versions_install_on_the_oldest_python() -> None:
     """Debian 12 has Python 3.11.2; a version that needs 3.11.5 stops `make demo` there."""
     oldest = project()["project"]["requires-python"].removeprefix(">=")
