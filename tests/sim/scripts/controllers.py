@@ -1,11 +1,13 @@
-"""Scripts about the journal of the controller, its snapshots and ACLs."""
+"""Scripts about the journal of the controller, its snapshots, ACLs and delegation tokens."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import (
     BrokerRegistered,
@@ -15,6 +17,7 @@ from penstock.controller.api.messages import (
     NewTopic,
     RegisterBroker,
 )
+from penstock.controller.api.token_messages import CreateDelegationToken
 from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import AclEntry
@@ -75,8 +78,9 @@ async def load_a_snapshot_with_a_fork(script: Script) -> None:
 async def remove_an_acl(script: Script) -> None:
     """Remove one of three ACLs of a topic, and restart the controller behind a snapshot."""
     acls = [_acl(f"User:{name}") for name in "abc"]
-    await _with_client(script, CreateAcls(acls=acls))
-    await _with_client(script, DeleteAcls(filters=[AclFilter(principal="User:a")]))
+    await _with_client(script, lambda client: client.create_acls(CreateAcls(acls=acls)))
+    removal = DeleteAcls(filters=[AclFilter(principal="User:a")])
+    await _with_client(script, lambda client: client.delete_acls(removal))
     await script.until(lambda: set(script.broker(1).image.acls) != set(acls))
     found = sorted(acl.principal for acl in script.broker(1).image.acls)
     assert found == ["User:b", "User:c"], f"{found} have an ACL"
@@ -92,12 +96,28 @@ async def remove_an_acl(script: Script) -> None:
 async def remove_an_acl_with_a_slow_disk(script: Script) -> None:
     """Remove an ACL while the controller cannot store that."""
     acl = _acl("User:a")
-    await _with_client(script, CreateAcls(acls=[acl]))
+    await _with_client(script, lambda client: client.create_acls(CreateAcls(acls=[acl])))
     (disk,) = script.world.disks.values()
     disk.slow_factor = _SLOW
     request = DeleteAcls(filters=[AclFilter(principal=acl.principal)])
-    is_answered = await _with_client(script, request, timeout_s=2.0)
+    is_answered = await _with_client(
+        script, lambda client: client.delete_acls(request, timeout_s=2.0)
+    )
     assert not is_answered, "the removal is answered before it is committed"
+
+
+@in_cluster(snapshot_records=5)
+async def load_a_snapshot_with_a_token(script: Script) -> None:
+    """Restart the controller behind a snapshot that has a delegation token."""
+    user, month_ms = "User:a", 30 * 86_400_000
+    request = CreateDelegationToken(
+        token_id="d", owner=user, requester=user, lifetime_ms=month_ms, period_ms=month_ms
+    )
+    await _with_client(script, lambda client: client.create_delegation_token(request))
+    for number in range(10):
+        await script.create(f"t{number}")
+    await asyncio.sleep(1.0)
+    await script.restart_controller()
 
 
 async def silence_the_controller(script: Script) -> None:
@@ -183,21 +203,18 @@ def _acl(principal: str) -> AclEntry:
 
 
 async def _with_client(
-    script: Script, request: CreateAcls | DeleteAcls, timeout_s: float = 10.0
+    script: Script, ask: Callable[[ControllerClient], Awaitable[object]]
 ) -> bool:
     """Send a request to the controller. Return whether it is answered."""
     admin, outcome = script.world.admin, list[bool]()
 
-    async def ask() -> None:
+    async def asking() -> None:
         is_answered = False
         with suppress(ControllerError, TimeoutError):
-            if isinstance(request, CreateAcls):
-                await admin.client.create_acls(request, timeout_s=timeout_s)
-            else:
-                await admin.client.delete_acls(request, timeout_s=timeout_s)
+            await ask(admin.client)
             is_answered = True
         outcome.append(is_answered)
 
-    admin.start(ask)
+    admin.start(asking)
     await script.until(lambda: outcome)
     return outcome[0]

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from tests.sim.directed import ScriptFunction
 from tests.sim.scripts import (
     cleaning,
+    clocks,
     controllers,
     group_log,
     groups,
@@ -16,6 +17,7 @@ from tests.sim.scripts import (
     logs,
     near,
     offsets,
+    quorum,
     racks,
     share_fetch,
     share_states,
@@ -342,7 +344,24 @@ _SHARES: _Found = {
     ],
     "gaps_taken_for_done": [(share_fetch.move_with_acknowledged_records, "gives [4]")],
 }
+_CLOCKS: _Found = {
+    "moves_end_by_the_wall_clock": [
+        (clocks.step_the_clock_of_the_controller_during_a_move, "the source of a move is fenced")
+    ],
+    "transactions_time_out_by_the_wall_clock": [
+        (clocks.step_the_clock_of_a_coordinator, "PRODUCER_FENCED")
+    ],
+}
 _CONTROLLERS: _Found = {
+    "image_not_rebuilt_after_leading": [
+        (quorum.lead_again_after_a_record_was_lost, "that is not what was committed")
+    ],
+    "leader_counts_its_unsynced_log": [(quorum.elect_with_slow_disks, "of (0, 1, 2) have on disk")],
+    "old_leader_answers_reads": [(quorum.elect_with_slow_disks, "for confirmed by [1]")],
+    "snapshots_lack_tokens": [
+        (controllers.load_a_snapshot_with_a_token, "that is not what was committed")
+    ],
+    "vote_not_durable": [(quorum.elect_with_slow_disks, "its disk has HardState(term=0")],
     "commit_answered_before_the_quorum": [
         (controllers.crash_with_a_slow_disk, "is taken for committed")
     ],
@@ -483,6 +502,7 @@ FOUND_BY: _Found = {
     **_GROUPS,
     **_GROUP_LOG,
     **_SHARES,
+    **_CLOCKS,
     **_CONTROLLERS,
     **_LATE_REQUESTS,
     **_LATE_OTHERS,
