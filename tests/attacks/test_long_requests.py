@@ -71,6 +71,7 @@ async def attacker(cluster: Cluster) -> AsyncIterator[Attacker]:
         yield attacker
 
 
+@pytest.mark.costly("each long request of a client, in the smallest slices")
 async def test_others_get_their_turns(
     cluster: Cluster, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

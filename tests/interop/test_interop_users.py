@@ -19,6 +19,7 @@ from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
+from tests.support.java_tools import ToolRunner
 from tests.support.secure_cluster import (
     BROKER_PASSWORD,
     BROKER_USER,
@@ -107,7 +108,7 @@ def login(files: SecureFiles, user: str, password: str, mechanism: str = "SCRAM-
     return str(path)
 
 
-async def test_kafka_acls_over_tls_and_scram(java: JavaHome, tmp_path: Path) -> None:
+async def test_kafka_acls_over_tls_and_scram(tools: ToolRunner, tmp_path: Path) -> None:
     """The administrator gives rights to a user, who may not do so, but may produce then."""
     files = SecureFiles(tmp_path / "security")
     security = {"authorizer": STANDARD_AUTHORIZER, "super_users": f"User:{BROKER_USER}"}
@@ -118,8 +119,8 @@ async def test_kafka_acls_over_tls_and_scram(java: JavaHome, tmp_path: Path) -> 
 
         async def acls(config: str, *arguments: str) -> str:
             address = ("--bootstrap-server", cluster.bootstrap, "--command-config", config)
-            done = await asyncio.to_thread(java.tool, ACLS, *address, *arguments)
-            return done.stdout + done.stderr
+            done = await asyncio.to_thread(tools.run, ACLS, (*address, *arguments))
+            return done.output
 
         given = ("--add", "--allow-principal", "User:alice", "--producer", "--topic", "t")
         assert "ClusterAuthorizationException" in await acls(user, *given)

@@ -416,6 +416,7 @@ def test_store_counts_its_requests(cluster: LocalCluster) -> None:
         assert json.loads(answer.read())["PUT"] > 0
 
 
+@pytest.mark.costly("runs the demo with all its checks")
 def test_demo_with_fewer_records() -> None:
     done = subprocess.run(
         (*PENSTOCK, "demo", "--records", "20000"),

@@ -39,6 +39,7 @@ async def store(cluster: LocalCluster) -> AsyncIterator[ObjectStore]:
     await store.close()
 
 
+@pytest.mark.costly("processes start again under load")
 async def test_acknowledged_records_are_seen_in_the_store_whoever_was_killed(
     cluster: LocalCluster, store: ObjectStore
 ) -> None:

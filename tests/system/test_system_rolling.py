@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 PARTS: list[Part] = [("t", index) for index in range(6)]
 END_TIMEOUT_S = 60.0
+PAUSE_S = 0.06
+"""Between two records of a producer in a partition."""
 
 
 class Load:
@@ -33,7 +35,7 @@ class Load:
     def __init__(self, cluster: LocalCluster, path: Path) -> None:
         self.record = Record(path)
         self.producers = [
-            SteadyProducer(cluster.bootstrap, PARTS, self.record, name, 0.03)
+            SteadyProducer(cluster.bootstrap, PARTS, self.record, name, PAUSE_S)
             for name in ("0", "-1")
         ]
         self.reader = Reader(cluster.bootstrap, PARTS, self.record, "all the time")
@@ -108,6 +110,7 @@ def create_topic(cluster: LocalCluster) -> None:
     assert created.returncode == 0, created.stderr
 
 
+@pytest.mark.costly("all brokers start again under load")
 async def test_rolling_restart_of_all_brokers(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +130,7 @@ async def test_rolling_restart_of_all_brokers(
         assert [broker.starts for broker in cluster.brokers()] == [2, 2, 2]
 
 
+@pytest.mark.costly("a broker hands over under load")
 async def test_a_broker_is_drained_for_good(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

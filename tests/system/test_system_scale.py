@@ -100,6 +100,7 @@ def elect_all(cluster: LocalCluster) -> Counter[int]:
             return Counter(replicas[0] for replicas in assignment(cluster).values())
 
 
+@pytest.mark.costly("10,000 partitions open three times")
 async def test_ten_thousand_partitions_start_move_and_fail_over(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
