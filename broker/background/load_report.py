@@ -19,9 +19,11 @@ from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.load_messages import (
     ERROR_CHARS_MAX,
     TROUBLES_PER_REPORT_MAX,
+    UNTUNED_PER_REPORT_MAX,
     DamagedObject,
     ReportLoad,
     Troubles,
+    UntunedClient,
 )
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.metered import StoreStats
@@ -89,6 +91,7 @@ class LoadReporter:
         items, rest, rest_count = await in_turns(
             self._meter.sample(list(self._partitions), self._loop.time())
         )
+        self._judge_producers()
         lag_s, self._lag_s = self._lag_s, 0.0
         report = ReportLoad(
             node_id=self._me.node_id,
@@ -114,7 +117,8 @@ class LoadReporter:
     def _troubles(self) -> Troubles | None:
         now = self._loop.time()
         failing, damaged = self._partitions.failing(), self._damage.listed(now)
-        if not failing and not damaged:
+        untuned = self._partitions.producer_watch.listed(now)
+        if not failing and not damaged and not untuned:
             return None
         return Troubles(
             failing=tuple(failing[:TROUBLES_PER_REPORT_MAX]),
@@ -130,7 +134,28 @@ class LoadReporter:
                 for item in damaged[:TROUBLES_PER_REPORT_MAX]
             ),
             damaged_count=len(damaged),
+            untuned=tuple(
+                UntunedClient(
+                    client_id=item.client_id,
+                    host=item.host,
+                    settings=item.advice.settings,
+                    reason=item.advice.reason,
+                    for_ms=round((now - item.since_s) * 1_000),
+                )
+                for item in untuned[-UNTUNED_PER_REPORT_MAX:]
+            ),
         )
+
+    def _judge_producers(self) -> None:
+        """Log each client once whose settings limit it."""
+        for client in self._partitions.producer_watch.judge(self._loop.time()):
+            _log.warning(
+                "producer_untuned",
+                client_id=client.client_id,
+                host=client.host,
+                settings=client.advice.settings,
+                reason=client.advice.reason,
+            )
 
     async def _time_store_write(self) -> tuple[float, float]:
         began = self._loop.time()

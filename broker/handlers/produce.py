@@ -27,6 +27,7 @@ from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.verification import WITHOUT_ID, Guard
 from penstock.broker.quotas.clients import RequestQuota
+from penstock.protocol.batch.header import record_count_of
 from penstock.protocol.errors import TooManyElements
 from penstock.protocol.leader_hint import NodeEndpoint
 from penstock.protocol.produce import (
@@ -188,7 +189,22 @@ class _ProduceCall:
     def _end(self) -> None:
         if self._request.acks == _ACKS_NONE:
             self._finish_without_answer()
+        else:
+            self._watch()
         self._settle_one()
+
+    def _watch(self) -> None:
+        """Count the request for the watch of producers with unsuitable settings."""
+        ctx, topics = self._ctx, self._request.topics
+        is_single = len(topics) == 1 and len(topics[0].partitions) == 1
+        self._node.partitions.producer_watch.began(
+            ctx.connection.id,
+            ctx.client_id or "",
+            ctx.connection.peer_host,
+            ctx.received_at,
+            size_bytes=len(ctx.frame),
+            records=record_count_of(topics[0].partitions[0].records) if is_single else None,
+        )
 
     def _name_of(self, key: TopicKey) -> str | None:
         """Return the name of the topic, or None if no topic has this id."""
@@ -456,6 +472,10 @@ class _ProduceCall:
                 if outcome.partition is not None and outcome.partition.notice is not None:
                     leaving.append((outcome.partition, result))
         ctx = self._ctx
+        now_s = asyncio.get_running_loop().time()
+        self._node.partitions.producer_watch.ended(
+            ctx.connection.id, now_s, now_s - ctx.received_at
+        )
         endpoints: Sequence[NodeEndpoint] = ()
         code = self._first_error()
         if code:

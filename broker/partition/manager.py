@@ -30,6 +30,7 @@ from penstock.broker.partition.moves import Moves
 from penstock.broker.partition.opener import BATCH_COUNT_MAX, OpenPartition, PartitionOpener
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import ProducerCounts
+from penstock.broker.partition.producer_watch import ProducerWatch
 from penstock.broker.partition.refused_batches import RefusedBatches
 from penstock.broker.partition.validation import TopicRules
 from penstock.controller.api.load_messages import FailingPartition
@@ -110,6 +111,7 @@ class PartitionManager:
         """Limits the concurrent cold reads of all fetches."""
         self.committed_reads = CommittedReads()
         self.append_times = AppendTimes()
+        self.producer_watch = ProducerWatch()
         self.refused = RefusedBatches()
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries = SharedBackoff[PartitionKey](

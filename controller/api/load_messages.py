@@ -12,6 +12,7 @@ from penstock.controller.api.messages import Message
 PARTITIONS_PER_REPORT_MAX = 1_000
 """Number of partitions in a report, the most loaded ones; the others are summed."""
 TROUBLES_PER_REPORT_MAX = 100
+UNTUNED_PER_REPORT_MAX = 20
 ERROR_CHARS_MAX = 500
 """Longest error text in a report."""
 
@@ -75,15 +76,28 @@ class DamagedObject(Message, frozen=True, kw_only=True):
     error: str
 
 
+class UntunedClient(Message, frozen=True, kw_only=True):
+    """A producer whose settings limit its throughput. settings: those that would help. reason: what
+    the broker observed, and by how much they would help.
+    """
+
+    client_id: str
+    host: str
+    settings: str
+    reason: str
+    for_ms: int
+
+
 class Troubles(Message, frozen=True, kw_only=True):
     """Partitions and objects that a broker cannot open or read: at most `TROUBLES_PER_REPORT_MAX`
-    of each kind; the counts include all.
+    of each kind; the counts include all. untuned: at most `UNTUNED_PER_REPORT_MAX` clients.
     """
 
     failing: tuple[FailingPartition, ...] = ()
     failing_count: int = 0
     damaged: tuple[DamagedObject, ...] = ()
     damaged_count: int = 0
+    untuned: tuple[UntunedClient, ...] = ()
 
 
 class ReportLoad(Message, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ from penstock.deploy.top.watch import broker_addresses, broker_loads, led_partit
 
 if TYPE_CHECKING:
     from penstock.base.ids import NodeId
-    from penstock.controller.api.load_messages import BrokerLoad
+    from penstock.controller.api.load_messages import BrokerLoad, UntunedClient
     from penstock.controller.metadata.delta import MetadataDelta
 
 WANTED_S: Final = 60.0
@@ -230,6 +230,16 @@ class LiveCluster:
                 self._watch.refusal(node.node_id) if is_asked else "",
             )
         return found
+
+    def untuned_clients(self) -> list["UntunedClient"]:
+        """Return the clients that brokers reported as untuned, by name and host."""
+        found = {
+            (client.client_id, client.host): client
+            for load in self._loads.values()
+            if load.troubles is not None
+            for client in load.troubles.untuned
+        }
+        return [client for _, client in sorted(found.items())]
 
     def silent_brokers(self) -> frozenset[int]:
         """Return the ids of brokers that a request would get no response from."""

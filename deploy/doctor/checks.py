@@ -9,6 +9,7 @@ from itertools import groupby
 from statistics import median
 from typing import Final, NamedTuple
 
+from penstock.controller.api.load_messages import Troubles
 from penstock.controller.api.messages import QuorumMember
 from penstock.deploy.admin.cost import Prices, storage_usd_month
 from penstock.deploy.doctor import findings as f
@@ -309,6 +310,25 @@ def partitions(
     if unreadable:
         summary += f"; {len(unreadable):,} objects cannot be read"
     return result(f.PARTITIONS, summary, found)
+
+
+def clients(troubles: Mapping[int, Troubles]) -> CheckResult:
+    """List the clients that brokers report as untuned, once each."""
+    untuned = {
+        (item.client_id, item.host): item
+        for of_broker in troubles.values()
+        for item in of_broker.untuned
+    }
+    found = [
+        f.CLIENT_UNTUNED.found(
+            client_id=item.client_id or "without client.id",
+            host=item.host,
+            settings=item.settings,
+            reason=item.reason,
+        )
+        for _, item in sorted(untuned.items())[:FINDINGS_OF_A_KIND_MAX]
+    ]
+    return result(f.CLIENTS, f"{len(untuned):,} producers could send more", found)
 
 
 def _priced(size_bytes: int) -> str:

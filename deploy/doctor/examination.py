@@ -433,6 +433,8 @@ class Examination:
         checks[f.PARTITIONS] = judge.partitions(
             cluster, int(wall_ms()), failing(image, troubles), unreadable(image, troubles)
         )
+        if quorum is not None:
+            checks[f.CLIENTS] = judge.clients(troubles)
 
     async def _judge_objects(self, inventory: Inventory) -> None:
         gathered, metadata, store = self._gathered, self._metadata, self._store

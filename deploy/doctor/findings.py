@@ -302,6 +302,15 @@ OBJECT_UNREADABLE: Final = Kind(
     ' docs/how-to/alerts.md, "Objects damaged".',
 )
 
+# --- clients --------------------------------------------------------------------------------------
+
+CLIENT_UNTUNED: Final = Kind(
+    "client-untuned",
+    Level.HINT,
+    "Producer {client_id} at {host} would send more with {settings}: {reason}.",
+    "Set {settings} in the configuration of this producer: see docs/how-to/connect-clients.md.",
+)
+
 # --- WALs -----------------------------------------------------------------------------------------
 
 WAL_WAITS: Final = Kind(
@@ -466,6 +475,7 @@ VERSIONS: Final = "versions"
 BROKERS: Final = "brokers"
 LISTENERS: Final = "listeners"
 PARTITIONS: Final = "partitions"
+CLIENTS: Final = "clients"
 WALS: Final = "WALs"
 BACKUP: Final = "backup"
 MANIFEST: Final = "manifest"
@@ -524,6 +534,13 @@ CHECKS: Final = (
         " the last hour; brokers report both to the controllers every few seconds"
         " (`load.report.interval.ms`).",
         (LEADERLESS, MOVE_HANGS, CANNOT_OPEN, OBJECT_UNREADABLE),
+    ),
+    Check(
+        CLIENTS,
+        "Lists producers whose settings limited their throughput within the last 10 minutes:"
+        " requests much smaller than 256 KiB while 5 of them are unanswered, or batches of few"
+        " records at a high rate. Brokers report them to the controllers every few seconds.",
+        (CLIENT_UNTUNED,),
     ),
     Check(
         WALS,

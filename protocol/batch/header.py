@@ -46,11 +46,13 @@ _OFFSET_MAX = (1 << 63) - 1
 HEADER = Struct(">qiibIhiqqqhii")
 _SPAN = Struct(">qi4xb6xi8xq")
 _OFFSET = Struct(">q")
+_RECORD_COUNT = Struct(">i")
 _EPOCH = Struct(">i")
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
+_RECORD_COUNT_AT = 57
 
 _unpack_header = HEADER.unpack_from
 _unpack_span = _SPAN.unpack_from
@@ -253,6 +255,16 @@ def check_crc(buf: Buffer, at: int = 0) -> bool:
     size_bytes = batch_span(buf, at).size_bytes
     (expected,) = _CRC.unpack_from(buf, at + CRC_AT)
     return bool(crc32c(memoryview(buf)[at + CRC_START : at + size_bytes]) == expected)
+
+
+def record_count_of(buf: memoryview | None) -> int | None:
+    """Return the number of records of the batch at the beginning of a buffer, without any check;
+    None if its header is not complete.
+    """
+    if buf is None or len(buf) < HEADER_BYTES:
+        return None
+    (count,) = _RECORD_COUNT.unpack_from(buf, _RECORD_COUNT_AT)
+    return count if count >= 0 else None
 
 
 def patch_offset_and_epoch(

@@ -13,6 +13,7 @@ from uuid import UUID
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from penstock.controller.api.load_messages import UntunedClient
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.console.application import application
@@ -64,6 +65,13 @@ class _StillCluster(LiveCluster):
 
     def ends(self, topic: str) -> Mapping[int, int]:
         return console_world.ENDS.get(topic, {})
+
+    def untuned_clients(self) -> list[UntunedClient]:
+        hostile = console_world.HOSTILE
+        client = UntunedClient(
+            client_id=hostile, host=hostile, settings="linger.ms=50", reason="slow", for_ms=1
+        )
+        return [client]
 
     async def quorum(self) -> NoReturn:
         raise NoController(_NO_NETWORK)

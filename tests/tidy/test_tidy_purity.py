@@ -130,6 +130,7 @@ CORES = (
     "base/acls.py",
     "broker/handlers/recent_brokers.py",
     "broker/partition/load_meter.py",
+    "broker/partition/producer_watch.py",
     "broker/background/store_rates.py",
     "base/log_limit.py",
     "broker/network/request_meter.py",

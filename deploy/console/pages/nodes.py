@@ -22,6 +22,7 @@ async def nodes(request: Request) -> Response:
         request,
         "nodes.html",
         view=view,
+        untuned=live.untuned_clients(),
         states=broker_states(view, live.brokers(), live.silent_s),
         quorum=quorum,
         no_quorum=no_quorum,

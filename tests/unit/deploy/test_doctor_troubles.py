@@ -13,7 +13,12 @@ from penstock.base.ids import (
     StreamEpoch,
     StreamId,
 )
-from penstock.controller.api.load_messages import DamagedObject, FailingPartition, Troubles
+from penstock.controller.api.load_messages import (
+    DamagedObject,
+    FailingPartition,
+    Troubles,
+    UntunedClient,
+)
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import (
     ClusterRecord,
@@ -124,3 +129,22 @@ def test_what_brokers_report_counts_while_the_metadata_confirm_it() -> None:
     assert (found.key, found.node_ids, found.reads) == (data_key(ObjectId(1)), (1, 2), 7)
     assert found.ranges == ("t-0 [5, 9)", "t-0 (meta stream) [5, 9)")
     assert failing(image(), {}) == unreadable(image(), {}) == []
+
+
+def test_clients_that_could_send_more_are_hints() -> None:
+    def untuned(client_id: str, host: str = "10.0.0.9") -> UntunedClient:
+        return UntunedClient(
+            client_id=client_id, host=host, settings="linger.ms=50", reason="it waits", for_ms=1
+        )
+
+    troubles = {
+        1: Troubles(untuned=(untuned("shop"), untuned(""))),
+        2: Troubles(untuned=(untuned("shop"),)),
+    }
+    check = judge.clients(troubles)
+    assert (check.level, check.summary) == (Level.HINT, "2 producers could send more")
+    assert [finding.sentence for finding in check.findings] == [
+        "Producer without client.id at 10.0.0.9 would send more with linger.ms=50: it waits.",
+        "Producer shop at 10.0.0.9 would send more with linger.ms=50: it waits.",
+    ]
+    assert judge.clients({}).level is Level.OK

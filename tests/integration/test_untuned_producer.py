@@ -1,0 +1,115 @@
+"""A broker detects a real producer that sends single records to a store as slow as S3, logs it
+once, and reports it to the doctor and the console.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka import Producer
+from structlog.testing import capture_logs
+
+from penstock.base.ids import NodeId
+from penstock.broker.partition import producer_watch
+from penstock.controller.api.load_messages import ProposeMoves
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.deploy.console.live import LiveCluster
+from penstock.deploy.console.options import ConsoleOptions
+from penstock.deploy.doctor import checks
+from penstock.objectstore.faults import FaultConfig, FaultyStore, Latency
+from penstock.objectstore.memory import MemoryStore
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
+
+
+@contextmanager
+def sending(send: Callable[[], None]) -> Generator[None]:
+    """Send records until the end of the block."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.is_set():
+            send()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def without_linger(bootstrap: str) -> Generator[None]:
+    """Send each record in a batch of its own."""
+    settings = {"bootstrap.servers": bootstrap, "client.id": "untuned", "linger.ms": 0}
+    producer = Producer(settings)
+
+    def send() -> None:
+        producer.produce("t", bytes(100))
+        producer.poll(0.005)
+
+    with sending(send):
+        yield
+    producer.flush(30)
+
+
+async def test_a_producer_that_is_not_tuned_for_s3_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_watch, "WINDOW_S", 1.0)
+    monkeypatch.setattr(producer_watch, "REQUESTS_MIN", 10)
+    store = FaultyStore(MemoryStore(), Random(1))
+    async with Cluster(tmp_path, store=store, load_report_interval_ms=50) as cluster:
+        controller = cluster.broker.client
+        topic = NewTopic(name="t", assignment=[[NodeId(0)]])
+        await controller.create_topics(CreateTopics(topics=[topic]))
+        await cluster.until_served("t")
+        store.config = FaultConfig((Latency(60.0, 60.0),))
+
+        async def reported() -> bool:
+            found = await controller.propose_moves(ProposeMoves(moves_max=0))
+            troubles = {int(load.node_id): load.troubles for load in found.before if load.troubles}
+            sentences = [finding.sentence for finding in checks.clients(troubles).findings]
+            return any("Producer untuned at 127.0.0.1" in sentence for sentence in sentences)
+
+        with capture_logs() as logs:
+            async with in_thread(without_linger(cluster.bootstrap)):
+                await until(reported)
+                async with followed(cluster) as live:
+                    await until(lambda: live.untuned_clients())
+                    (shown,) = live.untuned_clients()
+                    assert (shown.client_id, shown.settings) == ("untuned", "linger.ms=50")
+        events = [event for event in logs if event["event"] == "producer_untuned"]
+    assert [(event["client_id"], event["settings"]) for event in events] == [
+        ("untuned", "linger.ms=50")
+    ]
+
+
+@asynccontextmanager
+async def followed(cluster: Cluster) -> AsyncGenerator[LiveCluster]:
+    """Follow the cluster as the console does."""
+    assert cluster.controller is not None
+    options = ConsoleOptions(bootstrap=cluster.bootstrap, controller=cluster.controller.address)
+    live = LiveCluster(options, lambda: 0)
+    await live.start()
+    try:
+        live.want()
+        yield live
+    finally:
+        await live.stop()
+
+
+@asynccontextmanager
+async def in_thread(context: AbstractContextManager[None]) -> AsyncGenerator[None]:
+    """Enter and leave a block in threads, because the event loop serves the cluster."""
+    await asyncio.to_thread(context.__enter__)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
