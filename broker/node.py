@@ -43,9 +43,9 @@ from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.sessions import ShareSession, ShareSessions
 from penstock.broker.groups.share.state.client import RoutedShareStates
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
+from penstock.broker.handlers.acl_authorizer import Authorizer
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authentication import AuthenticatingDispatcher
-from penstock.broker.handlers.authorizer import Authorizer
 from penstock.broker.handlers.dispatch import RequestDispatcher
 from penstock.broker.handlers.fetch_coalescing import SameFetches
 from penstock.broker.handlers.fetch_sessions import FetchSessions

@@ -1,5 +1,5 @@
-"""Authorization checks of request handlers. Without an authorizer, everything is allowed, at the
-cost of one attribute check.
+"""Authorization checks of request handlers, which `acl_authorizer` decides by the ACLs. Without an
+authorizer, everything is allowed, at the cost of one attribute check.
 """
 
 from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.sessions import ShareSessions
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
 from penstock.broker.groups.share.state.model import ShareStateStore
-from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.acl_authorizer import Authorizer
 from penstock.broker.handlers.fetch_coalescing import SameFetches
 from penstock.broker.handlers.fetch_sessions import FetchSessions
 from penstock.broker.handlers.pending_topics import PendingTopics

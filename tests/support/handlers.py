@@ -16,8 +16,8 @@ from penstock.base.listeners import SecurityProtocol
 from penstock.base.principal import ANONYMOUS, Principal
 from penstock.broker.config import BrokerConfig
 from penstock.broker.dynamic_settings import BrokerSettings
+from penstock.broker.handlers.acl_authorizer import Authorizer
 from penstock.broker.handlers.audit import AuditLog
-from penstock.broker.handlers.authorizer import Authorizer
 from penstock.broker.handlers.dispatch import RequestDispatcher
 from penstock.broker.handlers.node import Handler, Node
 from penstock.broker.handlers.pending_topics import PendingTopics

@@ -16,7 +16,7 @@ from penstock.base.ids import StreamEpoch
 from penstock.base.listeners import SecurityProtocol
 from penstock.base.principal import ANONYMOUS
 from penstock.broker.config import BrokerConfig
-from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.acl_authorizer import Authorizer
 from penstock.broker.handlers.fetch import handle_fetch
 from penstock.broker.handlers.fetch_coalescing import SameFetches
 from penstock.broker.handlers.fetch_sessions import FetchSessions

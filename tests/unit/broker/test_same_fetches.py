@@ -7,8 +7,8 @@ import pytest
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.base.principal import Principal
+from penstock.broker.handlers.acl_authorizer import Authorizer
 from penstock.broker.handlers.audit import AuditLog
-from penstock.broker.handlers.authorizer import Authorizer
 from penstock.broker.handlers.fetch import handle_fetch
 from penstock.broker.handlers.fetch_call import FetchCall
 from penstock.broker.handlers.fetch_coalescing import (

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from penstock.broker.handlers.acl_authorizer import Authorizer
 from penstock.broker.handlers.audit import AuditLog
-from penstock.broker.handlers.authorizer import Authorizer
 from penstock.broker.handlers.fetch import handle_fetch
 from penstock.broker.handlers.fetch_sessions import FetchSessions
 from penstock.broker.handlers.table import API_RIGHTS

@@ -591,6 +591,7 @@ class SlowNetwork:
         self.target_port = 0
         self.connection_count = 0
         self._fast, self._accepts = asyncio.Event(), asyncio.Event()
+        self._writers: list[asyncio.StreamWriter] = []
         self.speed_up()
         self._server = StreamServer(self._forward)
         self.address = f"127.0.0.1:{self._server.open()}"
@@ -608,9 +609,15 @@ class SlowNetwork:
         if accepts:
             self._accepts.set()
 
+    def reset(self) -> None:
+        """Break the connections; both ends notice that."""
+        for writer in self._writers:
+            writer.transport.abort()
+
     async def _forward(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         self.connection_count += 1
         await self._accepts.wait()
+        self._writers.append(back)
         server, forth = await asyncio.open_connection("127.0.0.1", self.target_port)
         pumps = [
             asyncio.ensure_future(self._pump(client, forth, can_wait=False)),
@@ -690,6 +697,23 @@ async def test_a_broker_reads_the_end_of_a_silent_stream(
     await until(lambda: broker.follower.fenced)
     assert broker.follower.replaced
     assert not broker.follower.can_write()
+
+
+async def test_the_break_of_a_silent_stream_shortens_the_lease(
+    start: Start, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller has noticed it, too, and fences after the grace period."""
+    monkeypatch.setattr(follower_module, "SILENCE_S", 0.3)
+    cluster = await start(session_timeout_ms=3_600_000, advertised_listeners=(network.address,))
+    network.target_port = cluster.server.port
+    broker = await cluster.broker()
+    network.slow_down()
+    before = network.connection_count
+    await until(lambda: network.connection_count > before)
+    assert broker.follower.can_write()
+    network.reset()
+    await until(lambda: not broker.follower.can_write())
+    assert not broker.follower.fenced
 
 
 async def test_a_late_stream_does_not_take_over_the_session_of_a_later_one(start: Start) -> None:

@@ -1,4 +1,6 @@
-"""Authorize requests by the ACLs in this broker's metadata image, and report denials."""
+"""Authorize requests by the ACLs in this broker's metadata image, and report denials. Handlers call
+the functions of `authorization`.
+"""
 
 from collections.abc import Mapping
 
