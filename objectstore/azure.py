@@ -1,7 +1,7 @@
 """Access Azure Blob Storage.
 
 Azure has no suffix ranges, so a tail costs a HEAD and a GET. It changes backslashes and trailing
-dots of keys, and may sort by UTF-16: keys for which this matters are refused. Penstock has none.
+dots of keys and may sort by UTF-16, so such keys, which Penstock does not use, are rejected.
 Source: Azure Blob Storage REST API; "Naming and referencing containers, blobs, and metadata".
 """
 

@@ -1,6 +1,6 @@
 """Join and measure the bodies of PUTs.
 
-Invariant: chunks are copied once, a lone `bytes` never. Must not do I/O.
+Invariant: chunks are copied once, a single `bytes` never. No I/O.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Define as values which store to open.
+"""Define the configuration of stores, as values.
 
 Invariant: printing a config never shows a secret. Must not import a backend.
 """
@@ -10,20 +10,18 @@ from urllib.parse import quote, urlencode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteConfig:
-    """What the stores of all clouds have in common."""
+    """Settings of the stores of all clouds."""
 
     prefix: str = ""
     """Empty, or ends with a slash."""
     endpoint: str | None = None
     """Base URL of a compatible server, or of another region; None for the cloud's own."""
     connections_max: int = 64
-    """Requests in flight; more wait inside the client. One PUT of 8 MiB occupies a connection for
-    about 0.2 s on S3.
-    """
+    """Requests in flight; others wait. A PUT of 8 MiB takes about 0.2 s on S3."""
     connect_timeout_ms: int = 3_000
     read_timeout_ms: int = 10_000
-    """Longest time without a byte from the store inside one request. Until the answer begins it
-    includes the time to send the body.
+    """Longest time without a byte from the store within a request. Before the response begins, it
+    includes the time for sending the body.
     """
     deadline_ms: int = 30_000
     """Limit for one call with all its retries."""
@@ -117,7 +115,7 @@ class DirectoryConfig:
     directory: str
 
     def redacted(self) -> str:
-        """The URL, for logs."""
+        """Return the URL, for logs."""
         return f"file:{self.directory}"
 
 
@@ -126,7 +124,7 @@ class MemoryConfig:
     """A store in the memory of this process."""
 
     def redacted(self) -> str:
-        """The URL, for logs."""
+        """Return the URL, for logs."""
         return "memory:"
 
 

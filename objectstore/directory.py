@@ -1,14 +1,7 @@
-"""Store objects in a directory of one machine, which any number of its processes may open.
+"""Store objects in a directory of one machine, which several processes may use at once.
 
-Invariant: an object is written completely to a temporary file, without a name where the system can,
-and synced, then published under its key by one atomic rename or link, and its directory is synced
-before the call returns. No reader
-sees a part of an object, and `kill -9` or a power cut loses nothing that was acknowledged.
-`put_if_absent` is link(2), which fails on a taken name. put, put_if_match and delete of one key
-exclude each other with flock(2), which ends with its process. Etags are time, inode and size of the
-file. Unlike on S3, a key cannot also be the folder of another key, and a segment of a name has at
-most 255 bytes. Must not be used on NFS. Blocking calls run in a few threads of their own.
-`objectstore.directory_write` writes the bytes.
+Invariant: an object appears under its key by one atomic rename(2) or link(2), after its bytes have
+been synced; the call returns after its folder has been synced. Must not be used on NFS.
 Source: open(2), link(2), flock(2), rename(2).
 """
 
@@ -41,27 +34,30 @@ from penstock.objectstore.keys import check_key
 from penstock.objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 RESERVED_FOLDER: Final = ".penstock"
-"""Folder of temporary files and locks. It lies below the root, so that rename and link stay inside
-one file system.
+"""Folder of temporary files and locks, below the root because rename(2) and link(2) need one file
+system.
 """
 
 THREAD_COUNT: Final = 4
 LOCK_COUNT: Final = 64
 STALE_TEMPORARY_MS: Final = 24 * 3_600_000
-"""A temporary file of this age belongs to a dead writer."""
+"""Age at which the writer of a temporary file is assumed dead."""
 
 _PUBLISH_ATTEMPTS: Final = 8
-"""Another process may remove an empty folder before it is used; each further attempt needs such a
-race.
-"""
+"""Each attempt fails only if another process removes the empty folder before it is used."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class DirectoryStore:
-    """Store objects as plain files. The constructor creates the directory and removes the temporary
+    """Store objects as plain files. The constructor creates the directory and removes temporary
     files of dead writers.
+
+    `put_if_absent` is link(2), which fails if the name exists. `put`, `put_if_match` and `delete`
+    of one key exclude each other with flock(2), which ends with its process. Etags consist of time,
+    inode and size. Unlike on S3, a key cannot also be the folder of another key, and a segment of a
+    key has at most 255 bytes. Blocking calls run in a few threads of the store.
     """
 
     def __init__(self, directory: str, *, now_ns: Callable[[], int] = time.time_ns) -> None:
@@ -236,8 +232,8 @@ class DirectoryStore:
     def _publish(self, key: str, path: bytes, publish: Callable[[], None]) -> None:
         """Create the folders, publish the file, and sync what changed from the bottom up.
 
-        A folder that another writer has just created is synced into its parent by that writer; file
-        systems with a journal keep the order of the two.
+        A folder that another writer has just created is synced into its parent by that writer; a
+        journaling file system keeps the two in order.
         """
         folder = os.path.dirname(path)
         for _ in range(_PUBLISH_ATTEMPTS):
@@ -297,8 +293,8 @@ class DirectoryStore:
 
     @contextmanager
     def _unnamed(self, body: Sequence[Buffer]) -> Generator[tuple[bytes, str]]:
-        """Yield a synced file without a name, as a path to link from, and its etag. It ends with
-        its descriptor. That saves two changes of a folder for each PUT.
+        """Yield the path in /proc of a synced file without a name, and its etag. The file exists
+        until its descriptor is closed, which saves two changes of a folder for each PUT.
         """
         descriptor = os.open(self._reserved, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
         try:
@@ -311,16 +307,14 @@ class DirectoryStore:
         """Write and sync the body. Returns the etag."""
         write_all(descriptor, body)
         now_ns = self._now_ns()
-        # The timestamps of the kernel have steps of 4 ms.
+        # Timestamps of the kernel have a resolution of 4 ms.
         os.utime(descriptor, ns=(now_ns, now_ns))
         os.fsync(descriptor)
         return _etag(os.fstat(descriptor))
 
     @contextmanager
     def _locked(self, key: str) -> Generator[None]:
-        """Exclude other processes and threads that replace or delete this key, or a key that shares
-        its lock.
-        """
+        """Hold the lock of the key, which other keys share, against other processes and threads."""
         name = b"lock-%02d" % (crc32(key.encode()) % LOCK_COUNT)
         descriptor = os.open(
             os.path.join(self._reserved, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
@@ -354,15 +348,15 @@ def _path_of(descriptor: int) -> bytes:
 
 
 def _link(source: bytes, path: bytes) -> None:
-    """Link a file, or what a link of /proc leads to. Without src_dir_fd, which is not used for an
-    absolute path, Python calls link(2), which does not follow.
+    """Link a file, following a link of /proc. Without src_dir_fd, which has no effect on an
+    absolute path, Python calls link(2), which does not follow links.
     """
     os.link(source, path, src_dir_fd=0, follow_symlinks=True)
 
 
 def _links_unnamed(folder: bytes) -> bool:
-    """Return whether a file without a name can be made here and linked: not on macOS, nor on some
-    file systems (overlayfs on old kernels), nor without /proc.
+    """Return whether files without names can be created here and linked. They cannot on macOS, on
+    some file systems (overlayfs on old kernels), and without /proc.
     """
     if not hasattr(os, "O_TMPFILE"):
         return False
@@ -394,8 +388,8 @@ def _is_file(found: os.stat_result) -> bool:
 
 
 def _read_at(descriptor: int, start: int, length: int) -> bytes:
-    """Read up to `length` bytes: one read(2) without a copy, unless the kernel returns less (it
-    does above 2 GiB).
+    """Read up to `length` bytes, with one read(2) and no copy unless the kernel returns less, as it
+    does above 2 GiB.
     """
     data = os.pread(descriptor, max(0, length), start)
     if len(data) >= length or not data:
@@ -404,7 +398,7 @@ def _read_at(descriptor: int, start: int, length: int) -> bytes:
 
 
 def _sync_folder(folder: bytes) -> None:
-    """Make new and removed names durable. Do nothing if the folder is gone."""
+    """Make new and removed names durable. Do nothing if the folder no longer exists."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,9 +1,7 @@
-"""Walk a directory tree in the order of object keys.
+"""Walk a directory tree in the order of object keys: by UTF-8 bytes, as S3 lists them.
 
-Invariant: keys are in the order of their UTF-8 bytes, as S3 lists them. A folder sorts as its name
-with a slash, because `a-b` comes before `a/x` although `a` comes before `a-b`. Only folders that
-can hold a requested key are opened.
-Source: S3 ListObjectsV2.
+Invariant: a folder sorts as its name with a slash, because `a-b` precedes `a/x` although `a`
+precedes `a-b`. Only folders that may contain requested keys are opened.
 """
 
 import os
@@ -14,8 +12,8 @@ from collections.abc import Iterator
 def walk(
     root: bytes, prefix: bytes, start_after: bytes, reserved: bytes
 ) -> Iterator[tuple[bytes, os.stat_result]]:
-    """Yield keys with the prefix that are greater than `start_after`. The names of one folder at a
-    time are in memory.
+    """Yield keys with the prefix that are greater than `start_after`. Keeps the names of the
+    folders on the current path in memory.
 
     Files that appear or disappear during the walk may or may not be included.
     """

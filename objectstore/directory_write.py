@@ -1,11 +1,8 @@
-"""Write the bytes of a new file past the page cache.
+"""Write the bytes of a new file, the bulk of a large one with O_DIRECT.
 
-Invariant: the file has exactly the buffers, in order; nothing is durable before fsync(2). Whole
-blocks go to the disk by O_DIRECT, from one aligned buffer of each thread; the rest, small bodies,
-and file systems without O_DIRECT use the page cache. The cache costs more than the disk: its pages
-are new for every object, and 8 MiB took 85 ms with 17 ms of CPU instead of 14 ms with 2 ms
-(docs/design/object-stores.md). Must not be used for files that others write.
-Source: open(2), "O_DIRECT".
+Invariant: the file contains exactly the buffers, in order; nothing is durable before fsync(2). New
+pages of the page cache cost more than the disk (docs/design/object-stores.md). Must not be used for
+files that others write. Source: open(2), "O_DIRECT".
 """
 
 import errno
@@ -20,13 +17,13 @@ from penstock.base.buffers import Buffer
 from penstock.objectstore.body import body_bytes
 
 DIRECT_BYTES_MIN: Final = 256 * 1024
-"""Smaller bodies use the page cache: the bulk is one copy, and fsync writes it at once."""
+"""Smaller bodies use the page cache, as do the last bytes and file systems without O_DIRECT."""
 
 STAGING_BYTES: Final = 2 << 20
 """The aligned buffer of a thread, and the size of one write."""
 
 BLOCK_BYTES: Final = 4_096
-"""Offsets and lengths of direct writes are multiples of it; disks have sectors of at most that."""
+"""Alignment of direct writes, the largest sector size of disks."""
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
@@ -64,7 +61,7 @@ def _staging() -> memoryview:
 
 
 def _set_direct(descriptor: int) -> bool:
-    """Return False where the file system cannot (tmpfs) or the system does not know it (macOS)."""
+    """Return False if the file system (tmpfs) or the system (macOS) does not support it."""
     if not _DIRECT:
         return False
     try:

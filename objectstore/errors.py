@@ -1,9 +1,8 @@
 """Define the errors of object stores, independent of the backend.
 
-Invariant: every backend raises these classes and no error of its own library, so callers decide by
-class and by `retriable`. `retriable` says that repeating the same call may succeed. Whether a
-failed *write* took place is unknown only for `Unavailable` and `DeadlineExceeded`. Must not import
-any backend. Source: S3 API error responses.
+Invariant: backends raise only these, so callers decide by class and `retriable`, which means that
+the same call may succeed later. A failed write may have taken place only after `Unavailable` and
+`DeadlineExceeded`. Must not import a backend.
 """
 
 from collections.abc import Sequence
@@ -59,7 +58,9 @@ class Unavailable(ObjectStoreError):
     retriable = True
 
     def __init__(self, operation: str, key: str, cause: str) -> None:
-        super().__init__(f"{operation} of {key!r} got no usable answer from the store: {cause}")
+        super().__init__(
+            f"{operation} of {key!r} failed without a usable response from the store: {cause}"
+        )
         self.operation = operation
         self.key = key
         self.cause = cause
@@ -86,12 +87,12 @@ class AccessDenied(ObjectStoreError):
 
 
 class SignInFailed(ObjectStoreError):
-    """There are no credentials for the store. Nothing was sent."""
+    """There are no credentials for the store. Nothing was sent to it."""
 
 
 class TlsFailed(ObjectStoreError):
-    """No TLS connection to the store: its certificate is not trusted, for example. Nothing was
-    sent.
+    """No TLS connection to the store, for example because its certificate is not trusted. Nothing
+    was sent.
     """
 
     def __init__(self, endpoint: str, fault: str) -> None:
@@ -123,8 +124,8 @@ class BucketNotFound(ObjectStoreError):
 
 
 class ObjectLocked(ObjectStoreError):
-    """The object or its bucket has a lease, a hold or a retention policy that forbids the write.
-    Nothing was written, and no retry helps: the configuration of the bucket has to change.
+    """A lease, a hold or a retention policy of the object or its bucket forbids the write. Nothing
+    was written; the bucket has to be configured differently.
     """
 
     def __init__(self, operation: str, key: str, cause: str) -> None:
@@ -147,7 +148,7 @@ class RangeNotSatisfiable(ObjectStoreError):
 
 
 class InvalidKey(ObjectStoreError):
-    """The backend cannot store the key. This is a programming error, found before any I/O."""
+    """The backend cannot store the key: a programming error, found before any I/O."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"object key {key!r} is not allowed: {reason}")
@@ -167,8 +168,8 @@ class InvalidStoreUrl(ObjectStoreError):
 
 
 class InvalidStoreConfig(InvalidStoreUrl):
-    """A store URL cannot be opened because of what it or the environment names: a profile, a key or
-    a file of certificates, for example.
+    """A store cannot be opened because something that its URL or the environment names is not
+    usable: a profile, a key or a file with certificates, for example.
     """
 
     def __init__(self, reason: str) -> None:
@@ -177,7 +178,7 @@ class InvalidStoreConfig(InvalidStoreUrl):
 
 
 class UnexpectedResponse(ObjectStoreError):
-    """The store returned an error that no retry can fix and no other class describes."""
+    """An error response that is not retriable and has no class of its own."""
 
     def __init__(self, operation: str, key: str, code: str, message: str) -> None:
         super().__init__(f"{operation} of {key!r} failed: {code}: {message}")
@@ -187,8 +188,8 @@ class UnexpectedResponse(ObjectStoreError):
 
 
 class ConditionalWritesIgnored(ObjectStoreError):
-    """The store overwrites where it must refuse, as the probe at start found. Fencing cannot work
-    on it.
+    """The probe at startup found that the store overwrites objects where it must not. Fencing
+    cannot work on it.
     """
 
     def __init__(self, detail: str) -> None:
@@ -202,7 +203,7 @@ class ConditionalWritesIgnored(ObjectStoreError):
 
 
 class ListOrderUnsupported(ObjectStoreError):
-    """The store does not list keys in the order of their bytes, as the probe at start found.
+    """The probe at startup found that the store does not list keys in the order of their bytes.
     Recovery would miss objects.
     """
 

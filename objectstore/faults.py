@@ -1,9 +1,8 @@
-"""Inject the faults of an object store, for tests, simulation and benchmarks.
+"""Inject faults of an object store, for tests, simulation and benchmarks.
 
-Invariant: a fault does only what a real store can do. In particular LOST_RESPONSE executes the call
-and then raises Unavailable, and damaged reads damage the answer, never the stored object. The same
-`Random` and order of calls repeat the same faults. Must not be used in production.
-Source: SlateDB FailingObjectStore, s2 `sim/src/s3.rs`.
+Invariant: a fault does only what a real store can do. LOST_RESPONSE executes the call and then
+raises Unavailable; damaged reads change the response, never the stored object. The same `Random`
+and order of calls give the same faults. Source: SlateDB FailingObjectStore, s2 `sim/src/s3.rs`.
 """
 
 import asyncio

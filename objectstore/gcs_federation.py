@@ -1,8 +1,7 @@
-"""Sign in to Google Cloud with a token of another identity provider: files of type
-`external_account`.
+"""Sign in to Google Cloud with a token of another identity provider: `external_account` files.
 
-The token comes from a file or a URL; Google's STS exchanges it for an access token, with which a
-service account may be impersonated.
+Google's STS exchanges a token from a file or a URL for an access token, with which a service
+account may be impersonated.
 Source: RFC 8693; Google AIP-4117; IAM Credentials API, `generateAccessToken`.
 """
 

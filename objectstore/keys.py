@@ -1,9 +1,8 @@
 """Check keys by the same rules for every backend.
 
-Invariant: S3, MinIO and a directory can store a key that passes, and it cannot leave that
-directory. The rules are stricter than S3's: some HTTP proxies rewrite `.` and `..` segments, and
-XML cannot list control characters. Python compares strings by code point, which is the order of
-their UTF-8 bytes, so sorting `str` keys gives S3's list order.
+Invariant: S3, MinIO and a directory can store a key that passes, and it cannot leave the directory.
+Stricter than S3: some HTTP proxies rewrite `.` and `..` segments, and XML cannot contain control
+characters. Sorting `str` by code point gives the order of UTF-8 bytes.
 """
 
 import re
@@ -15,7 +14,7 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]|\A/|/\Z|//|(?:\A|/)\.\.?(?
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidKey for a key that some backend cannot store. Takes about 0.6 us."""
+    """Raise InvalidKey for a key that not every backend can store. Takes about 0.6 us."""
     if not key:
         raise InvalidKey(key, "it is empty")
     if _FORBIDDEN.search(key):
@@ -27,4 +26,4 @@ def check_key(key: str) -> None:
     except UnicodeEncodeError:
         raise InvalidKey(key, "it is not valid Unicode") from None
     if len(encoded) > KEY_BYTES_MAX:
-        raise InvalidKey(key, f"it has {len(encoded)} bytes, {KEY_BYTES_MAX} are allowed")
+        raise InvalidKey(key, f"it has {len(encoded)} bytes, more than {KEY_BYTES_MAX}")

@@ -1,4 +1,4 @@
-"""Tell the servers of this machine from others: an emulator accepts any credentials."""
+"""Recognize servers on this machine: emulators, which accept any credentials."""
 
 from ipaddress import ip_address
 from urllib.parse import urlsplit

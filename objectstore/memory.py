@@ -1,13 +1,8 @@
 """Store objects in the memory of one process, for tests, simulation and `memory:` clusters.
 
-Invariant: results and errors are exactly S3's, so that code that works here works there: 412 on a
-taken key or another version, 404 for `put_if_match` without an object, 416 after the end, lists in
-key order by pages. Every call is atomic (it never awaits), so a 409 cannot happen by itself;
-`objectstore.faults` injects it. Etags are quoted write numbers, unique in one store. Large bodies
-are kept as the buffers that were passed (see `ports.Body`): copying a log into new memory costs
-about 1 ms per MB in page faults, more than everything else that a broker does with it. Not
-thread-safe.
-Source: S3 API.
+Invariant: results and errors are those of S3, so that code that works here works there. Calls are
+atomic, because they never await; `objectstore.faults` injects the 409 of races. Etags are quoted
+write numbers, unique in one store. Not thread-safe.
 """
 
 import sys
@@ -32,8 +27,8 @@ def wall_ms() -> int:
 
 
 JOIN_BYTES_MAX: Final = 64 * 1024
-"""Bodies up to this size are copied into one `bytes`: for small ones the objects of the buffers
-would need more memory.
+"""Larger bodies are kept as the buffers that were passed (see `ports.Body`): a copy costs about
+1 ms per MB in page faults. For small ones, the buffer objects would need more memory than a copy.
 """
 
 
@@ -43,8 +38,8 @@ class _Stored:
     info: ObjectInfo
 
     def cut(self, start: int, end: int) -> bytes:
-        """Return bytes [start, end) of the object, as far as it has them, without a copy if that is
-        one whole `bytes`.
+        """Return bytes [start, end), fewer if the object ends earlier. Does not copy a chunk that
+        is exactly this range.
         """
         parts: list[Buffer] = []
         at = 0

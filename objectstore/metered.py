@@ -1,8 +1,8 @@
 """Count requests, bytes, errors and latencies of a store per operation.
 
-Invariant: changes nothing that passes through. Below `RetryingStore` it counts requests, above it
-calls. A list counts once per page, since a page is a request. Must not know any metrics library:
-`snapshot()` returns a value. Source: SlateDB instrumented_object_store.
+Invariant: results pass through unchanged. Below `RetryingStore` it counts requests, above it calls.
+A list counts once per page, which is a request. Must not import a metrics library: `snapshot`
+returns values. Source: SlateDB instrumented_object_store.
 """
 
 import time
@@ -32,7 +32,7 @@ class OperationStats:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """The totals of all operations that were used, by the name of the port's method."""
+    """The totals of all operations that were used, by name of the port's method."""
 
     operations: Mapping[str, OperationStats]
 
@@ -56,9 +56,7 @@ class _Meter:
 
 
 class StoreMeter:
-    """Collect the counts of one or several stores. It exists before the store, so metrics need no
-    store.
-    """
+    """Collect the counts of one or several stores. It can be created before them."""
 
     def __init__(self) -> None:
         self._meters: dict[str, _Meter] = {}
@@ -71,7 +69,7 @@ class StoreMeter:
         return meter
 
     def snapshot(self) -> StoreStats:
-        """What was counted so far."""
+        """Return the totals since the meter was created."""
         return StoreStats({name: meter.freeze() for name, meter in sorted(self._meters.items())})
 
 
@@ -91,7 +89,7 @@ class MeteredStore:
         self._meter = meter or StoreMeter()
 
     def snapshot(self) -> StoreStats:
-        """What was counted so far."""
+        """Return the totals since the meter was created."""
         return self._meter.snapshot()
 
     async def get(self, key: str) -> bytes:

@@ -1,7 +1,6 @@
-"""Present a part of a bucket as a store of its own.
+"""Present the keys below a prefix as a store.
 
-Invariant: keys outside the prefix are neither read nor written. Errors name the full key of the
-wrapped store.
+Invariant: keys outside the prefix are neither read nor written. Errors contain the full key.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,7 @@
-"""Explain failed connections to the store: what is wrong, and what to do. Pure.
+"""Explain failed connections to the store. Pure.
 
-Source: the names that reqwest, hyper and rustls give to errors. obstore has no classes for them, so
-they are read from the dump of the error's structure; tests pin its form.
+obstore has no classes for errors of reqwest, hyper and rustls, so their names are parsed from the
+dump of the error's structure, whose format the tests pin.
 """
 
 import re
@@ -44,8 +44,8 @@ _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "AL
 
 
 def tls_fault(dump: str) -> str | None:
-    """Return what is wrong with the TLS of the store, and what to do; None if another try may
-    succeed. Nothing was sent in this case.
+    """Return what is wrong with the TLS of the store and how to fix it; None if another attempt may
+    succeed. After such a fault, nothing was sent.
     """
     found = _CERTIFICATE.search(dump)
     if found is not None:
@@ -61,8 +61,8 @@ def tls_fault(dump: str) -> str | None:
 
 
 def hint(dump: str, endpoint: str, environ: Mapping[str, str]) -> str:
-    """Return what may be wrong with a connection that ended without an answer; empty: nothing in
-    particular. Another try may succeed.
+    """Return possible reasons for a connection that ended without a response, or "". Another
+    attempt may succeed.
     """
     hints: list[str] = []
     if "dns error" in dump:

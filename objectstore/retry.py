@@ -1,11 +1,8 @@
-"""Retry every operation of the port.
+"""Retry every operation of the port, with a deadline for each call.
 
-Invariant: a conditional write that took place is never reported as refused. When a try ended
-without an answer and a later one is refused with 412, the object in the store is compared with
-ours: equal bytes mean that the first try succeeded. So the bodies of conditional writes must differ
-between writers (Penstock's carry node id and epoch). A 412 on the first try is raised at once.
-Every call has a deadline over all tries. Must not decide whether an error is retriable: its class
-says so.
+Invariant: a conditional write that took place is never reported as refused. If a 412 follows a lost
+response, the stored object is compared with ours: equal bytes mean that the write took place. So
+bodies of conditional writes must differ between writers (Penstock's contain node id and epoch).
 """
 
 import asyncio
@@ -34,20 +31,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The pauses between tries and the deadline of a call."""
+    """The pauses between attempts and the deadline of a call."""
 
     backoff_ms: int = 50
-    """The longest first pause. S3's p50 of a small request is about 20 ms."""
+    """Maximum of the first pause. The p50 of a small request to S3 is about 20 ms."""
     backoff_max_ms: int = 5_000
     deadline_ms: int = 30_000
-    """Limit for one call with all its tries (for a list: for one page)."""
+    """Limit for one call with all its attempts (for a list: for one page)."""
 
 
 class RetryingStore:
     """Wrap a store and retry every retriable error until the deadline.
 
-    A plain `put` whose first try is delayed inside the store may overwrite a newer write of the
-    same key, so write keys that change under `put_if_match`.
+    A plain `put` whose first attempt is delayed in the store may overwrite a newer write of the
+    key, so use `put_if_match` for keys that change.
     """
 
     def __init__(
@@ -99,9 +96,9 @@ class RetryingStore:
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         """See ObjectStore.put_if_match.
 
-        Raises PreconditionFailed even if our write took place, when its answer was lost and another
-        writer replaced it before the comparison. Read the object before you conclude that nothing
-        was written.
+        PreconditionFailed does not prove that nothing was written: the response may have been lost
+        and another writer may have replaced the object before the comparison. Read the object to
+        find out.
         """
         data = join_body(body)
         return await self._retry_conditional(
@@ -111,7 +108,7 @@ class RetryingStore:
     async def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
     ) -> AsyncIterator[ObjectInfo]:
-        """See ObjectStore.list. After an error it continues after the last key."""
+        """See ObjectStore.list. Continues after the last key if a page fails."""
         seen, left = start_after, limit
         found: AsyncIterator[ObjectInfo] | None = None
 
@@ -186,8 +183,8 @@ class RetryingStore:
         return await self._retry(operation, key, attempt)
 
     async def _etag_if_ours(self, key: str, data: bytes) -> str | None:
-        """Return the etag of the stored object if it is `data`. Makes two requests, only after a
-        lost answer.
+        """Return the etag of the stored object if it equals `data`. Costs two requests, only after
+        a lost response.
         """
         try:
             info = await self._store.head(key)

@@ -47,12 +47,11 @@ def s3_dialect(config: S3Config) -> Dialect:
 
 def _special(answer: Answer) -> ObjectStoreError | None:
     if answer.code in _RETRIABLE_4XX_CODES or (answer.operation == "list" and answer.status == 404):
-        # A LIST names no object: a store that walks a directory (versitygw) found one that was
-        # deleted meanwhile.
+        # versitygw, which walks a directory: an object was deleted during a LIST.
         return Unavailable(answer.operation, answer.key, answer.cause)
     if answer.code in _TOKEN_CODES:
         return AccessDenied(answer.operation, answer.key, answer.cause)
     if answer.code == "ObjectParentIsFile":
-        # versitygw: a part of the key is an object, so nothing can be below it.
+        # versitygw: a parent of the key is an object.
         return ObjectNotFound(answer.key)
     return None

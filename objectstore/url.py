@@ -1,13 +1,6 @@
-"""Parse store URLs and open the stores that they name.
+"""Parse store URLs (docs/reference/store-urls.md) and open the stores that they name.
 
-    s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME&access_key=...&secret_key=...
-    gs://BUCKET[/PREFIX]?credentials_file=PATH
-    az://ACCOUNT/CONTAINER[/PREFIX]?account_key=...
-    file:DIRECTORY
-    memory:
-
-Invariant: a URL is checked completely before anything is opened. Must not import a backend before
-it is needed.
+Invariant: a URL is checked completely before anything is opened. Backends are imported on demand.
 """
 
 import os
@@ -69,13 +62,13 @@ def parse_store_url(url: str) -> StoreConfig:
 
 
 def is_remote(url: str) -> bool:
-    """Return whether a URL names the store of a cloud, or a server with its API."""
+    """Return whether a URL names the store of a cloud or of a server with its API."""
     return url.partition(":")[0] in PARSERS
 
 
 def location(url: str) -> str:
-    """Return what a store URL names, without its parameters: s3://BUCKET/PREFIX, file:DIRECTORY or
-    memory:. Raises InvalidStoreUrl.
+    """Return a store URL without its parameters: s3://BUCKET/PREFIX, file:DIRECTORY or memory:.
+    Raises InvalidStoreUrl.
     """
     return parse_store_url(url).redacted().partition("?")[0]
 
@@ -137,9 +130,8 @@ def _parse_file(url: str, rest: str) -> DirectoryConfig:
 
 
 def _with_local_defaults(config: S3Config, environ: Mapping[str, str]) -> S3Config:
-    """Return the config with defaults for a store on this machine (moto).
-
-    It accepts any credentials. Without any, botocore would search the network for them.
+    """Return the config with defaults for a store on this machine, such as moto, which accepts any
+    credentials. Without credentials, botocore would look for them on the network.
     """
     endpoint = config.endpoint
     if endpoint is None:

@@ -1,5 +1,10 @@
 """Nodes reject SAS tokens that may outlive fences."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from penstock.deploy.errors import UsageError
@@ -50,3 +55,20 @@ def test_other_credentials_pass() -> None:
     check_sas_token(f"{STORE}?account_key=a2V5", DAY_MS, {"AZURE_STORAGE_SAS_TOKEN": LONG}, NOW_S)
     for other in ("memory:", "file:x", "s3://bucket", "gs://bucket"):
         check_sas_token(other, DAY_MS, {"AZURE_STORAGE_SAS_TOKEN": LONG}, NOW_S)
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_both_roles_check_the_token(role: str, tmp_path: Path) -> None:
+    token = {"AZURE_STORAGE_SAS_TOKEN": "si=policy&sig=SECRET"}
+    variables = {"PENSTOCK_STORE": STORE, "PENSTOCK_METADATA_LOG_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "penstock.deploy.cli", role],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | token | variables,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "has no expiry" in done.stderr
+    assert "SECRET" not in done.stderr
