@@ -18,7 +18,26 @@ class InvalidSchema(TableError):
 
 
 class OtherTopic(TableError):
-    """The table continues another topic, perhaps a deleted one of the same name."""
+    """The table contains another topic, perhaps a deleted one of the same name."""
+
+    def __init__(
+        self, table: str, topic: str, topic_id: str, other_topic: str, other_id: str
+    ) -> None:
+        """`other_topic` and `other_id` are those in the table."""
+        was = (
+            f"topic {topic!r} was deleted and created again (id {topic_id}): table {table} contains"
+            f" records of the earlier topic (id {other_id})"
+            if other_topic == topic
+            else f"table {table} contains topic {other_topic!r}, not {topic!r}"
+        )
+        super().__init__(
+            f"{was}; to export {topic!r}, choose another table with `--table NAME`, or drop the"
+            " table and its dead letter table"
+        )
+        self._arguments = (table, topic, topic_id, other_topic, other_id)
+
+    def __reduce__(self) -> tuple[type["OtherTopic"], tuple[str, str, str, str, str]]:
+        return OtherTopic, self._arguments
 
 
 class RecordsLost(TableError):

@@ -150,8 +150,7 @@ class TableSync:
         """Raise _Overtaken if another run committed first."""
         base = self._table.state()
         topic_id, bounds = self._source.bounds()
-        if base.topic_id and base.topic_id != topic_id:
-            raise OtherTopic(self._table.name, self._source.topic, topic_id, base.topic_id)
+        self._check_topic(self._table, base, topic_id)
         if not base.batch_id and self._options.from_latest:
             base = self._begin_at_end(base, topic_id, bounds)
         ranges = wanted_ranges(
@@ -166,6 +165,7 @@ class TableSync:
         base = self._prepare(base)
         self._rejects.prepare(REJECTS)
         known = self._rejects.state()
+        self._check_topic(self._rejects, known, topic_id)
         results = self._run_tasks(self._tasks(base, known, slices))
         if not self._commit_rejects(known, topic_id, results, slices):
             self._discard(results)
@@ -181,6 +181,12 @@ class TableSync:
             files=len(commit.added),
         )
         return _report(commit, results, slices, _remaining(commit.offsets, bounds), began)
+
+    def _check_topic(self, table: ExportTable, state: TableState, topic_id: str) -> None:
+        """Raise OtherTopic. Offsets of an earlier topic mean nothing, in dead letters as well."""
+        if state.topic_id and state.topic_id != topic_id:
+            topic = self._source.topic
+            raise OtherTopic(table.name, topic, topic_id, state.topic, state.topic_id)
 
     def _prepare(self, base: TableState) -> TableState:
         """Upgrade the layout and add missing columns, each in a commit of its own, and return the

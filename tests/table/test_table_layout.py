@@ -3,6 +3,7 @@ queries on them.
 """
 
 import json
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 
 from penstock.lake.table.compact import compact
 from penstock.lake.table.errors import InvalidTable, OtherTopic, RecordsLost
-from penstock.lake.table.model import Commit
+from penstock.lake.table.model import Commit, Layout
 from penstock.lake.table.plan import Bounds, wanted_ranges
 from penstock.lake.table.query import query
+from penstock.lake.table.rows import REJECTS
 from penstock.lake.table.values import ValueFormat
 from tests.support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
 from tests.support.table_runs import Run
@@ -161,7 +163,24 @@ def test_another_layout_or_topic_is_refused(run: Run) -> None:
     table = run.warehouse.existing("t")
     state = table.state()
     table.commit(Commit("other", state, "t", "another-id", state.batch_id, state.offsets))
-    with pytest.raises(OtherTopic, match="another-id"):
+    with pytest.raises(
+        OtherTopic, match=r"'t' was deleted and created again .*another-id.*--table"
+    ):
+        run.all()
+    table.state()
+    table.commit(Commit("third", table.state(), "u", "id", state.batch_id, state.offsets))
+    with pytest.raises(OtherTopic, match=r"contains topic 'u', not 't'; .*--table") as caught:
+        run.all()
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_dead_letters_of_an_earlier_topic_are_refused(run: Run) -> None:
+    """Otherwise the offsets of the earlier topic would hide dead letters of this one."""
+    rejects = run.warehouse.table("t__dlq", Layout())
+    rejects.state()
+    rejects.prepare(REJECTS)
+    rejects.commit(Commit("first", rejects.state(), "t", "earlier-id", 1, {0: 10_000}))
+    with pytest.raises(OtherTopic, match=r"table (default\.)?t__dlq contains .*earlier-id"):
         run.all()
 
 
