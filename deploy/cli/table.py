@@ -367,17 +367,18 @@ def query(
     For example: penstock table query 'SELECT carrier, avg(delay) FROM flights GROUP BY 1'
     """
     with one_line_errors("table"):
-        from penstock.deploy.output import print_document, print_table
+        from penstock.deploy.output import print_document
+        from penstock.deploy.sql.forms import print_rows
         from penstock.lake.table.query import query as ask
 
         found: Any = ask(place.open(), sql)
     from penstock.lake.arrow.row_times import for_python
 
-    rows: list[dict[str, Any]] = for_python(found.slice(0, max_rows)).to_pylist()
+    shown = found.slice(0, max_rows)
     if output is not Format.TABLE:
-        print_document(output, rows)
+        print_document(output, for_python(shown).to_pylist())
         return
-    print_table("", found.column_names, [list(row.values()) for row in rows])
+    print_rows(shown)
     if found.num_rows > max_rows:
         say(f"{found.num_rows - max_rows:,} more rows; use --max-rows to show them")
 

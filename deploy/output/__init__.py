@@ -138,7 +138,9 @@ def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:,.1f}"  # a small number is not 0.0
 
 
 def iso_time(time_ms: int) -> str:

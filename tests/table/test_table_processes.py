@@ -106,6 +106,8 @@ def test_the_command_syncs_compacts_and_queries(log: Log, tmp_path: Path) -> Non
     )
     assert found[0]["c"] == report["rows"]
     assert found[0]["last"].startswith("2026-01-03")
+    numbers = "SELECT 0.001::DOUBLE AS x, 1e-9::DOUBLE AS y, 1234.5678::DOUBLE AS z, NULL AS n"
+    assert {"0.001", "1e-09", "1234.5678", "NULL"} <= set(answer("query", numbers, *place).split())
     assert "error: --to 'delta': choose one of iceberg, parquet" in answer(
         *sync, "--to", "delta", code=2
     )
