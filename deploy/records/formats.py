@@ -18,6 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from penstock.base.extras import install_hint
+from penstock.broker.schemas.language import (
+    CannotCheck,
+    CompiledSchema,
+    ReferencedSchema,
+    SchemaInvalid,
+    compile_schema,
+)
 from penstock.deploy.errors import DeployError, UsageError
 
 if TYPE_CHECKING:
@@ -201,16 +208,34 @@ class ProtobufCodec:
         self._path = _path_of(descriptor)
         self._registry, self._subject = registry, subject
         self._id: int | None = None
+        self._by_id: dict[int, CompiledSchema] = {}
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
         if self._registry is not None:
-            _, data = _unframed(data)
-            data = data[_path_bytes(data) :]
+            return self._registered(self._registry, *_unframed(data))
         try:
             message = self._class.FromString(data)
             return self._json.MessageToDict(message, preserving_proto_field_name=True)
         except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
             raise BadRecord(f"it is not Protobuf of this message: {error}") from None
+
+    def _registered(self, registry: "SchemaRegistry", number: int, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+        """Decode a value with the registered schema and the message that its frame names."""
+        compiled = self._by_id.get(number)
+        if compiled is None:
+            with _registry_errors():
+                found = registry.by_id(number)
+            references = [ReferencedSchema(*reference) for reference in found.references]
+            try:
+                compiled = compile_schema(found.type.lower(), found.text, references)
+            except (SchemaInvalid, CannotCheck) as error:
+                raise BadRecord(f"schema {number} cannot be used: {error}") from None
+            self._by_id[number] = compiled
+        try:
+            validator, payload = compiled.framed(data)
+            return validator.value(payload)
+        except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
+            raise BadRecord(f"it is not Protobuf of schema {number}: {error}") from None
 
     def encode(self, text: str) -> bytes:
         try:
@@ -305,30 +330,12 @@ def _encoded_path(path: list[int]) -> bytes:
     return b"".join(_varint(number << 1) for number in (len(path), *path))
 
 
-def _path_bytes(data: bytes) -> int:
-    """Return how many bytes the indexes take."""
-    count, at = _read_varint(data, 0)
-    for _ in range(count >> 1):
-        _, at = _read_varint(data, at)
-    return at
-
-
 def _varint(number: int) -> bytes:
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes(found) + bytes([number])
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while at < len(data) and shift <= 28:
-        number |= (data[at] & 0x7F) << shift
-        at, shift, more = at + 1, shift + 7, data[at] & 0x80
-        if not more:
-            return number, at
-    raise BadRecord("it does not begin with the indexes of its message")
 
 
 def _missing(error: ImportError) -> DeployError:

@@ -36,9 +36,14 @@ AVRO = json.dumps(
 
 
 class Registry:
-    """Knows one Avro schema."""
+    """Contains one Avro schema, or Protobuf schemas by id."""
+
+    def __init__(self, **protobuf: str) -> None:
+        self._protobuf = {int(name[1:]): text for name, text in protobuf.items()}
 
     def by_id(self, number: int) -> StoredSchema:
+        if self._protobuf:
+            return StoredSchema("PROTOBUF", self._protobuf[number])
         assert number == 7
         return StoredSchema("AVRO", AVRO.decode())
 
@@ -140,7 +145,32 @@ def test_avro_schemas_with_references_go_both_ways(schema: Any, value: dict[str,
             broken.encode(json.dumps(whole))
 
 
-@pytest.mark.parametrize("registry", [None, Registry()])
+ORDERS = """syntax = "proto3"; package shop;
+message First {}
+message Order { int64 id = 1; message Item { string name = 1; } }
+"""
+
+
+def test_registered_protobuf_is_decoded_with_the_schema_of_its_id() -> None:
+    """The schema of the option is that of new records."""
+    later = ORDERS.replace("int64 id = 1;", "string who = 1; int64 id = 2;")
+    registry: Any = Registry(_7=ORDERS, _8=later, _9="message {")
+    found = codec(
+        RecordFormat.PROTOBUF,
+        schema=descriptor_set(),
+        message="shop.Order",
+        registry=registry,
+        subject="orders-value",
+    )
+    assert found.decode(b"\0\0\0\0\7\2\2\x08\3") == {"id": "3"}
+    assert found.decode(b"\0\0\0\0\x08\2\2\x0a\1x\x10\3") == {"who": "x", "id": "3"}
+    assert found.decode(b"\0\0\0\0\7\0") == {}
+    for data in (b"\0\0\0\0\x09\0", b"\0\0\0\0\7\2\x12", b"\0\0\0\0\7\2\2\xff"):
+        with pytest.raises(BadRecord):
+            found.decode(data)
+
+
+@pytest.mark.parametrize("registry", [None, Registry(_7=ORDERS)])
 @pytest.mark.parametrize(
     ("message", "text"), [("shop.Order", {"id": "3"}), ("shop.Order.Item", {"name": "pen"})]
 )
