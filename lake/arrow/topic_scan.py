@@ -128,7 +128,7 @@ def scan(
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:
-        >>> polars.from_arrow(scan("s3://my-bucket", "orders", columns=["key", "value"])).height
+        >>> polars.DataFrame(scan("s3://my-bucket", "orders", columns=["key", "value"])).height
         1000
     """
     topic = in_snapshot(topic, snapshot)
@@ -157,7 +157,7 @@ class Scan:
     """A fixed range of offsets of each partition, as `scan` returns it.
 
     Iterate it, any number of times, or pass it to any reader of Arrow streams:
-    `polars.from_arrow(scan)`, `duckdb.sql("SELECT count(*) FROM scan")`,
+    `polars.DataFrame(scan)`, `duckdb.sql("SELECT count(*) FROM scan")`,
     `scan.to_table().to_pandas()`.
 
     Attributes:
