@@ -29,6 +29,11 @@ def took_too_long() -> SqlStopped:
 def unknown_topic(name: str, known: Sequence[str]) -> SqlError:
     """Return the error for a table that does not exist. It names the nearest topics."""
     by_lower = {topic.lower(): topic for topic in known}
+    if name.lower() in by_lower:
+        return SqlError(
+            f"{name!r} is a topic, which statements can only name without a schema, after FROM or"
+            " JOIN"
+        )
     near = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
     if near:
         hint = f"did you mean {', '.join(by_lower[item] for item in near)}?"
@@ -37,6 +42,15 @@ def unknown_topic(name: str, known: Sequence[str]) -> SqlError:
     else:
         hint = "the cluster has no topics; a new one appears within about 1 s"
     return SqlError(f"no topic or view is named {name!r}; {hint}")
+
+
+def read_only(topic: str) -> SqlError:
+    """Return the error for a statement that would change a topic."""
+    return SqlError(
+        f"topic {topic!r} cannot be changed by SQL: write records with a producer or `penstock"
+        f" produce {topic}`; CREATE TABLE and CREATE VIEW make objects that last as long as the"
+        " session"
+    )
 
 
 def shortened(names: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
 """Infer columns from sampled JSON values.
 
 Invariants: depends on the samples alone. Types that conflict become VARCHAR, which holds the text
-of any JSON value, so a column never gets a type that a sample does not fit. Must not do I/O.
+of any JSON value, so a column never gets a type that a sample does not fit. Integers that DOUBLE
+would round conflict with fractions. Must not do I/O.
 """
 
 import json
@@ -21,6 +22,8 @@ DEPTH_MAX: Final = 8
 """Levels of STRUCT and list in a column; what lies deeper is VARCHAR."""
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_BEYOND: Final = 1 << 64
+"""Larger numbers are fractions to programs that write all digits, such as JavaScript."""
 _TIMESTAMP: Final = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]\d\d(?::?\d\d)?)?"
 )
@@ -40,8 +43,11 @@ class StructOf(NamedTuple):
 
 JsonType: TypeAlias = str | ListOf | StructOf
 """NULL (only nulls so far), BOOLEAN, BIGINT, DOUBLE, TIMESTAMP, TIMESTAMPTZ, VARCHAR, or a
-nested type.
+nested type. While samples are joined, also `_EXACT`.
 """
+
+_EXACT: Final = "exact integer"
+"""BIGINT with an integer that DOUBLE does not hold."""
 
 
 class InferredSchema(NamedTuple):
@@ -94,6 +100,32 @@ def structure_fits(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - pa
     return structure in _FITTING.get(kind, ())
 
 
+def value_fits(value: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSON
+    """Return whether a value loses nothing in a column of this type, where its structure does not
+    tell: DuckDB calls `{}` and lists of several types JSON, and does not tell large integers from
+    others.
+    """
+    if value is None or kind == "VARCHAR":
+        return True
+    if isinstance(kind, ListOf):
+        return isinstance(value, list) and all(
+            value_fits(item, kind.item) for item in cast("Any", value)
+        )
+    if isinstance(kind, StructOf):
+        known = dict(kind.fields)
+        return isinstance(value, dict) and all(
+            name not in known or value_fits(item, known[name])
+            for name, item in cast("dict[str, Any]", value).items()
+        )
+    if isinstance(value, bool):
+        return kind == "BOOLEAN"
+    if isinstance(value, int) and kind == "DOUBLE":
+        return abs(value) >= _BEYOND or is_exact(value)
+    return (kind == "BIGINT" and isinstance(value, int) and value in _INT64) or (
+        kind == "DOUBLE" and isinstance(value, float)
+    )
+
+
 _FITTING: Final = {
     "BOOLEAN": ("BOOLEAN",),
     "BIGINT": ("BIGINT", "UBIGINT"),
@@ -107,7 +139,9 @@ def _type_of(value: Any, depth: int) -> JsonType:  # noqa: ANN401 - parsed JSON
     if isinstance(value, bool):
         return "BOOLEAN"
     if isinstance(value, int):
-        return "BIGINT" if value in _INT64 else "VARCHAR"
+        if value not in _INT64:
+            return "VARCHAR"
+        return "BIGINT" if is_exact(value) else _EXACT
     if isinstance(value, float):
         return "DOUBLE"
     if isinstance(value, str):
@@ -123,6 +157,11 @@ def _type_of(value: Any, depth: int) -> JsonType:  # noqa: ANN401 - parsed JSON
     return _struct([(name, _type_of(item, depth + 1)) for name, item in fields.items()])
 
 
+def is_exact(number: int) -> bool:
+    """Return whether DOUBLE holds a 64-bit integer without rounding."""
+    return int(float(number)) == number
+
+
 def _type_of_text(text: str) -> JsonType:
     found = _TIMESTAMP.fullmatch(text)
     if found is None:
@@ -131,9 +170,11 @@ def _type_of_text(text: str) -> JsonType:
 
 
 def _struct(fields: Sequence[tuple[str, JsonType]]) -> JsonType:
-    """Return a STRUCT, or VARCHAR if DuckDB could not hold it."""
+    """Return a STRUCT, without fields for now if there are none, or VARCHAR if DuckDB could not
+    hold it.
+    """
     names = {name.lower() for name, _ in fields}
-    if not fields or len(names) < len(fields) or len(fields) > NESTED_FIELDS_MAX or "" in names:
+    if len(names) < len(fields) or len(fields) > NESTED_FIELDS_MAX or "" in names:
         return "VARCHAR"
     return "VARCHAR" if any("\0" in name for name in names) else StructOf(tuple(fields))
 
@@ -148,6 +189,8 @@ def _joined(one: JsonType, other: JsonType) -> JsonType:
         return one
     if {one, other} == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
+    if {one, other} == {"BIGINT", _EXACT}:
+        return _EXACT
     if isinstance(one, ListOf) and isinstance(other, ListOf):
         return ListOf(_joined(one.item, other.item))
     if isinstance(one, StructOf) and isinstance(other, StructOf):
@@ -159,9 +202,12 @@ def _joined(one: JsonType, other: JsonType) -> JsonType:
 
 
 def _final(kind: JsonType) -> JsonType:
-    """Return the type of a column: what was only null is VARCHAR."""
+    """Return the type of a column: what was only null, or only `{}`, is VARCHAR."""
     if isinstance(kind, ListOf):
         return ListOf(_final(kind.item))
     if isinstance(kind, StructOf):
-        return StructOf(tuple((name, _final(item)) for name, item in kind.fields))
+        fields = tuple((name, _final(item)) for name, item in kind.fields)
+        return StructOf(fields) if fields else "VARCHAR"
+    if kind == _EXACT:
+        return "BIGINT"
     return "VARCHAR" if kind == "NULL" else kind

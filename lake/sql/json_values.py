@@ -2,7 +2,8 @@
 Arrow buffers of the scan.
 
 Invariants: only the fields that a statement needs become columns. A value that does not fit its
-column is NULL and is reported; nothing is rounded: 1.5 does not fit BIGINT. Values of another JSON
+column is NULL and is reported. Nothing is rounded: 1.5 does not fit BIGINT, and 9007199254740993
+not DOUBLE. Values of another JSON
 type do not fit, although DuckDB casts true to 1 and "yes" to true; only VARCHAR takes all of them.
 What does not fit depends on the value and the column alone. Cost: one pass over the values, and one
 more over those of a batch that need a closer look: of rows with NULLs, and of integers beyond 53
@@ -17,13 +18,16 @@ from typing import Any, Final, NamedTuple
 import duckdb
 
 from penstock.lake.arrow.pyarrow_untyped import Array, DataType, Table, pa, pc
-from penstock.lake.sql.inference import JsonType, ListOf, StructOf, structure_fits
+from penstock.lake.sql.inference import JsonType, ListOf, StructOf, structure_fits, value_fits
 from penstock.lake.sql.tokens import text_literal
 
 NOT_JSON: Final = "_value"
 """The column to which values that are no JSON objects are reported."""
 
 _EXACT_MAX: Final = float(1 << 53)
+_MANY_DIGITS: Final = "'(^|[^0-9.eE])-?[0-9]{16,20}([^0-9.eE]|$)'"
+"""Matches JSON that may contain an integer beyond 53 bits."""
+
 _VIEW_BYTES: Final = 16
 """Size of one element of a `string_view` array (Arrow columnar format, "Variable-size Binary View
 Layout").
@@ -200,6 +204,11 @@ class JsonDecoder:
         if column.kind == "BIGINT":
             exact = _as_integers(found)
             found = self._as_bigint(column, values) if exact is None else exact
+        if column.kind == "DOUBLE" and _has_large(found):
+            large = pc.greater_equal(pc.abs(found), _EXACT_MAX).fill_null(False)
+            raw = self._raw(column, _filtered(values, large))
+            rounded = _misfits(large, raw, column.kind)
+            found = pc.if_else(rounded, pa.scalar(None, found.type), found)
         unknown = pc.and_(pc.is_null(found), pc.is_valid(values))
         if not pc.any(unknown, min_count=0).as_py():
             return found
@@ -240,12 +249,42 @@ class JsonDecoder:
             if text is not None and not structure_fits(json.loads(text), column.kind)
         ]
         lost = pc.and_(pc.is_null(structures), pc.is_valid(raw))
+        unclear = [text for text in unfit if '"JSON"' in text]
+        look = pc.is_in(structures, value_set=pa.array(unclear, structures.type))
         if unfit:
             lost = pc.or_(lost, pc.is_in(structures, value_set=pa.array(unfit, structures.type)))
+        if _holds_doubles(column.kind):
+            sql = f"SELECT regexp_matches(v, {_MANY_DIGITS}) AS v FROM batch"  # noqa: S608 - a literal
+            look = pc.or_(look, self._column(sql, raw).fill_null(False))
+        if pc.any(look, min_count=0).as_py():
+            clear = pc.and_(lost, pc.invert(look))
+            lost = pc.or_(clear, _misfits(look, raw.filter(look), column.kind))
         if not pc.any(lost, min_count=0).as_py():
             return found
         misfits.append(MisfitRows(column.name, _numbers(lost)))
         return pc.if_else(lost, pa.scalar(None, found.type), found)
+
+
+def _has_large(found: Array) -> bool:
+    """Return whether a double may be a rounded integer."""
+    extremes = pc.min_max(found).as_py()
+    low, high = extremes["min"], extremes["max"]
+    return low is not None and (low <= -_EXACT_MAX or high >= _EXACT_MAX)
+
+
+def _misfits(rows: Array, raw: Array, kind: JsonType) -> Array:
+    """Return which of the rows, whose JSON is `raw`, do not fit the type."""
+    fits = [text is None or value_fits(json.loads(text), kind) for text in raw.to_pylist()]
+    unfit = {row for row, fit in zip(_numbers(rows), fits, strict=True) if not fit}
+    return pa.array([row in unfit for row in range(len(rows))], pa.bool_())
+
+
+def _holds_doubles(kind: JsonType) -> bool:
+    if isinstance(kind, ListOf):
+        return _holds_doubles(kind.item)
+    if isinstance(kind, StructOf):
+        return any(_holds_doubles(item) for _, item in kind.fields)
+    return kind == "DOUBLE"
 
 
 def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:

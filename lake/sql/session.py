@@ -26,12 +26,13 @@ from penstock.lake.arrow.pyarrow_untyped import pa
 from penstock.lake.arrow.topic_scan import Scan, scan
 from penstock.lake.fetch.unreadable import check_on_error
 from penstock.lake.manifest.errors import UnknownPartition
-from penstock.lake.sql.errors import SqlError, shortened, unknown_topic
+from penstock.lake.sql.errors import SqlError, read_only, shortened, unknown_topic
 from penstock.lake.sql.result import SqlResult
 from penstock.lake.sql.running_statement import RunningStatement
 from penstock.lake.sql.statement import OnProgress, Statement
 from penstock.lake.sql.tokens import (
     TableRef,
+    changed_name,
     names_in,
     quoted,
     replace_as_of,
@@ -182,7 +183,11 @@ class Session:
             text = self._show_tables()
         tables = {table.known_as.lower(): table for table in as_of}
         named = [tables.get(item.known_as.lower(), item) for item in table_names(tokens)]
-        known = self.topics() if named else {}
+        changed = changed_name(tokens)
+        known = self.topics() if named or changed else {}
+        topic = self._topic_of(TableRef(changed, changed), known) if changed else None
+        if topic is not None and changed.lower() not in self._views():
+            raise read_only(topic)
         self._register(named, known, names_in(tokens))
 
         def explained(error: duckdb.Error) -> SqlError:

@@ -54,6 +54,15 @@ _NO_ALIAS: Final = frozenset(
 """Words that may follow a table and are no alias."""
 
 
+_CHANGES: Final = frozenset(
+    {"INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "DROP", "ALTER", "COMMENT"}
+)
+_BEFORE_CHANGED: Final = frozenset(
+    {"OR", "REPLACE", "IGNORE", "INTO", "FROM", "TABLE", "VIEW", "IF", "EXISTS", "ON", "ONLY"}
+)
+"""Words between one of `_CHANGES` and the name."""
+
+
 class Token(NamedTuple):
     """A token. `text` is as written; `start` and `end` are positions in the bytes of the SQL."""
 
@@ -128,6 +137,23 @@ def table_names(tokens: Sequence[Token]) -> Iterator[TableRef]:
         after = tokens[number + 1].text if number + 1 < len(tokens) else ""
         if token.name and before in _BEFORE_TABLES and after not in {".", "("}:
             yield TableRef(token.name, token.name)
+
+
+def changed_name(tokens: Sequence[Token]) -> str:
+    """Return the name of the table or view that a statement changes or drops; empty if none."""
+    depth, at = 0, None
+    for number, token in enumerate(tokens):
+        depth += {"(": 1, ")": -1}.get(token.text, 0)
+        starts = not number or (tokens[0].word == "WITH" and tokens[number - 1].text == ")")
+        if not depth and starts and token.kind == "keyword" and token.word in _CHANGES:
+            at = number
+            break
+    if at is None:
+        return ""
+    rest = [token for token in tokens[at + 1 :] if token.word not in _BEFORE_CHANGED]
+    while len(rest) > 2 and rest[1].text == ".":
+        rest = rest[2:]
+    return rest[0].name if rest else ""
 
 
 def names_in(tokens: Sequence[Token]) -> frozenset[str]:

@@ -47,6 +47,52 @@ def test_rows_of_a_slice_of_views_that_do_not_fit_are_found() -> None:
 @pytest.mark.parametrize(
     ("kind", "fits", "others"),
     [
+        (
+            "DOUBLE",
+            {
+                "9007199254740992": 2.0**53,
+                "1152921504606846976": 2.0**60,
+                "1180591620717411300000": 2.0**70,
+                "9007199254740993.5": 9007199254740994.0,
+                "1e300": 1e300,
+            },
+            ["9007199254740993", "-9007199254740993", "18446744073709551615"],
+        ),
+        (
+            ListOf("DOUBLE"),
+            {
+                "[1.5, 9007199254740992]": [1.5, 2.0**53],
+                "[0.12345678901234567]": [0.12345678901234567],
+            },
+            ["[1.5, 9007199254740993]", "[ -9007199254740993]"],
+        ),
+        (
+            StructOf((("a", "DOUBLE"), ("b", "BIGINT"))),
+            {'{"a": 1, "b": 9007199254740993}': {"a": 1.0, "b": 9007199254740993}},
+            ['{"b": 1, "a":9007199254740993}'],
+        ),
+        (StructOf((("a", "BIGINT"),)), {"{}": {"a": None}, '{"a": 1}': {"a": 1}}, ["[]"]),
+        (
+            ListOf("VARCHAR"),
+            {'[1, "x", {"a": [2]}, [3], null, true]': ["1", "x", '{"a":[2]}', "[3]", None, "true"]},
+            ["1"],
+        ),
+    ],
+)
+def test_nothing_is_rounded_or_lost(
+    kind: JsonType, fits: dict[str, Any], others: list[str]
+) -> None:
+    rows = {f'{{"x": {text}}}': value for text, value in fits.items()}
+    rows |= dict.fromkeys(f'{{"x": {text}}}' for text in others)
+    with closing(JsonDecoder([JsonColumn("x", "x", kind)])) as decoder:
+        found = decoder.parse(pa.array(list(rows), pa.string_view()))
+    assert found.arrays[0].to_pylist() == list(rows.values())
+    assert [list(item.rows) for item in found.misfits] == [list(range(len(fits), len(rows)))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "others"),
+    [
         ("DOUBLE", {"1.5": 1.5, "3": 3.0, " -2e3": -2000.0}, ["true", "false", '"2"', '"yes"']),
         ("BIGINT", {"1": 1, "0": 0, "9007199254740993": 9007199254740993}, ["true", '"2"', "1.5"]),
         ("BOOLEAN", {"true": True, " false": False}, ["1", "0", '"yes"', '"true"', "-1.5"]),

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.lake.sql.errors import SqlError
 from penstock.lake.sql.tokens import (
+    changed_name,
     is_complete,
     names_in,
     replace_as_of,
@@ -61,6 +62,30 @@ def test_statements_end_at_semicolons_outside_of_strings() -> None:
     assert is_complete("SELECT 1; -- done")
     assert not is_complete("SELECT ';")
     assert not is_complete("SELECT 1 -- ;")
+
+
+@pytest.mark.parametrize(
+    ("sql", "name"),
+    [
+        ("INSERT INTO t VALUES (1)", "t"),
+        ('insert or replace into "a.b" (x) SELECT 1', "a.b"),
+        ("WITH x AS (SELECT 1) INSERT INTO t SELECT * FROM x", "t"),
+        ("UPDATE t SET a = 1", "t"),
+        ("DELETE FROM main.t WHERE a", "t"),
+        ("MERGE INTO t USING u ON true WHEN MATCHED THEN DELETE", "t"),
+        ("TRUNCATE t", "t"),
+        ("DROP VIEW IF EXISTS t", "t"),
+        ("ALTER TABLE t ADD COLUMN x INT", "t"),
+        ("COMMENT ON TABLE t IS 'x'", "t"),
+        ("SELECT * FROM t", ""),
+        ("SELECT delete FROM t", ""),
+        ("WITH x AS (SELECT 1) SELECT * FROM t", ""),
+        ("CREATE VIEW v AS SELECT 1", ""),
+        ("DROP", ""),
+    ],
+)
+def test_the_object_that_a_statement_changes(sql: str, name: str) -> None:
+    assert changed_name(tokens_of(sql)) == name
 
 
 def test_names_at_places_of_tables() -> None:
