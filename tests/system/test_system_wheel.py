@@ -281,6 +281,8 @@ def test_the_page_on_pypi_has_no_relative_links(wheel: Path) -> None:
     assert [link for link in links if not link.startswith("https://")] == []
 
 
+@pytest.mark.costly("a fresh environment compiles all that it imports")
+@pytest.mark.timeout(300)  # 24 CPU seconds, on a machine that runs other tests too
 def test_modules_of_users_may_have_the_names_of_our_folders(
     with_extras: Path, project_of_a_user: Path
 ) -> None:
@@ -405,6 +407,7 @@ def page_of(url: str) -> str:
         return page.read().decode()
 
 
+@pytest.mark.costly("a fresh environment compiles all that it imports")
 def test_the_extra_local_is_enough_for_the_first_hour(wheel: Path, tmp_path: Path) -> None:
     """The cluster with its S3 server, and the pages and commands that read records from it."""
     binaries = install(tmp_path, f"penstock-streams[local] @ {wheel.as_uri()}")

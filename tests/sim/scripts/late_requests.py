@@ -269,6 +269,16 @@ async def repeat_a_sync(script: Script) -> None:
     assert code is ErrorCode.NONE, f"the SyncGroup that its client waits for gets {code.name}"
 
 
+async def upgrade_a_classic_group(script: Script) -> None:
+    """Let a member of the consumer protocol join a classic group."""
+    await script.create("t", (1, 1))
+    classic, modern = await connections(script, 2)
+    joined = await ask(classic, join(""))
+    await ask(classic, sync(joined, {joined.member_id: _BOTH}))
+    told = await ask(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
+    assert not given(told), "m2 is given what a classic member owns"
+
+
 async def upgrade_between_rebalances(script: Script) -> None:
     """Let a member of the consumer protocol join while a classic rebalance has begun again, before
     its leader assigned what cooperative members own.

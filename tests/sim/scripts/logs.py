@@ -43,6 +43,23 @@ async def write_out_of_order_to_an_old_leader(script: Script) -> None:
     assert code.retriable, f"the old leader refuses the next batch by {code.name}"
 
 
+async def write_behind_a_refused_batch(script: Script) -> None:
+    """Send the second of three batches to a broker just before it leads, and then the third."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"0"), producer_id=0, sequence=0)
+
+    async def send(sequence: int) -> ErrorCode:
+        data = script.batch((b"k", b"%d" % sequence), producer_id=0, epoch=0, sequence=sequence)
+        return ErrorCode((await script.produce(script.broker(2), PART, data)).error_code)
+
+    assert (await send(1)).retriable
+    await script.move(PART, 2)
+    code = await send(2)
+    assert code.retriable, f"a batch behind a refused one is refused by {code.name}"
+    for sequence in (1, 2):
+        assert await send(sequence) is ErrorCode.NONE
+
+
 async def repeat_a_batch_after_other_producers(script: Script) -> None:
     """Repeat the batch of a producer after others have written to the partition."""
     first = await _write_as_many(script)

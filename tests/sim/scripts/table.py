@@ -37,6 +37,9 @@ _LOGS: _Found = {
     "recovery_stops_early": [
         (logs.write_between_the_last_read_and_the_fence, "the log has [b'1']")
     ],
+    "refused_batches_not_remembered": [
+        (logs.write_behind_a_refused_batch, "refused by OUT_OF_ORDER_SEQUENCE_NUMBER")
+    ],
     "sequences_judged_without_a_lease": [
         (logs.write_out_of_order_to_an_old_leader, "refuses the next batch by OUT_OF_ORDER")
     ],
@@ -441,6 +444,9 @@ _LATE_REQUESTS: _Found = {
     ],
     "unstored_deliveries_forgotten": [
         (late_requests.count_deliveries_without_a_coordinator, "the deliveries count as")
+    ],
+    "upgrades_forget_what_members_own": [
+        (late_requests.upgrade_a_classic_group, "m2 is given what a classic member owns")
     ],
     "upgrade_by_assignments_alone": [
         (late_requests.upgrade_between_rebalances, "m2 is given what a classic member owns")
