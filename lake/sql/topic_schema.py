@@ -76,12 +76,13 @@ def schema_of(scan: Scan, value_format: ValueFormat | None = None) -> TopicSchem
         pa.field(KEY, _text_type(keys)),
     ]
     if value_format is not None:
-        fields = list(ValueDecoder(value_format).schema)
+        found = ValueDecoder(value_format).schema
+        fields = [field for field in found if field.name.lower() not in SOURCES]
         return TopicSchema(pa.schema([*system, *fields]), {}, value_format)
-    found = infer(values)
-    columns = _json_columns(found.fields) if found.objects else []
+    sampled = infer(values)
+    columns = _json_columns(sampled.fields) if sampled.objects else []
     # A few broken lines do not hide the columns of a topic; mostly other bytes do.
-    if not columns or found.objects < found.others + found.invalid:
+    if not columns or sampled.objects < sampled.others + sampled.invalid:
         return TopicSchema(pa.schema([*system, pa.field("value", _text_type(values))]), {})
     fields = [pa.field(column.name, arrow_type(column.kind)) for column in columns]
     return TopicSchema(pa.schema([*system, *fields]), {column.name: column for column in columns})

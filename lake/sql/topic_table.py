@@ -214,7 +214,7 @@ class _Columns:
             place = pa.array(rows, pa.int64())
         arrays: dict[str, Array] = {}
         for field in self._schema:
-            if field.name in found.columns:
+            if field.name in found.columns and field.name not in SOURCES:
                 array = found.columns[field.name]
                 if field.type == _TEXT and array.type == _BINARY:
                     array = self._as_text(field.name, array, batch)

@@ -258,14 +258,23 @@ def test_topics_that_are_not_json_and_hostile_names(sql: Sql) -> None:
     schema = {
         "type": "record",
         "name": "Trip",
-        "fields": [{"name": "km", "type": "int"}, {"name": "to", "type": "string"}],
+        "fields": [
+            {"name": "km", "type": "int"},
+            {"name": "to", "type": "string"},
+            {"name": "_id", "type": "int"},
+            {"name": "_OFFSET", "type": "int"},
+            {"name": "_key", "type": "bytes"},
+        ],
     }
-    sql.write("trips", [b"\0\0\0\0\1\x54\x06JFK", b"junk", None])
+    values = b"\x54\x06JFK\x02\x02\x02\xff"
+    sql.write("trips", [b"\0\0\0\0\1" + values, b"junk", None, b"\0\0\0\0\2" + values])
     given = [(1, json.dumps(schema).encode())]
     formats = {"trips": ValueFormat.of("avro", given, framed=True)}
-    result = sql.result('SELECT _offset, km, "to" FROM trips ORDER BY 1', formats=formats)
-    assert result.rows() == [(0, 42, "JFK"), (1, None, None), (2, None, None)]
-    assert "trips: 1 values cannot be decoded" in result.warnings[0]
+    query = 'SELECT _offset, _key, km, "to", _id FROM trips ORDER BY 1'
+    result = sql.result(query, formats=formats)
+    missing = (None, None, None, None)
+    assert result.rows() == [(0, None, 42, "JFK", 1), *((n, *missing) for n in (1, 2, 3))]
+    assert "trips: 2 values cannot be decoded" in result.warnings[0]
     assert "offset 1: ValueError: the value does not begin with a magic byte" in result.warnings[0]
 
 
