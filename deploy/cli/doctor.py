@@ -97,7 +97,7 @@ def doctor(
     output: Output = Format.TABLE,
 ) -> None:
     """Check a deployment: store, clocks, controllers, versions, brokers, listeners, partitions,
-    WALs, backup, manifest, objects.
+    clients, WALs, backup, manifest, objects.
 
     Prints each problem with a way to fix it. Exit code 0: no problem; 1: a finding needs action; 2:
     a check could not be made. With --store alone it checks what the store contains.

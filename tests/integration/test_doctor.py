@@ -96,6 +96,7 @@ def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(
         "brokers": "ok",
         "listeners": "ok",
         "partitions": "ok",
+        "clients": "ok",
         "WALs": "ok",
         "backup": "ok",
         "manifest": "ok",
@@ -226,7 +227,8 @@ def test_with_the_store_alone_it_tells_what_the_store_knows(cluster: ThreadedClu
     assert answer["cluster_id"] == cluster.image(lambda image: image.cluster_id)
     assert (
         answer["verdict"]
-        == "no problem found; not checked: controllers, versions, brokers, listeners, partitions"
+        == "no problem found; not checked: controllers, versions, brokers, listeners, partitions,"
+        " clients"
     )
     assert levels(answer)["objects"] == levels(answer)["backup"] == "ok"
 
