@@ -5,6 +5,7 @@ account may be impersonated.
 Source: RFC 8693; Google AIP-4117; IAM Credentials API, `generateAccessToken`.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ class _Source:
     """Where the token of the other provider comes from. field: of a JSON document; None: text."""
 
     file: str | None
-    url: str | None
-    headers: Mapping[str, str]
+    url: str | None = dataclasses.field(repr=False)
+    headers: Mapping[str, str] = dataclasses.field(repr=False)
     field: str | None
 
     def read(self) -> str:
@@ -40,7 +41,7 @@ class _Source:
             place, text = self.file, _read(self.file)
         else:
             assert self.url is not None
-            place, text = self.url, _send(self.url, None, self.headers)
+            place, text = _shown(self.url), _send(self.url, None, self.headers)
         if self.field is None:
             return text.strip()
         return _string(_json(text, place), self.field, place)
@@ -135,7 +136,7 @@ def _url(url: str, *, may_be_plain: bool = False) -> str:
     scheme = urlsplit(url).scheme
     if scheme == "https" or (scheme == "http" and (may_be_plain or is_loopback(url))):
         return url
-    raise InvalidStoreConfig(f"{url!r} is not an https URL")
+    raise InvalidStoreConfig(f"{_shown(url)!r} is not an https URL")
 
 
 def _read(path: str) -> str:
@@ -155,6 +156,7 @@ def _send(url: str, body: bytes | None, headers: Mapping[str, str]) -> str:
             data: bytes = response.read(_RESPONSE_BYTES_MAX)
             return data.decode()
     except HTTPError as error:
+        url = _shown(url)
         with error:
             text = " ".join(error.read(500).decode(errors="replace").split())
         fault = f"{url} responded with {error.code}: {text}"
@@ -165,7 +167,12 @@ def _send(url: str, body: bytes | None, headers: Mapping[str, str]) -> str:
             " service account (roles/iam.workloadIdentityUser)"
         ) from None
     except OSError as error:
-        raise OSError(f"{url} did not respond: {error}") from None
+        raise OSError(f"{_shown(url)} did not respond: {error}") from None
+
+
+def _shown(url: str) -> str:
+    """Return the URL without its parameters, which may be secret, for errors."""
+    return url.partition("?")[0]
 
 
 def _json(text: str, place: str) -> Mapping[str, Any]:

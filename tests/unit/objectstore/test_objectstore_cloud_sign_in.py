@@ -24,6 +24,7 @@ from penstock.objectstore.errors import (
 from penstock.objectstore.gcs import GcsStore
 from penstock.objectstore.gcs_credentials import credentials
 from penstock.objectstore.gcs_errors import gcs_dialect
+from penstock.objectstore.gcs_federation import ExternalAccount
 from penstock.objectstore.metered import StoreMeter
 from penstock.objectstore.remote import RemoteStore
 from penstock.objectstore.remote_errors import translate
@@ -449,6 +450,26 @@ def test_external_accounts_that_are_not_supported(
 ) -> None:
     with pytest.raises(InvalidStoreConfig, match=f"credentials_file names .*{says}"):
         GcsStore(external(home, source, token_url))
+
+
+@pytest.mark.parametrize("response", [answer(403, ""), answer(503, ""), None, of_json({})])
+async def test_an_error_does_not_show_the_parameters_of_a_url(
+    response: bytes | None, home: Path
+) -> None:
+    async with raw_server(response) as provider:
+        source = {
+            "url": f"{provider.endpoint}/token?key=SECRET",
+            "headers": {"Authorization": "SECRET"},
+            "format": {"type": "json", "subject_token_field_name": "value"},
+        }
+        config = external(home, source, "https://sts.example")
+        store = GcsStore(config)
+        with pytest.raises((SignInFailed, Unavailable), match="/token") as caught:
+            await store.put("k", b"")
+    assert "SECRET" not in str(caught.value)
+    assert "SECRET" not in repr(
+        ExternalAccount.parse(json.loads((home / "external.json").read_text()))
+    )
 
 
 async def test_a_missing_token_file_is_reported(home: Path) -> None:
