@@ -147,6 +147,14 @@ class RangeNotSatisfiable(ObjectStoreError):
         self.start = start
 
 
+class StoreUnknown(ObjectStoreError):
+    """This process is not configured with the store of the key. Nothing was sent."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the store of {key!r} is not configured in this process")
+        self.key = key
+
+
 class InvalidKey(ObjectStoreError):
     """The backend cannot store the key: a programming error, found before any I/O."""
 
