@@ -22,5 +22,8 @@ Offset = NewType("Offset", int)
 WalSequence = NewType("WalSequence", int)
 """The number of a WAL slot of one (node, node epoch), contiguous from 0."""
 
+WalStoreId = NewType("WalStoreId", int)
+"""A store of WALs, numbered from 1; 0 is the cluster's own store."""
+
 Millis = NewType("Millis", int)
 """Wall-clock milliseconds since 1970, UTC."""

@@ -68,12 +68,12 @@ from penstock.broker.tail.links import TailLinks
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.producer_ids import ProducerIds
 from penstock.broker.transactions.verifier import TransactionVerifier
+from penstock.broker.wal_store import BrokerStores
 from penstock.controller.api.client import ControllerClient, log_trouble
 from penstock.controller.api.confirmed_reads import ConfirmedReads
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import (
-    BrokerRegistered,
     DrainBroker,
     MoveTiming,
     RegisterBroker,
@@ -84,13 +84,12 @@ from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.api.tls import TlsFiles
 from penstock.controller.metadata.configs import BROKER_RESOURCE
 from penstock.controller.metadata.delta import MetadataDelta
-from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.features import supported_features
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import NodeState
 from penstock.controller.metadata.records import DelegationTokenRecord, NodeListener
 from penstock.objectstore.metered import StoreStats
 from penstock.objectstore.ports import ObjectStore
-from penstock.objectstore.probe import probe_store
 from penstock.stream.compaction.compactor import Compactor
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
@@ -99,6 +98,7 @@ from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.recovery.recoverer import recover_wal
 from penstock.stream.storage import Storage
 from penstock.stream.wal.tracing import Tracing
+from penstock.stream.wal.wal_store import ConfiguredWalStore
 
 log = structlog.get_logger(__name__)
 
@@ -140,8 +140,9 @@ class Broker:
         log_dir: str = "memory:",
         tls: TlsFiles | None = None,
         metrics_sender: MetricsSender | None = None,
+        wal_store: ConfiguredWalStore | None = None,
     ) -> None:
-        """Create a broker without starting it.
+        """Create a broker without starting it. wal_store: None if the WAL goes to `store`.
 
         store_stats: returns the store request counters, for load reports; None disables them.
         tracing: None disables tracing. log_dir: name of the store for clients. tls: for connections
@@ -153,7 +154,7 @@ class Broker:
         self.stream_config, self.compaction_config = stream_config, compaction_config
         """These change with broker configs in the metadata."""
         self.static_settings = BrokerSettings(config, stream_config, compaction_config, security)
-        self.store = store
+        self._stores = BrokerStores(store, wal_store)
         self.access = ClientAccess(
             security,
             find_users=lambda: self.image.scram,
@@ -164,8 +165,7 @@ class Broker:
         self._quota_duty = QuotaDuty(config, self.server.admission.connections, self._in_background)
         self.quotas = self._quota_duty.clients
         self.client = ControllerClient(config.controllers, tls=tls, on_trouble=log_trouble)
-        self.node_id = NodeId(-1)
-        self.node_epoch = NodeEpoch(-1)
+        self.node_id, self.node_epoch = NodeId(-1), NodeEpoch(-1)
         self.cluster_id = ""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Completes with the reason when this incarnation ends without a call of `stop`: it was
@@ -209,6 +209,10 @@ class Broker:
         self._background_tasks: set[asyncio.Task[None]] = set()
 
     # --- state for handlers -----------------------------------------------------------------------
+
+    @property
+    def store(self) -> ObjectStore:
+        return self._stores.store
 
     @property
     def image(self) -> MetadataImage:
@@ -260,6 +264,7 @@ class Broker:
         log_dir: str = "memory:",
         tls: TlsFiles | None = None,
         metrics_sender: MetricsSender | None = None,
+        wal_store: ConfiguredWalStore | None = None,
     ) -> "Broker":
         """Start a broker and return it once it serves clients.
 
@@ -281,6 +286,7 @@ class Broker:
             log_dir=log_dir,
             tls=tls,
             metrics_sender=metrics_sender,
+            wal_store=wal_store,
         )
         try:
             await broker._start()
@@ -298,7 +304,7 @@ class Broker:
             self._in_background(self.client.tls.watch())
         self._cleanup.push_async_callback(self.access.close)
         await self.access.start()
-        await probe_store(self.store, PROBE_PREFIX, uuid4().hex)
+        await self._stores.probe(PROBE_PREFIX, uuid4().hex)
         await self.server.bind()
         me = await self._register()
         self.follower = MetadataFollower(
@@ -309,6 +315,9 @@ class Broker:
         self._cleanup.push_async_callback(self.follower.stop)
         self.client.bind(self.follower)
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
+        if self._stores.has_wal_store:
+            self._stores.on_batch(MetadataDelta(everything=True), self.image)
+            self.follower.subscribe(self._stores.on_batch)
         self._settle_settings()
         metadata = ControllerStreamMetadata(self.client, self.follower, me)
         await self._start_storage(metadata, me)
@@ -479,10 +488,10 @@ class Broker:
             ),
             version=VERSION,
             wal_delete_grace_ms=self.stream_config.wal_delete_grace_ms,
-            features=SUPPORTED,
+            features=supported_features(has_wal_store=self._stores.has_wal_store),
         )
-        registered: BrokerRegistered = await self.client.register_broker(
-            request, timeout_s=self.config.registration_timeout_ms / 1_000
+        registered = await self._stores.register(
+            self.client, request, timeout_s=self.config.registration_timeout_ms / 1_000
         )
         self.node_id, self.node_epoch, self.cluster_id = (
             registered.node_id,

@@ -46,6 +46,7 @@ from penstock.controller.raft.transport import PeerTransport
 from penstock.controller.standby import Standby
 from penstock.objectstore.metered import StoreMeter
 from penstock.objectstore.ports import ObjectStore
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores
 
 _log = structlog.get_logger(__name__)
 
@@ -69,13 +70,17 @@ class ControllerServer:
         rng: Random | None = None,
         moved: MoveListener | None = None,
         tls: TlsFiles | None = None,
+        wal_store: ConfiguredWalStore | None = None,
     ) -> None:
-        """moved: see `controller.active.move_traces.MoveListener`. tls: None for plaintext."""
+        """moved: see `controller.active.move_traces.MoveListener`. tls: None for plaintext.
+        wal_store: where brokers put their WALs; None for `store`.
+        """
         self._moved = moved
         self._tls = tls
         self.gate = Gate(None if tls is None else config.name_rules)
         self._config = config
-        self._store = store
+        self._wal_stores = WalStores(store, wal_store)
+        self._store = self._wal_stores.store
         self._now_ms = now_ms
         self._directory: DataDirectory = directory or LocalDirectory(config.data_dir)
         self._rng = rng or Random()  # noqa: S311 - election timeouts
@@ -352,6 +357,7 @@ class ControllerServer:
                 now=asyncio.get_running_loop().time,
                 now_ms=self._now_ms,
                 fail=self._fail,
+                wal_stores=self._wal_stores,
                 moved=self._moved,
             )
             await self._serve(quorum, active, service)

@@ -2,6 +2,8 @@
 intervention.
 """
 
+from uuid import UUID
+
 from penstock.base.errors import StreamError
 from penstock.base.ids import Offset, StreamId, WalSequence
 
@@ -152,6 +154,36 @@ class WalSlotLost(StreamError):
         )
         self.key = key
         self.proof = proof
+
+
+class WalVanished(StreamError):
+    """The marker that was written when the WAL was opened is gone, and with it perhaps the newest
+    slots or all of them.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"{key} is gone, which was written when this WAL was opened: its store has lost the WAL"
+            " or a part of it. Restore it from a copy; `penstock wal repair` says what is lost"
+            " without it"
+        )
+        self.key = key
+
+
+class WalStoreWrong(StreamError):
+    """The WAL store is not the one in the metadata: it is empty, restored or another one. What it
+    lacks proves nothing, so recovery must not continue.
+    """
+
+    retriable = True
+
+    def __init__(self, expected: UUID, what: str) -> None:
+        super().__init__(
+            f"this is not the WAL store with UUID {expected}: {what}. Check that the right store is"
+            " configured and mounted"
+        )
+        self.expected = expected
+        self.what = what
 
 
 class WalDamaged(StreamError):

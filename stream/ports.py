@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from penstock.base.ids import (
     Millis,
@@ -19,11 +20,15 @@ from penstock.base.ids import (
     StreamEpoch,
     StreamId,
     WalSequence,
+    WalStoreId,
 )
 
 OWN_STREAM = StreamId(-1)
 """In an object reference: the object contains the range under the id of the stream itself."""
 
+
+IN_STORE = WalStoreId(0)
+"""The WAL is in the cluster's own store, with the objects."""
 
 NO_OBJECT = ObjectId(-1)
 NOTHING_CLEANED = Offset(0)
@@ -166,6 +171,14 @@ class BrokerIncarnation(NamedTuple):
     node_epoch: NodeEpoch
 
 
+class WalStoreIdentity(NamedTuple):
+    """Identifies a WAL store by its contents: two stores at equal URLs may be different ones."""
+
+    cluster_id: str
+    store_id: WalStoreId
+    uuid: UUID
+
+
 class StreamMetadata(Protocol):
     """The controller, as seen by the stream layer of one (node, node epoch).
 
@@ -235,6 +248,10 @@ class StreamMetadata(Protocol):
 
     def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
         """Map each stream to the data stream of its partition."""
+        ...
+
+    def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
+        """Return the store that contains this WAL, or None for the cluster's own store."""
         ...
 
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:

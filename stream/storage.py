@@ -17,6 +17,7 @@ from penstock.base.ids import (
     Offset,
     StreamId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.ports import ObjectStore
@@ -36,6 +37,7 @@ from penstock.stream.errors import (
 from penstock.stream.format.decoder import ObjectIndex
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import (
+    IN_STORE,
     BrokerIncarnation,
     CommittedBorder,
     ObjectRange,
@@ -53,6 +55,7 @@ from penstock.stream.wal.append import AppendDone, WalAppend
 from penstock.stream.wal.slots import SlotRange, SlotTable
 from penstock.stream.wal.tracing import Tracing
 from penstock.stream.wal.wal import DurableBulk, Wal
+from penstock.stream.wal.wal_store import open_wal
 
 __all__ = ["AppendEntry", "Storage", "StreamHandle"]
 
@@ -93,6 +96,7 @@ class Storage:
         self._store = store
         self._metadata = metadata
         self._identity = identity
+        self._wal_store = metadata.wal_store_of(identity)
         self._config = config
         self._on_fenced = on_fenced
         self._check_session = check_session
@@ -137,6 +141,10 @@ class Storage:
         self._age_timer: asyncio.TimerHandle | None = None
         self._failure: StreamError | None = None
 
+    @property
+    def _wal_store_id(self) -> WalStoreId:
+        return IN_STORE if self._wal_store is None else self._wal_store.store_id
+
     def _new_wal(self) -> Wal:
         return Wal(
             self._store,
@@ -146,6 +154,7 @@ class Storage:
             rng=self._rng,
             on_durable=self._on_durable,
             on_failed=self._on_wal_failed,
+            wal_store=self._wal_store_id,
             tracing=self.tracing,
         )
 
@@ -269,12 +278,15 @@ class Storage:
 
     async def start(self) -> None:
         """Verify with one HEAD that this WAL is new: a (node, epoch) that was used before must
-        never write again.
+        never write again. In a WAL store, verify its identity and write the marker of this WAL,
+        before this broker owns a stream.
 
-        Raises WalFenced.
+        Raises WalFenced, WalStoreWrong.
         """
+        if self._wal_store is not None:
+            await open_wal(self._store, self._identity, self._wal_store)
         try:
-            await self._store.head(wal_key(self._identity, WalSequence(0)))
+            await self._store.head(wal_key(self._identity, WalSequence(0), self._wal_store_id))
         except ObjectNotFound:
             return
         self._fail(WalFenced(WalSequence(0), "an earlier start with the same node epoch"))

@@ -4,7 +4,16 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from penstock.base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+    WalStoreId,
+)
 from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.tail.reported_tail import ReportedSlot, ReportedTail
@@ -106,9 +115,11 @@ class TailPartition:
         last_stable_offset: int,
         log_start_offset: int,
         report: ReportedTail | None,
+        wal_store: WalStoreId,
     ) -> TailDelta:
         """Apply a response of the leader. Returns the changes to pass to `notify`. report: None if
-        nothing follows `end_offset`, or if the response had no room.
+        nothing follows `end_offset`, or if the response had no room. wal_store: of the leader's
+        WAL.
         """
         if report is None and high_watermark > self.end_offset:
             # Without room, the response does not list the aborted transactions below these offsets.
@@ -116,7 +127,7 @@ class TailPartition:
         is_first, before, was_stable = not self.is_known, self.end_offset, self.last_stable_offset
         ranges: Sequence[ObjectRange] = ()
         if report is not None:
-            ranges = self._take_slots(report)
+            ranges = self._take_slots(report, wal_store)
             self._take_aborted(report)
         self.is_known = True
         self.high_watermark = Offset(high_watermark)
@@ -166,10 +177,10 @@ class TailPartition:
         for marker in [offset for offset in self._aborted if offset < committed_end]:
             del self._aborted[marker]
 
-    def _take_slots(self, report: ReportedTail) -> Sequence[ObjectRange]:
+    def _take_slots(self, report: ReportedTail, wal_store: WalStoreId) -> Sequence[ObjectRange]:
         """Return the ranges after those already known."""
         ranges = [
-            self._range(report.node_epoch, slot)
+            self._range(report.node_epoch, slot, wal_store)
             for slot in report.slots
             if slot.end_offset > self.end_offset
         ]
@@ -191,11 +202,11 @@ class TailPartition:
             self._aborted_from = since.offset
         self._aborted |= {Offset(item.last_offset): item for item in since.transactions}
 
-    def _range(self, node_epoch: int, slot: ReportedSlot) -> ObjectRange:
+    def _range(self, node_epoch: int, slot: ReportedSlot, wal_store: WalStoreId) -> ObjectRange:
         writer = BrokerIncarnation(self.leader.node_id, NodeEpoch(node_epoch))
         return ObjectRange(
             NO_OBJECT,
-            wal_key(writer, WalSequence(slot.sequence)),
+            wal_key(writer, WalSequence(slot.sequence), wal_store),
             ObjectRole.WAL,
             slot.object_size_bytes,
             StreamRange(

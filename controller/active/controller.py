@@ -22,6 +22,7 @@ from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.server import ControllerService, Lead
 from penstock.controller.active.sessions import Sessions
 from penstock.controller.active.snapshotter import Snapshotter
+from penstock.controller.active.wal_store import WalStoreRegistrar
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api.errors import InvalidConfig, NotLeader, StoreNotEmpty
 from penstock.controller.backup.log import BackupLog
@@ -43,6 +44,7 @@ from penstock.stream.format.keys import (
     META_ROOT,
     WAL_ROOT,
 )
+from penstock.stream.wal.wal_store import WalStores
 
 _log = structlog.get_logger(__name__)
 _CHECK_S = 1.0
@@ -82,12 +84,16 @@ class ActiveController:
         now: MonotonicClock,
         now_ms: WallClock,
         fail: Callable[[BaseException], None],
+        wal_stores: WalStores,
         moved: MoveListener | None = None,
     ) -> None:
         """fail: called with the error that must end the process."""
         image = state.image
+        wal_stores.follow(listed.store_id for listed in image.nodes.wal_stores())
         self._config = config
         self._store = store
+        self._wal_stores = wal_stores
+        self._has_wal_store = wal_stores.configured is not None
         self._began_empty = state.began_empty
         self._known_id = image.cluster_id
         self._fail = fail
@@ -114,6 +120,7 @@ class ActiveController:
             now=now,
             now_ms=now_ms,
             new_uuid=uuid4,
+            has_wal_store=self._has_wal_store,
             moved=moved,
         )
         self.snapshotter = Snapshotter(
@@ -130,6 +137,7 @@ class ActiveController:
             self.publisher = ManifestPublisher(config, self.runtime, store, now=now, now_ms=now_ms)
         leases = LeaseBook(store, config.cluster_id, now=now, now_ms=now_ms)
         self._janitor = self._create_janitor(leases)
+        self._registrar = WalStoreRegistrar(self.runtime, wal_stores, config.cluster_id, uuid4)
 
     def _create_janitor(self, leases: LeaseBook) -> Janitor:
         """Create the janitor; its holds read the manifest before the leases (see `Janitor`)."""
@@ -139,7 +147,7 @@ class ActiveController:
             self._config,
             self.runtime,
             self.backup,
-            self._store,
+            self._wal_stores,
             timeline=self._timeline,
             now=self._now,
             now_ms=self._now_ms,
@@ -172,6 +180,8 @@ class ActiveController:
         await self._check_backup()
         self.runtime.start()
         await self._check_cluster_id()
+        if self._has_wal_store:
+            await self._registrar.try_first()
         service.lead(
             Lead(
                 self.runtime,
@@ -191,7 +201,8 @@ class ActiveController:
         cluster_id = self._config.cluster_id
         if not self._known_id:
             await _check_store_is_empty(self._store)
-            begin: list[Record] = [ClusterRecord(cluster_id), *newest_levels()]
+            levels = newest_levels(has_wal_store=self._has_wal_store)
+            begin: list[Record] = [ClusterRecord(cluster_id), *levels]
             await self.runtime.submit("NameCluster", lambda _image, _now: Result(begin))
         elif self._known_id != cluster_id:
             raise InvalidConfig(
@@ -221,6 +232,8 @@ class ActiveController:
         ]
         if self.publisher is not None:
             tasks.append(self.publisher.run)
+        if self._has_wal_store:
+            tasks.append(self._registrar.run)
         return tasks
 
     async def _check_backup(self) -> None:

@@ -118,6 +118,8 @@ def managers(
     live: Callable[[], Collection[NodeId]],
     new_uuid: Callable[[], UUID],
     mutation_quotas: MutationQuotas,
+    *,
+    has_wal_store: bool,
 ) -> dict[type[m.Message], Manager]:
     """Return the manager of each request class.
 
@@ -156,7 +158,7 @@ def managers(
         ),
         m.AlterConfigs: lambda image, request, _: configs.alter_configs(image, request),
         m.UpdateFeatures: lambda image, request, _: features.update_features(
-            image, request, controller_id=config.controller_id
+            image, request, controller_id=config.controller_id, has_wal_store=has_wal_store
         ),
         m.CreateAcls: lambda image, request, _: acls.create_acls(image, request),
         m.DeleteAcls: lambda image, request, _: acls.delete_acls(image, request),
@@ -241,9 +243,12 @@ class Dispatch:
         now: MonotonicClock,
         now_ms: WallClock,
         new_uuid: Callable[[], UUID],
+        has_wal_store: bool,
         moved: MoveListener | None = None,
     ) -> None:
-        """moved: called with each planned move when both of its brokers have reported."""
+        """moved: called with each planned move when both of its brokers have reported.
+        has_wal_store: this controller is configured with a WAL store.
+        """
         self._moved = moved
         self._pairs = MovePairs()
         self._runtime = runtime
@@ -258,7 +263,12 @@ class Dispatch:
         self.balancer = Balancer(config, runtime, sessions, now=now, now_ms=now_ms)
         mutation_quotas = MutationQuotas(config.mutation_window_ms, now)
         self._managers = managers(
-            config, sessions.alive, self.balancer.live, new_uuid, mutation_quotas
+            config,
+            sessions.alive,
+            self.balancer.live,
+            new_uuid,
+            mutation_quotas,
+            has_wal_store=has_wal_store,
         )
         self._follow_ups: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
             m.RegisterBroker: self._registered,

@@ -6,11 +6,12 @@ per ended WAL and start, and one when it is removed.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import structlog
 
 from penstock.base.clock import MonotonicClock, WallClock
-from penstock.base.ids import Millis, ObjectId, WalSequence
+from penstock.base.ids import Millis, ObjectId, WalSequence, WalStoreId
 from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api.messages import Status
@@ -22,9 +23,11 @@ from penstock.controller.managers.result import Result
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import MetadataOffset
 from penstock.objectstore.errors import ObjectStoreError
-from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from penstock.objectstore.ports import DELETE_BATCH_COUNT
+from penstock.stream.errors import WalStoreWrong
 from penstock.stream.format.keys import parse_wal_key, wal_prefix
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, WalStoreIdentity
+from penstock.stream.wal.wal_store import WalStores, check_identity
 
 _log = structlog.get_logger(__name__)
 WALS_PER_ROUND_MAX = 20
@@ -33,6 +36,13 @@ Hold = Callable[[], Awaitable[int | None]]
 """Return the log offset from which on destroyed objects must be kept; None: no limit. After an
 ObjectStoreError, nothing may be deleted.
 """
+
+
+class _EndedWal(NamedTuple):
+    writer: BrokerIncarnation
+    end: WalSequence
+    store_id: WalStoreId
+    wal_store: WalStoreIdentity | None
 
 
 class Janitor:
@@ -57,7 +67,7 @@ class Janitor:
         config: ControllerConfig,
         runtime: Runtime,
         backup: Backup,
-        store: ObjectStore,
+        wal_stores: WalStores,
         *,
         timeline: Timeline,
         now: MonotonicClock,
@@ -69,7 +79,8 @@ class Janitor:
         self._config = config
         self._runtime = runtime
         self._backup = backup
-        self._store = store
+        self._wal_stores = wal_stores
+        self._store = wal_stores.store
         self._timeline = timeline
         self._now = now
         self._now_ms = now_ms
@@ -90,6 +101,7 @@ class Janitor:
             try:
                 while await self.delete_destroyed():
                     pass
+                await self._delete_in_wal_stores()
                 await self.clean_ended_wals()
                 await self.remove_old_wals()
             except ObjectStoreError as error:
@@ -101,9 +113,24 @@ class Janitor:
                 )
             await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
 
-    async def delete_destroyed(self) -> int:
-        """Delete one batch of objects whose grace period has ended. Return their number; 0: none is
-        due.
+    async def _delete_in_wal_stores(self) -> None:
+        """Delete destroyed slots in WAL stores. An unavailable or wrong WAL store must not stop the
+        deletion of other objects.
+        """
+        if not self._wal_stores.is_used:
+            return
+        listed = await self._runtime.with_committed_image(MetadataImage.wal_store_identities)
+        try:
+            for wal_store in listed:
+                await check_identity(self._store, wal_store)
+            while await self.delete_destroyed(in_wal_stores=True):
+                pass
+        except (ObjectStoreError, WalStoreWrong) as error:
+            _log.warning("wal_store_not_cleaned", error=str(error))
+
+    async def delete_destroyed(self, *, in_wal_stores: bool = False) -> int:
+        """Delete one batch of objects whose grace period has ended, in the cluster's own store or
+        in WAL stores. Return their number; 0: none is due.
         """
         grace_ms, late_ms = self._config.read_grace_ms, self._config.late_put_grace_ms
 
@@ -118,6 +145,7 @@ class Janitor:
                 grace_ms,
                 late_ms,
                 DELETE_BATCH_COUNT,
+                in_wal_stores=in_wal_stores,
             )
             return [(state.object_id, state.key, state.since) for state in states], image.end_offset
 
@@ -145,9 +173,9 @@ class Janitor:
 
         def ended(
             image: MetadataImage,
-        ) -> tuple[list[tuple[BrokerIncarnation, WalSequence]], MetadataOffset]:
+        ) -> tuple[list[_EndedWal], MetadataOffset]:
             wals = [
-                (wal.writer, wal.end)
+                _EndedWal(wal.writer, wal.end, wal.store_id, image.wal_store_of(wal.writer))
                 for wal in image.nodes.wals()
                 if wal.end is not None and wal.writer not in self._cleaned
             ]
@@ -158,14 +186,21 @@ class Janitor:
         cleaned = 0
         wals, offset = await self._runtime.with_committed_image(ended)
         protected_from = None if self._wal_hold is None or not wals else await self._wal_hold()
-        for writer, end in wals:
+        for wal in wals:
+            writer = wal.writer
             since, seen_offset = self._seen_ended.setdefault(writer, (now, offset))
             if (now - since) * 1_000 < self._config.read_grace_ms or cleaned == WALS_PER_ROUND_MAX:
                 continue
             if protected_from is not None and seen_offset > protected_from:
                 continue
             await self._backed_up(offset)
-            count, fence_ms = await self._clean_wal(writer, end)
+            try:
+                count, fence_ms = await self._clean_wal(wal)
+            except (ObjectStoreError, WalStoreWrong) as error:
+                if wal.wal_store is None:
+                    raise
+                _log.warning("wal_store_not_cleaned", store_id=wal.store_id, error=str(error))
+                continue
             deleted += count
             cleaned += 1
             self._cleaned[writer] = now, fence_ms
@@ -184,16 +219,28 @@ class Janitor:
         ]
         if not old:
             return 0
-        writers, offset = await self._runtime.with_committed_image(
-            lambda image: (removable_wals(image, old)[:WALS_PER_ROUND_MAX], image.end_offset)
+        removable, offset = await self._runtime.with_committed_image(
+            lambda image: (
+                [
+                    (writer, image.wal_store_of(writer))
+                    for writer in removable_wals(image, old)[:WALS_PER_ROUND_MAX]
+                ],
+                image.end_offset,
+            )
         )
-        if not writers:
+        if not removable:
             return 0
         await self._backed_up(offset)
-        for writer in writers:
-            keys = [info.key async for info in self._store.list(wal_prefix(writer))]
-            for at in range(0, len(keys), DELETE_BATCH_COUNT):
-                await self._store.delete(keys[at : at + DELETE_BATCH_COUNT])
+        writers: list[BrokerIncarnation] = []
+        for writer, wal_store in removable:
+            try:
+                await self._delete_wal(writer, wal_store)
+            except (ObjectStoreError, WalStoreWrong) as error:
+                if wal_store is None:
+                    raise
+                _log.warning("wal_store_not_cleaned", store_id=wal_store.store_id, error=str(error))
+            else:
+                writers.append(writer)
         reply = await self._runtime.submit(
             "RemoveWals", lambda image, _: Result(remove_wals(image, writers))
         )
@@ -204,6 +251,17 @@ class Janitor:
         _log.info("old_wals_removed", count=len(writers))
         return len(writers)
 
+    async def _delete_wal(
+        self, writer: BrokerIncarnation, wal_store: WalStoreIdentity | None
+    ) -> None:
+        """Delete everything of a WAL. In a WAL store, this includes its marker."""
+        if wal_store is not None:
+            await check_identity(self._store, wal_store)
+        prefix = wal_prefix(writer, IN_STORE if wal_store is None else wal_store.store_id)
+        keys = [info.key async for info in self._store.list(prefix)]
+        for at in range(0, len(keys), DELETE_BATCH_COUNT):
+            await self._store.delete(keys[at : at + DELETE_BATCH_COUNT])
+
     async def _backed_up(self, offset: MetadataOffset) -> None:
         """Wait until the backup includes the image up to `offset`. Raises TimeoutError while the
         store accepts no backup.
@@ -211,18 +269,21 @@ class Janitor:
         async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
             await self._backup.covered(offset)
 
-    async def _clean_wal(self, writer: BrokerIncarnation, end: WalSequence) -> tuple[int, Millis]:
+    async def _clean_wal(self, wal: _EndedWal) -> tuple[int, Millis]:
         """Delete the slots below the end. The fence is at the end, possibly followed by useless
         slots of a paused writer. Return the number of deleted slots, and the time of the newest
         remaining slot; 0 after a graceful end, which needs no fence.
         """
+        writer = wal.writer
+        if wal.wal_store is not None:
+            await check_identity(self._store, wal.wal_store)
         keys: list[str] = []
         fence_ms = Millis(0)
-        async for info in self._store.list(wal_prefix(writer)):
+        async for info in self._store.list(wal_prefix(writer, wal.store_id)):
             slot = parse_wal_key(info.key)
             if slot is None or slot.writer != writer:
                 continue
-            if slot.sequence < end:
+            if slot.sequence < wal.end:
                 keys.append(info.key)
             else:
                 fence_ms = max(fence_ms, Millis(info.modified_ms))

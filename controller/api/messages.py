@@ -19,6 +19,7 @@ from penstock.base.ids import (
     StreamEpoch,
     StreamId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.records import (
@@ -30,7 +31,7 @@ from penstock.controller.metadata.records import (
     NodeListener,
     RangeEntry,
 )
-from penstock.stream.ports import NO_OBJECT
+from penstock.stream.ports import IN_STORE, NO_OBJECT
 
 
 class Status(IntEnum):
@@ -159,6 +160,9 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     """How long the broker keeps WAL slots after their commit, for readers of the store."""
     features: tuple[FeatureRange, ...] = ()
     """The features that the broker supports, at most 100. Older versions send none."""
+    wal_store_id: WalStoreId = IN_STORE
+    """The WAL store in whose identity object the broker found this id and this UUID."""
+    wal_store_uuid: UUID | None = None
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):

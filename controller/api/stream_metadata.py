@@ -45,6 +45,7 @@ from penstock.stream.ports import (
     OpenStream,
     PreparedObject,
     StreamRange,
+    WalStoreIdentity,
 )
 
 OPENS_PER_REQUEST = 2_000
@@ -195,6 +196,10 @@ class ControllerStreamMetadata:
         itself.
         """
         return data_streams_of(self._follower.image, stream_ids)
+
+    def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
+        """See StreamMetadata.wal_store_of."""
+        return self._follower.image.wal_store_of(writer)
 
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
         """See StreamMetadata.accepted_losses."""

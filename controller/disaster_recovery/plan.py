@@ -19,6 +19,7 @@ from penstock.base.ids import (
     StreamEpoch,
     StreamId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.controller.backup.layout import HISTORY_GAP
 from penstock.controller.managers.log_changes import clipped
@@ -35,13 +36,14 @@ from penstock.controller.metadata.records import (
     StreamClosed,
     StreamTrimmed,
     WalEnded,
+    WalPlaced,
     WalRecord,
 )
 from penstock.controller.metadata.streams import StreamState
 from penstock.controller.metadata.topics import NO_LEADER
 from penstock.controller.raft.messages import Base, Endpoint, Members
 from penstock.stream.format.keys import data_key
-from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole, StreamRange
 from penstock.stream.recovery.salvage import BadSlot
 
 IDS_SKIPPED = 1 << 32
@@ -81,6 +83,7 @@ class WalkedWal:
     end: WalSequence
     slots: tuple[WalkedSlot, ...]
     bad: tuple[BadSlot, ...] = ()
+    store_id: WalStoreId = IN_STORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +210,16 @@ def _take_pieces(
     return taken
 
 
-def _create_wals(image: MetadataImage, wals: Sequence[WalkedWal]) -> list[WalRecord]:
+def _create_wals(image: MetadataImage, wals: Sequence[WalkedWal]) -> list[Record]:
     """Return records for the WALs that are not in the image."""
-    return [
-        WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.start)
-        for wal in wals
-        if image.nodes.wal(wal.writer) is None
-    ]
+    records: list[Record] = []
+    for wal in wals:
+        if image.nodes.wal(wal.writer) is None:
+            node_id, node_epoch = wal.writer.node_id, wal.writer.node_epoch
+            records.append(WalRecord(node_id, node_epoch, wal.start))
+            if wal.store_id != IN_STORE:
+                records.append(WalPlaced(node_id, node_epoch, wal.store_id))
+    return records
 
 
 def _commit_slots(

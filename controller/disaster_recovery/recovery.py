@@ -3,7 +3,7 @@ docs/design/disaster-recovery.md.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -14,6 +14,7 @@ from penstock.base.ids import (
     NodeId,
     ObjectId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.controller.api.errors import RecoveryRefused
 from penstock.controller.backup.layout import LogObject, LogTail
@@ -36,6 +37,7 @@ from penstock.controller.disaster_recovery.report import Report, WalFound
 from penstock.controller.metadata.codec import decode_record
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import MetadataOffset, Record
+from penstock.controller.metadata.wal_losses import accepted_losses
 from penstock.controller.raft.messages import Base, Members
 from penstock.objectstore.errors import PreconditionFailed
 from penstock.objectstore.ports import ObjectStore
@@ -47,10 +49,12 @@ from penstock.stream.format.keys import (
     parse_cluster_id,
     parse_data_key,
     parse_wal_key,
+    wal_root,
 )
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, WalStoreIdentity
 from penstock.stream.recovery.recoverer import WalWalker
 from penstock.stream.recovery.salvage import BadSlot
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, check_identity
 
 QUIET_MS_MIN = 30_000
 """A cluster whose store was written to less than this ago may be alive.
@@ -94,7 +98,8 @@ class _Found:
 class _Listed:
     """Keys of objects in the store."""
 
-    wals: set[BrokerIncarnation]
+    wals: dict[BrokerIncarnation, WalStoreId]
+    """The store of each WAL."""
     wal_keys: set[str]
     data_ids: set[ObjectId]
     newest_ms: int
@@ -133,12 +138,15 @@ class Recovery:
         now_ms: WallClock,
         voters: Sequence[int] = (),
         progress: Progress = lambda _, __: None,
+        wal_store: ConfiguredWalStore | None = None,
     ) -> None:
         """Prepare a recovery.
 
         `voters` are the ids of the controllers that will run; empty: those in the backup.
+        wal_store: required if the metadata list one.
         """
-        self._store = store
+        self._wal_stores = WalStores(store, wal_store)
+        self._store = store = self._wal_stores.store
         self._cluster_id = cluster_id
         self._log = BackupLog(store, cluster_id)
         self._snapshots = SnapshotStore(store, cluster_id, kept=2)
@@ -284,8 +292,10 @@ class Recovery:
 
     async def _survey(self, found: _Found, *, fence: bool) -> tuple[Report, Rebuilt, list[Record]]:
         image = found.image
-        listed = await self._list()
-        wals = await self._walk(wals_to_walk(image, listed.wals), fence=fence)
+        wal_stores = image.wal_store_identities()
+        await self._check_wal_stores(wal_stores)
+        listed = await self._list(wal_stores)
+        wals = await self._walk(image, wals_to_walk(image, listed.wals), listed.wals, fence=fence)
         orphans = orphans_of(image, listed.data_ids)
         rebuilt = rebuild(image, wals, orphans=orphans, now_ms=self._now_ms())
         missing = missing_objects(image, listed.data_ids, listed.wal_keys)
@@ -314,18 +324,32 @@ class Recovery:
         )
         return report, rebuilt, [*kept, *trims]
 
-    async def _list(self) -> _Listed:
+    async def _check_wal_stores(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
+        """Check that the WAL stores of the cluster are at hand: what an absent or wrong one lacks
+        proves nothing. Raises RecoveryRefused, WalStoreWrong.
+        """
+        for wal_store in wal_stores:
+            if self._wal_stores.configured is None:
+                raise RecoveryRefused(
+                    f"the newest records of cluster {self._cluster_id!r} are in its WAL store"
+                    f" {wal_store.store_id} with UUID {wal_store.uuid}, which is not configured"
+                )
+            self._wal_stores.follow([wal_store.store_id])
+            await check_identity(self._store, wal_store)
+
+    async def _list(self, wal_stores: Sequence[WalStoreIdentity]) -> _Listed:
         """List every WAL slot and data object, with one LIST per 1,000 of them."""
-        listed = _Listed(set(), set(), set(), 0)
+        listed = _Listed({}, set(), set(), 0)
         count = 0
-        async for info in self._store.list(WAL_ROOT):
-            slot = parse_wal_key(info.key)
-            if slot is not None:
-                listed.wals.add(slot.writer)
-                listed.wal_keys.add(info.key)
-                listed.newest_ms = max(listed.newest_ms, info.modified_ms)
-            count += 1
-            self._progress("listing the WALs", count)
+        for root in [WAL_ROOT, *(wal_root(wal_store.store_id) for wal_store in wal_stores)]:
+            async for info in self._store.list(root):
+                slot = parse_wal_key(info.key)
+                if slot is not None:
+                    listed.wals[slot.writer] = slot.wal_store
+                    listed.wal_keys.add(info.key)
+                    listed.newest_ms = max(listed.newest_ms, info.modified_ms)
+                count += 1
+                self._progress("listing the WALs", count)
         count = 0
         async for info in self._store.list(DATA_ROOT):
             object_id = parse_data_key(info.key)
@@ -336,20 +360,33 @@ class Recovery:
         return listed
 
     async def _walk(
-        self, wals: Collection[tuple[BrokerIncarnation, WalSequence]], *, fence: bool
+        self,
+        image: MetadataImage,
+        wals: Collection[tuple[BrokerIncarnation, WalSequence]],
+        listed: Mapping[BrokerIncarnation, WalStoreId],
+        *,
+        fence: bool,
     ) -> list[WalkedWal]:
         turns = asyncio.Semaphore(_WALKS_MAX)
+        by_id = {wal_store.store_id: wal_store for wal_store in image.wal_store_identities()}
         slot_count = 0
 
         async def walk(writer: BrokerIncarnation, start: WalSequence) -> WalkedWal:
             nonlocal slot_count
             async with turns:
                 slots: list[WalkedSlot] = []
+                wal_store = image.wal_store_of(writer)
+                if image.nodes.wal(writer) is None:
+                    wal_store = by_id.get(listed.get(writer, IN_STORE))
+                store_id = IN_STORE if wal_store is None else wal_store.store_id
                 walker = WalWalker(
                     self._store,
                     writer,
                     start,
                     recoverer=_RECOVERER if fence else None,
+                    wal_store=wal_store,
+                    must_exist=bool(image.streams.opened_by(writer)),
+                    accepted=accepted_losses(image, writer),
                     now_ms=self._now_ms(),
                     config=_READING,
                 )
@@ -363,7 +400,7 @@ class Recovery:
                         )
                     slot_count += 1
                     self._progress("reading the WALs", slot_count)
-                return WalkedWal(writer, start, walker.end, tuple(slots), tuple(bad))
+                return WalkedWal(writer, start, walker.end, tuple(slots), tuple(bad), store_id)
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -11,6 +11,7 @@ from penstock.controller.managers.result import Refused, Result
 from penstock.controller.metadata.features import (
     METADATA_VERSION,
     OFFSETS_VERSION,
+    WAL_STORE_VERSION,
     joined_ids,
     supported_range,
 )
@@ -26,10 +27,14 @@ UNSAFE_DOWNGRADE = 3
 
 
 def update_features(
-    image: MetadataImage, request: UpdateFeatures, *, controller_id: int
+    image: MetadataImage,
+    request: UpdateFeatures,
+    *,
+    controller_id: int,
+    has_wal_store: bool = False,
 ) -> Result[None]:
     """Set levels; all updates are made, or none. Of several updates of one feature the last one
-    counts, as in Kafka.
+    counts, as in Kafka. has_wal_store: this controller is configured with a WAL store.
     """
     if len(request.updates) > UPDATES_MAX:
         return Result(
@@ -39,7 +44,7 @@ def update_features(
     updates = {update.name: update for update in request.updates}
     records: list[Record] = []
     for update in updates.values():
-        reason = _refusal(image, update, controller_id)
+        reason = _refusal(image, update, controller_id, has_wal_store=has_wal_store)
         if reason is not None:
             return Result(
                 status=Status.INVALID_FEATURE_LEVEL,
@@ -58,12 +63,16 @@ def _record(image: MetadataImage, update: FeatureUpdate) -> FeatureRecord:
     return FeatureRecord(update.name, update.level, joined_ids(topic_ids))
 
 
-def _refusal(image: MetadataImage, update: FeatureUpdate, controller_id: int) -> str | None:
+def _refusal(
+    image: MetadataImage, update: FeatureUpdate, controller_id: int, *, has_wal_store: bool
+) -> str | None:
     if update.type not in {UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE}:
         return "The controller does not support the given upgrade type."
     if update.level < 0:
         return "A feature version cannot be less than 0."
-    feature = supported_range(update.name)
+    if update.name == WAL_STORE_VERSION and not update.level and image.nodes.current_wal_store:
+        return "The WALs of this cluster are in a WAL store."
+    feature = _local_range(update.name, has_wal_store=has_wal_store)
     if feature is None and update.level == 0:
         return f"Feature {update.name} not found."
     unsupported = _unsupported(feature, update.level, f"Local controller {controller_id}")
@@ -80,6 +89,10 @@ def _refusal(image: MetadataImage, update: FeatureUpdate, controller_id: int) ->
     if update.level > current and update.type != UPGRADE:
         return "Can't downgrade to a newer version."
     return None
+
+
+def _local_range(name: str, *, has_wal_store: bool) -> FeatureRange | None:
+    return None if name == WAL_STORE_VERSION and not has_wal_store else supported_range(name)
 
 
 def _unsupported_by_brokers(image: MetadataImage, update: FeatureUpdate) -> str | None:

@@ -19,7 +19,7 @@ from penstock.controller.metadata.objects import ObjectPhase, ObjectState
 from penstock.controller.metadata.records import ObjectCommitted, RangeEntry, Record
 from penstock.controller.metadata.streams import StreamState
 from penstock.stream.format.keys import parse_wal_key
-from penstock.stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole
 
 KEY_CHARS_MAX = 1_024
 OBJECTS_MAX = 1_000
@@ -79,7 +79,7 @@ class LogChanges:
         A slot that recovery no longer needs may be deleted at any moment, so it cannot be
         registered or extended.
         """
-        sequence = slot_of(item, writer)
+        sequence = slot_of(self.image, item, writer)
         if not ranges:
             return
         if self.image.nodes.wal_is_past(writer, sequence):
@@ -139,9 +139,14 @@ def clipped(part: RangeEntry, start: int) -> RangeEntry:
     )
 
 
-def slot_of(item: CommitObject, writer: BrokerIncarnation) -> WalSequence:
-    slot = parse_wal_key(item.key)
-    if item.role != ObjectRole.WAL or slot is None or slot.writer != writer:
+def slot_of(image: MetadataImage, item: CommitObject, writer: BrokerIncarnation) -> WalSequence:
+    slot, wal = parse_wal_key(item.key), image.nodes.wal(writer)
+    if (
+        item.role != ObjectRole.WAL
+        or slot is None
+        or slot.writer != writer
+        or slot.wal_store != (IN_STORE if wal is None else wal.store_id)
+    ):
         detail = (
             f"object {item.key!r} with role {item.role} is not a slot of the WAL of node"
             f" {writer.node_id} epoch {writer.node_epoch}"

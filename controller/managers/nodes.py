@@ -10,7 +10,7 @@ from heapq import nsmallest
 
 import msgspec
 
-from penstock.base.ids import Millis, NodeId, WalSequence
+from penstock.base.ids import Millis, NodeId, WalSequence, WalStoreId
 from penstock.controller.api.messages import (
     BrokerRegistered,
     Progress,
@@ -30,11 +30,12 @@ from penstock.controller.metadata.records import (
     NodeRemoved,
     Record,
     WalEnded,
+    WalPlaced,
     WalRecord,
     WalRemoved,
 )
 from penstock.controller.metadata.topics import NO_LEADER, PartitionMetadata, in_order
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 BROKERS_MAX = 1_000
 HOST_CHARS_MAX = 255
@@ -49,6 +50,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
     try:
         _check_registration(request)
         check_supported(image, request.features)
+        wal_store = _wal_store(image, request)
         known = _known(image, request)
         if known is not None and known.incarnation_id == request.incarnation_id:
             check_node(image, BrokerIncarnation(known.node_id, known.node_epoch))
@@ -86,6 +88,8 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
         features=request.features,
     )
     records: list[Record] = [node, WalRecord(node_id, epoch, WalSequence(0))]
+    if wal_store != IN_STORE:
+        records.append(WalPlaced(node_id, epoch, wal_store))
     return Result(
         records,
         value=BrokerRegistered(node_id=node_id, node_epoch=epoch, cluster_id=image.cluster_id),
@@ -243,6 +247,27 @@ def _known(image: MetadataImage, request: RegisterBroker) -> NodeState | None:
     return next(
         (node for node in image.nodes if node.incarnation_id == request.incarnation_id), None
     )
+
+
+def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
+    """Return where the broker must open its WAL. Raises Refused unless it found the identity of
+    that store: otherwise it would write to another one, which no recovery reads.
+    """
+    current = image.nodes.current_wal_store
+    if current is None:
+        return IN_STORE
+    if (request.wal_store_id, request.wal_store_uuid) != (current.store_id, current.uuid):
+        found = (
+            "has none"
+            if request.wal_store_uuid is None
+            else f"has store {request.wal_store_id} with UUID {request.wal_store_uuid}"
+        )
+        raise Refused(
+            Status.INVALID_REQUEST,
+            f"the WALs of this cluster are in WAL store {current.store_id} at {current.url} with"
+            f" UUID {current.uuid}; this broker {found}: configure and mount the same store",
+        )
+    return current.store_id
 
 
 def _lowest_free(image: MetadataImage) -> NodeId:

@@ -25,7 +25,7 @@ from penstock.controller.metadata.records import (
     ObjectRemoved,
     Record,
 )
-from penstock.stream.format.keys import data_key
+from penstock.stream.format.keys import WAL_STORE_ROOT, data_key
 from penstock.stream.ports import BrokerIncarnation
 
 PREPARES_MAX = 1_000
@@ -89,19 +89,27 @@ def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> li
 
 
 def deletable(
-    image: MetadataImage, age_s: Age, grace_ms: int, late_put_grace_ms: int, limit: int
+    image: MetadataImage,
+    age_s: Age,
+    grace_ms: int,
+    late_put_grace_ms: int,
+    limit: int,
+    *,
+    in_wal_stores: bool = False,
 ) -> list[ObjectState]:
     """Return destroyed objects whose grace period has ended, oldest first. The caller deletes their
     bytes and then calls `objects_removed`.
 
     late_put_grace_ms: grace period of objects that were never committed, because the PUT of a
-    paused writer may arrive after the object has expired.
+    paused writer may arrive after the object has expired. in_wal_stores: objects in WAL stores
+    instead of those in the cluster's own store.
     """
     late_ms = max(grace_ms, late_put_grace_ms)
     due = sorted(
         (state.since, state.object_id)
         for state in image.objects.destroyed()
-        if age_s(state.since) * 1_000 >= (grace_ms if state.was_committed else late_ms)
+        if state.key.startswith(WAL_STORE_ROOT) == in_wal_stores
+        and age_s(state.since) * 1_000 >= (grace_ms if state.was_committed else late_ms)
     )
     states = (image.objects.get(object_id) for _, object_id in due[:limit])
     return [state for state in states if state is not None]

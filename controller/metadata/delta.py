@@ -50,6 +50,7 @@ from penstock.controller.metadata.records import (
     TopicRemoved,
     TopicUndeleted,
     WalEnded,
+    WalPlaced,
     WalRecord,
     WalRemoved,
 )
@@ -112,7 +113,7 @@ class MetadataDelta:
                 self.partitions.add(PartitionKey(record.topic_id, record.partition))
             case NodeRecord() | NodeRemoved():
                 self.node_ids.add(record.node_id)
-            case WalRecord() | WalEnded() | WalRemoved():
+            case WalRecord() | WalPlaced() | WalEnded() | WalRemoved():
                 self.wals.add(
                     BrokerIncarnation(NodeId(record.node_id), NodeEpoch(record.node_epoch))
                 )

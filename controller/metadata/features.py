@@ -23,6 +23,9 @@ STREAMS_VERSION: Final = "streams.version"
 OFFSETS_VERSION: Final = "offsets.version"
 """1: records of committed offsets contain topic ids, as version 4 in Kafka."""
 
+WAL_STORE_VERSION: Final = "wal.store.version"
+"""1: brokers may open their WALs in a store of its own."""
+
 SUPPORTED: Final[tuple[FeatureRange, ...]] = (
     FeatureRange(TRANSACTION_VERSION, 0, 2),
     FeatureRange(GROUP_VERSION, 0, 1),
@@ -32,18 +35,30 @@ SUPPORTED: Final[tuple[FeatureRange, ...]] = (
 )
 """The supported levels. A new cluster gets the newest levels."""
 
+WAL_STORE: Final = FeatureRange(WAL_STORE_VERSION, 0, 1)
+"""Supported by nodes with a WAL store only, so that a cluster without one contains no trace of it.
+"""
+
 METADATA_VERSION: Final = FeatureRange("metadata.version", 29, 29)
 """The level of Kafka 4.2, whose protocol is implemented, for tools and operators. It is the only
 level and is not stored: metadata formats have their own versions.
 """
 
-_BY_NAME: Final = {feature.name: feature for feature in SUPPORTED}
+_BY_NAME: Final = {feature.name: feature for feature in (*SUPPORTED, WAL_STORE)}
 _LEVELS_BEFORE: Final[Mapping[str, int]] = {GROUP_VERSION: 1}
 
 
-def newest_levels() -> list[FeatureRecord]:
+def supported_features(*, has_wal_store: bool) -> tuple[FeatureRange, ...]:
+    """Return the levels that a node supports."""
+    return (*SUPPORTED, WAL_STORE) if has_wal_store else SUPPORTED
+
+
+def newest_levels(*, has_wal_store: bool = False) -> list[FeatureRecord]:
     """Return the initial records of a new cluster."""
-    return [FeatureRecord(feature.name, feature.max_level) for feature in SUPPORTED]
+    return [
+        FeatureRecord(feature.name, feature.max_level)
+        for feature in supported_features(has_wal_store=has_wal_store)
+    ]
 
 
 def supported_range(name: str) -> FeatureRange | None:

@@ -61,13 +61,21 @@ from penstock.controller.metadata.records import (
     TopicRemoved,
     TopicUndeleted,
     WalEnded,
+    WalPlaced,
     WalRecord,
     WalRemoved,
+    WalStoreRecord,
 )
 from penstock.controller.metadata.scram import ScramImage
 from penstock.controller.metadata.streams import StreamsImage
 from penstock.controller.metadata.topics import TopicsImage
-from penstock.stream.ports import ObjectRange, ObjectRole, StreamRange
+from penstock.stream.ports import (
+    BrokerIncarnation,
+    ObjectRange,
+    ObjectRole,
+    StreamRange,
+    WalStoreIdentity,
+)
 
 _FIRST_OFFSET = MetadataOffset(0)
 _FIRST_STREAM_ID = StreamId(0)
@@ -120,6 +128,8 @@ class MetadataImage:
             NodeRecord: self._node,
             NodeRemoved: self.nodes.remove_node,
             WalRecord: self._wal,
+            WalStoreRecord: self.nodes.add_wal_store,
+            WalPlaced: self.nodes.place_wal,
             WalEnded: self.nodes.end_wal,
             WalRemoved: self.nodes.remove_wal,
             StreamCreated: self._stream_created,
@@ -210,6 +220,21 @@ class MetadataImage:
                 )
             )
         return found
+
+    def wal_store_identities(self) -> list[WalStoreIdentity]:
+        """Return the stores of WALs beside the cluster's own store."""
+        return [
+            WalStoreIdentity(self.cluster_id, store.store_id, store.uuid)
+            for store in self.nodes.wal_stores()
+        ]
+
+    def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
+        """Return the store that contains the WAL; None: the cluster's own store, or no such WAL."""
+        wal = self.nodes.wal(writer)
+        store = None if wal is None else self.nodes.wal_store(wal.store_id)
+        return (
+            None if store is None else WalStoreIdentity(self.cluster_id, store.store_id, store.uuid)
+        )
 
     def topic_name(self, topic_id: UUID) -> str:
         """Return the name of a topic, including frozen ones; empty if the topic does not exist."""

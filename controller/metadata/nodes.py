@@ -7,16 +7,18 @@ and for older ones with referenced slots.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.base.ids import NodeId, WalSequence
+from penstock.base.ids import NodeId, WalSequence, WalStoreId
 from penstock.controller.metadata.errors import broken
 from penstock.controller.metadata.records import (
     NodeRecord,
     NodeRemoved,
     WalEnded,
+    WalPlaced,
     WalRecord,
     WalRemoved,
+    WalStoreRecord,
 )
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 NodeState = NodeRecord
 """The state of a node *is* its last record."""
@@ -27,13 +29,14 @@ class WalState:
     """The state of one WAL, which never restarts once it has ended.
 
     `recoverer` is the broker that must recover it, node -1 for none. `end` is set once the WAL was
-    recovered or closed.
+    recovered or closed. `store_id` is the store that contains the WAL.
     """
 
     writer: BrokerIncarnation
     committed: WalSequence
     recoverer: BrokerIncarnation
     end: WalSequence | None = None
+    store_id: WalStoreId = IN_STORE
 
     @property
     def ended(self) -> bool:
@@ -48,6 +51,9 @@ class NodesImage:
     )
     _running: dict[BrokerIncarnation, WalState] = field(
         default_factory=dict[BrokerIncarnation, WalState]
+    )
+    _wal_stores: dict[WalStoreId, WalStoreRecord] = field(
+        default_factory=dict[WalStoreId, WalStoreRecord]
     )
 
     def __iter__(self) -> Iterator[NodeState]:
@@ -80,6 +86,18 @@ class NodesImage:
         Those whose writers are not alive wait for recovery.
         """
         return iter(self._running.values())
+
+    def wal_stores(self) -> Iterator[WalStoreRecord]:
+        """Yield the stores of WALs beside the cluster's own store, in the order of their ids."""
+        return iter(self._wal_stores.values())
+
+    def wal_store(self, store_id: WalStoreId) -> WalStoreRecord | None:
+        return self._wal_stores.get(store_id)
+
+    @property
+    def current_wal_store(self) -> WalStoreRecord | None:
+        """The store in which brokers open their WALs; None: the cluster's own store."""
+        return next(reversed(self._wal_stores.values()), None)
 
     def wal_is_past(self, writer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """Return True if no recovery and no commit will need the slot again.
@@ -115,6 +133,22 @@ class NodesImage:
         else:
             wal.committed = record.committed
             wal.recoverer = recoverer
+
+    def add_wal_store(self, record: WalStoreRecord) -> None:
+        current = self.current_wal_store
+        if record.store_id <= (IN_STORE if current is None else current.store_id):
+            raise broken(f"WAL store {record.store_id} to be added exists, or a newer one does")
+        self._wal_stores[record.store_id] = record
+
+    def place_wal(self, record: WalPlaced) -> None:
+        writer = BrokerIncarnation(record.node_id, record.node_epoch)
+        wal = self._running.get(writer)
+        if wal is None or wal.committed or record.store_id not in self._wal_stores:
+            raise broken(
+                f"WAL {writer} cannot be placed in store {record.store_id}: it is not new, or the"
+                " store does not exist"
+            )
+        wal.store_id = record.store_id
 
     def end_wal(self, record: WalEnded) -> None:
         writer = BrokerIncarnation(record.node_id, record.node_epoch)

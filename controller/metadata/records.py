@@ -17,6 +17,7 @@ from penstock.base.ids import (
     StreamEpoch,
     StreamId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.stream.ports import OWN_STREAM
 
@@ -299,6 +300,30 @@ class WalRecord(_Record, tag="wal", frozen=True, gc=False):
     """Node id of the broker that has to recover the WAL; -1: none."""
     recoverer_epoch: NodeEpoch = NodeEpoch(-1)
     """Node epoch of the same; -1: none."""
+
+
+class WalStoreRecord(_Record, tag="wal-store", frozen=True, gc=False):
+    """Adds a store of WALs, which becomes the current one: brokers open their WALs in it."""
+
+    store_id: WalStoreId
+    """Number of the store, from 1."""
+    uuid: UUID
+    """Identifies the store by its contents: the UUID in its identity object."""
+    url: str
+    """URL without credentials, for information: no process opens it."""
+
+
+class WalPlaced(_Record, tag="wal-placed", frozen=True, gc=False):
+    """The WAL is in a WAL store. It follows the first `wal` record of that WAL; without it, the WAL
+    is in the cluster's own store.
+    """
+
+    node_id: NodeId
+    """Node id of the writer."""
+    node_epoch: NodeEpoch
+    """Node epoch of the writer."""
+    store_id: WalStoreId
+    """The WAL store."""
 
 
 class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
@@ -709,6 +734,8 @@ Record = (
     | NodeRecord
     | NodeRemoved
     | WalRecord
+    | WalStoreRecord
+    | WalPlaced
     | WalEnded
     | WalRemoved
     | StreamCreated

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 
-from penstock.base.ids import Millis, ObjectId
+from penstock.base.ids import Millis, ObjectId, WalSequence
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import WalState
 from penstock.controller.metadata.objects import ObjectPhase, ObjectState
@@ -34,9 +34,12 @@ from penstock.controller.metadata.records import (
     StreamTrimmed,
     TopicRecord,
     WalEnded,
+    WalPlaced,
     WalRecord,
+    WalStoreRecord,
 )
 from penstock.controller.metadata.streams import StreamState
+from penstock.stream.ports import IN_STORE
 
 RANGES_PER_RECORD_MAX = 1_000
 
@@ -52,6 +55,7 @@ class ImageCopy:
     firsts: list[Record]
     """Records that occur once."""
     nodes: list[NodeRecord]
+    wal_stores: list[WalStoreRecord]
     wals: list[WalState]
     topics: list[tuple[TopicRecord | FrozenTopicRecord, list[PartitionRecord]]]
     streams: list[StreamState]
@@ -85,6 +89,7 @@ class ImageCopy:
         return ImageCopy(
             firsts,
             list(image.nodes),
+            list(image.nodes.wal_stores()),
             list(map(copy, image.nodes.wals())),
             topics,
             streams,
@@ -96,6 +101,7 @@ class ImageCopy:
         """Yield all records lazily."""
         yield from self.firsts
         yield from self.nodes
+        yield from self.wal_stores
         for wal in self.wals:
             yield from _wal(wal)
         for topic, partitions in self.topics:
@@ -118,6 +124,9 @@ class ImageCopy:
 
 def _wal(wal: WalState) -> Iterator[Record]:
     node_id, node_epoch = wal.writer.node_id, wal.writer.node_epoch
+    if wal.store_id != IN_STORE:
+        yield WalRecord(node_id, node_epoch, WalSequence(0))
+        yield WalPlaced(node_id, node_epoch, wal.store_id)
     yield WalRecord(
         node_id, node_epoch, wal.committed, wal.recoverer.node_id, wal.recoverer.node_epoch
     )

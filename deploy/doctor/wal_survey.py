@@ -106,7 +106,15 @@ async def _survey(store: ObjectStore, image: MetadataImage, wal: WalState) -> Wa
     ends = {stream.stream_id: stream.next_offset for stream in streams}
     salvage = Salvage(ends, data_streams_of(image, ends))
     walker = WalWalker(
-        store, wal.writer, wal.committed, recoverer=None, now_ms=Millis(0), config=_READING
+        store,
+        wal.writer,
+        wal.committed,
+        recoverer=None,
+        wal_store=image.wal_store_of(wal.writer),
+        must_exist=bool(ends),
+        accepted=(),
+        now_ms=Millis(0),
+        config=_READING,
     )
     async for _, found in walker.slots():
         if isinstance(found, BadSlot):

@@ -110,6 +110,21 @@ class EndInDoubt(StreamError):
         return EndInDoubt, (self.topic, self.partition, self.known_end, self.error)
 
 
+class WalStoreRequired(StreamError):
+    """The WALs of the cluster are in a store of their own, which the reader was not given."""
+
+    def __init__(self, cluster_id: str, url: str) -> None:
+        super().__init__(
+            f"the newest records of cluster {cluster_id!r} are in its WAL store, which is at {url}"
+            " for the nodes of the cluster: name it with wal_store="
+        )
+        self.cluster_id = cluster_id
+        self.url = url
+
+    def __reduce__(self) -> tuple[type["WalStoreRequired"], tuple[str, str]]:
+        return WalStoreRequired, (self.cluster_id, self.url)
+
+
 class WalksTooSlow(StreamError):
     """Reading the WALs took longer than brokers keep committed slots: slots may have been deleted
     before they were read.

@@ -20,14 +20,15 @@ from penstock.base.log import get_logger
 from penstock.lake.manifest.plan import TailRange
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.cache.block_cache import ByteLru
-from penstock.stream.errors import ObjectCorrupt, WalSlotLost
+from penstock.stream.errors import ObjectCorrupt, WalSlotLost, WalVanished
 from penstock.stream.format.decoder import ObjectIndex, is_intact
-from penstock.stream.format.keys import wal_key
+from penstock.stream.format.keys import wal_key, wal_marker_key
 from penstock.stream.format.manifest.model import LiveWal
-from penstock.stream.ports import BrokerIncarnation, StreamRange
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, StreamRange
 from penstock.stream.recovery.later_slots import SlotsBehind
 from penstock.stream.recovery.salvage import BadSlot
 from penstock.stream.wal.slot_reader import CacheSlot, read_slot
+from penstock.stream.wal.wal_store import was_opened
 
 _log = get_logger(__name__)
 
@@ -72,6 +73,7 @@ class _Cursor:
         self._store = store
         self._cache_slot = cache_slot
         self._writer = wal.writer
+        self._wal_store = wal.wal_store
         self._gets = gets
         self._next = wal.first_slot
         self._ended = False
@@ -126,6 +128,8 @@ class _Cursor:
                     break
                 if isinstance(index, BadSlot):
                     self.bad_slots.append(index)
+                    if isinstance(index.error, WalVanished):
+                        break
                 elif index.is_fence:
                     self._ended = True
                     break
@@ -149,7 +153,7 @@ class _Cursor:
             )
 
     def key_of(self, slot: _Slot) -> str:
-        return wal_key(self._writer, slot.sequence)
+        return wal_key(self._writer, slot.sequence, self._wal_store)
 
     def bad_slot_of(self, stream_id: StreamId, end: int) -> BadSlot | None:
         """Return the first bad slot that may hold records of the stream, which is known without a
@@ -211,19 +215,30 @@ class _Cursor:
             if now < self._listed_at + LIST_BEHIND_S and not self._is_suspect and not is_proven:
                 return None
             self._listed_at = now
-            self._behind = SlotsBehind(self._store, self._writer, self._next)
+            self._behind = SlotsBehind(self._store, self._writer, self._next, self._wal_store)
             await self._behind.list()
         proof = await self._behind.proof_of(self._next)
         if not proof:
-            return None
-        key = wal_key(self._writer, self._next)
+            return await self._read_vanished()
+        key = wal_key(self._writer, self._next, self._wal_store)
         return await self._read_checked(self._read(self._next)) or BadSlot(
             self._next, key, WalSlotLost(key, proof)
         )
 
+    async def _read_vanished(self) -> BadSlot | None:
+        """Return the next slot as lost if the WAL store has lost the marker of this WAL."""
+        if self._wal_store == IN_STORE or await was_opened(
+            self._store, self._writer, self._wal_store
+        ):
+            return None
+        marker = wal_marker_key(self._writer, self._wal_store)
+        return BadSlot(self._next, marker, WalVanished(marker))
+
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         async with self._gets:
-            return await read_slot(self._store, self._writer, sequence, cache_slot=self._cache_slot)
+            return await read_slot(
+                self._store, self._writer, sequence, self._wal_store, cache_slot=self._cache_slot
+            )
 
 
 class WalTails:

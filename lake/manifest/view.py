@@ -28,6 +28,7 @@ from penstock.lake.manifest.errors import (
     SeveralClusters,
     UnknownPartition,
     WalksTooSlow,
+    WalStoreRequired,
 )
 from penstock.lake.manifest.plan import (
     OffsetRange,
@@ -64,6 +65,8 @@ from penstock.stream.format.manifest.model import (
     split_name,
 )
 from penstock.stream.format.transaction_log import AbortedTransaction
+from penstock.stream.ports import WalStoreIdentity
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, check_identity
 
 PROBE_S = 60.0
 """Until this long after the newest version was known for sure, its successor cannot have been
@@ -122,8 +125,15 @@ class ClusterView:
     store.
     """
 
-    def __init__(self, store: ObjectStore, cluster_id: str = "") -> None:
-        """`cluster_id` may be empty if the store holds only one cluster."""
+    def __init__(
+        self, store: ObjectStore, cluster_id: str = "", *, wal_store: ObjectStore | None = None
+    ) -> None:
+        """`cluster_id` may be empty if the store holds only one cluster. wal_store: required if the
+        WALs are in a store of their own; its identity is checked.
+        """
+        configured = None if wal_store is None else ConfiguredWalStore(wal_store, "")
+        self._wal_stores = WalStores(store, configured)
+        store = self._wal_stores.store
         self._store = store
         self._cluster_id = cluster_id
         self._sections = SectionReader(store, cluster_id)
@@ -149,12 +159,18 @@ class ClusterView:
     def cluster_id(self) -> str:
         return self._cluster_id
 
+    @property
+    def store(self) -> ObjectStore:
+        """The store of the objects that plans refer to, including slots in the WAL store."""
+        return self._store
+
     async def refresh(self) -> ManifestRoot:
         """Read the newest manifest, and the WALs to their ends.
 
-        Raise ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, ObjectCorrupt (for
-        a manifest) or ObjectStoreError; the view then stays as it was. Lost and damaged WAL slots
-        raise EndInDoubt later, when the end of a partition is requested that they may concern.
+        Raise ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, WalStoreRequired,
+        WalStoreWrong, ObjectCorrupt (for a manifest) or ObjectStoreError; the view then stays as it
+        was. Lost and damaged WAL slots raise EndInDoubt later, when the end of a partition is
+        requested that they may concern.
         """
         async with self._lock:
             return await self._refresh()
@@ -258,6 +274,7 @@ class ClusterView:
         for tries_left in reversed(range(_TRIES_MAX)):
             began = now()
             root = await self._newest()
+            await self._check_wal_stores(root)
             self._root = root
             self._topics = {topic.name: topic for topic in root.topics}
             self._newest_at = began
@@ -265,6 +282,7 @@ class ClusterView:
             wanted = {ref for topic in root.topics for ref in topic.shards}
             self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
             found_bad_slots = await self._tails.advance()
+            await self._check_wal_stores(root)
             # A slot that was committed during the walk may be deleted a grace period after a newer
             # root showed it, so a free slot may have been taken before.
             took_s, grace_s = now() - began, root.wal_grace_ms / 1_000
@@ -276,6 +294,18 @@ class ClusterView:
                 # which this root may not show yet.
                 await asyncio.sleep(LEADERS_LAG_S)
         raise WalksTooSlow(took_s, grace_s)
+
+    async def _check_wal_stores(self, root: ManifestRoot) -> None:
+        """Check before and after a walk that the WAL store is the right one, because the walk takes
+        an absent slot for the end of a WAL.
+        """
+        for listed in root.wal_stores:
+            if self._wal_stores.configured is None:
+                raise WalStoreRequired(root.cluster_id, listed.url)
+            self._wal_stores.follow([listed.store_id])
+            await check_identity(
+                self._store, WalStoreIdentity(root.cluster_id, listed.store_id, listed.uuid)
+            )
 
     async def _newest(self) -> ManifestRoot:
         """Return the root of the newest version, or the known one if none is newer."""

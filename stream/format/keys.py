@@ -13,10 +13,15 @@ from penstock.base.ids import (
     NodeId,
     ObjectId,
     WalSequence,
+    WalStoreId,
 )
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 WAL_ROOT = "wal/"
+WAL_STORE_ROOT = "wals/"
+"""In the cluster, `wals/<id>/` contains the keys of WAL store `id`, which has them below `wals/`
+(`stream.wal.wal_store`).
+"""
 DATA_ROOT = "data/"
 META_ROOT = "meta/"
 MANIFEST_ROOT = "manifest/"
@@ -25,7 +30,9 @@ SPARK_ROOT = "spark/"
 STAGED_ROOT = "staged/"
 
 _INT64_MAX = (1 << 63) - 1
-_WAL_KEY = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})")
+_WAL_KEY = re.compile(
+    r"wal(?:s/([1-9][0-9]{0,8}))?/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})"
+)
 _DATA_KEY = re.compile(r"data/[0-9a-f]{8}/(0|[1-9][0-9]{0,18})")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MANIFEST_KEY = re.compile(r"manifest/([A-Za-z0-9_-]{1,64})/([0-9]{20})")
@@ -43,25 +50,47 @@ class WalSlot:
 
     writer: BrokerIncarnation
     sequence: WalSequence
+    wal_store: WalStoreId
+
+    @property
+    def key(self) -> str:
+        return wal_key(self.writer, self.sequence, self.wal_store)
 
 
-def wal_prefix(writer: BrokerIncarnation) -> str:
+def wal_root(wal_store: WalStoreId) -> str:
+    """Return the prefix of all WALs in one store."""
+    return WAL_ROOT if wal_store == IN_STORE else f"{WAL_STORE_ROOT}{wal_store}/"
+
+
+def wal_prefix(writer: BrokerIncarnation, wal_store: WalStoreId) -> str:
     """Return the prefix of all slots of one WAL. Sequences have 20 digits, so keys sort by slot."""
-    return f"wal/{writer.node_id}/{writer.node_epoch}/"
+    return f"{wal_root(wal_store)}{writer.node_id}/{writer.node_epoch}/"
 
 
-def wal_key(writer: BrokerIncarnation, sequence: WalSequence) -> str:
-    return f"wal/{writer.node_id}/{writer.node_epoch}/{sequence:020d}"
+def wal_key(writer: BrokerIncarnation, sequence: WalSequence, wal_store: WalStoreId) -> str:
+    return f"{wal_root(wal_store)}{writer.node_id}/{writer.node_epoch}/{sequence:020d}"
 
 
 def parse_wal_key(key: str) -> WalSlot | None:
     match = _WAL_KEY.fullmatch(key)
     if match is None:
         return None
-    node_id, node_epoch, sequence = int(match[1]), int(match[2]), int(match[3])
+    wal_store = WalStoreId(int(match[1] or IN_STORE))
+    node_id, node_epoch, sequence = int(match[2]), int(match[3]), int(match[4])
     if node_id >= 1 << 31 or node_epoch > _INT64_MAX or sequence > _INT64_MAX:
         return None
-    return WalSlot(BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch)), WalSequence(sequence))
+    writer = BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch))
+    return WalSlot(writer, WalSequence(sequence), wal_store)
+
+
+def wal_marker_key(writer: BrokerIncarnation, wal_store: WalStoreId) -> str:
+    """Return the key of the object that shows that this WAL was opened in a WAL store."""
+    return f"{wal_prefix(writer, wal_store)}open"
+
+
+def wal_store_identity_key(wal_store: WalStoreId) -> str:
+    """Return the key of the object that identifies a WAL store."""
+    return f"{wal_root(wal_store)}identity"
 
 
 def data_key(object_id: ObjectId) -> str:

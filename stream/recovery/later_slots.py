@@ -7,7 +7,7 @@ LIST proves nothing. See docs/design/wal.md.
 
 from bisect import bisect_left
 
-from penstock.base.ids import WalSequence
+from penstock.base.ids import WalSequence, WalStoreId
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.keys import parse_wal_key, wal_key, wal_prefix
@@ -26,9 +26,16 @@ LISTED_MAX = 100_000
 class SlotsBehind:
     """The slots of one WAL, as returned by one LIST."""
 
-    def __init__(self, store: ObjectStore, writer: BrokerIncarnation, start: WalSequence) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        writer: BrokerIncarnation,
+        start: WalSequence,
+        wal_store: WalStoreId,
+    ) -> None:
         self._store = store
         self._writer = writer
+        self._wal_store = wal_store
         self._start = start
         self._listed: list[int] = []
         self._durable_below = WalSequence(0)
@@ -37,9 +44,9 @@ class SlotsBehind:
 
     async def list(self) -> None:
         """List the slots from `start`. Raises ObjectStoreError."""
-        after = wal_key(self._writer, WalSequence(self._start - 1)) if self._start else ""
+        after = self._key(self._start - 1) if self._start else ""
         async for info in self._store.list(
-            wal_prefix(self._writer), start_after=after, limit=LISTED_MAX
+            wal_prefix(self._writer, self._wal_store), start_after=after, limit=LISTED_MAX
         ):
             slot = parse_wal_key(info.key)
             if slot is not None and slot.writer == self._writer:
@@ -63,10 +70,15 @@ class SlotsBehind:
         self._is_read = True
         for sequence in self._listed[max(first, len(self._listed) - PROOF_READS_MAX) :][::-1]:
             try:
-                index = await read_slot(self._store, self._writer, WalSequence(sequence))
+                index = await read_slot(
+                    self._store, self._writer, WalSequence(sequence), self._wal_store
+                )
             except ObjectCorrupt:
                 continue
             if index is not None:
                 self._durable_below = index.header.durable_below
-                self._proof = f"slot {wal_key(self._writer, WalSequence(sequence))}"
+                self._proof = f"slot {self._key(sequence)}"
                 return
+
+    def _key(self, sequence: int) -> str:
+        return wal_key(self._writer, WalSequence(sequence), self._wal_store)

@@ -5,7 +5,7 @@ streams no longer change. See docs/design/wal.md.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -15,14 +15,22 @@ from penstock.base.ids import Millis, StreamId, WalSequence
 from penstock.objectstore.errors import PreconditionFailed
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.config import StreamConfig
-from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalSlotLost
+from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalSlotLost, WalVanished
 from penstock.stream.format.builder import fence_object
 from penstock.stream.format.decoder import ObjectIndex
-from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import BrokerIncarnation, NewObject, ObjectRole, StreamMetadata
+from penstock.stream.format.keys import wal_key, wal_marker_key
+from penstock.stream.ports import (
+    IN_STORE,
+    BrokerIncarnation,
+    NewObject,
+    ObjectRole,
+    StreamMetadata,
+    WalStoreIdentity,
+)
 from penstock.stream.recovery.later_slots import SlotsBehind
 from penstock.stream.recovery.salvage import BadSlot, Salvage
 from penstock.stream.wal.slot_reader import CacheSlot, read_slot
+from penstock.stream.wal.wal_store import check_identity, was_opened
 
 _log = structlog.get_logger(__name__)
 
@@ -60,24 +68,30 @@ async def recover_wal(
     partitions that it may affect (`stream.recovery.salvage`), until the slot is restored or an
     operator accepts the loss.
 
-    keep: called with each slot that was read whole, so that a new leader in this process does not
-    read it again. Cost: one GET of at most config.recovery_tail_bytes per slot,
-    config.recovery_read_ahead_count of them concurrently, one LIST in parallel, and one PUT.
+    cache_slot: called with each slot that was read whole, so that a new leader in this process does
+    not read it again. Cost: one GET of at most config.recovery_tail_bytes per slot,
+    config.recovery_read_ahead_count of them concurrently, one LIST in parallel, and one PUT. In a
+    WAL store, its identity is read before and after the PUT; if the marker of the WAL is gone, the
+    first missing slot counts as lost.
 
-    Raises NotContiguous and the errors of the store and the controller. Raises WalDamaged after all
-    other partitions are recovered, if some have to wait for lost or damaged slots. After any error,
-    call it again with the slot that is committed by then.
+    Raises NotContiguous, WalStoreWrong and the errors of the store and the controller. Raises
+    WalDamaged after all other partitions are recovered, if some have to wait for lost or damaged
+    slots. After any error, call it again with the slot that is committed by then.
     """
+    ends = metadata.streams_owned_by(failed)
+    accepted = metadata.accepted_losses(failed)
     walker = WalWalker(
         store,
         failed,
         start,
         recoverer=recoverer,
+        wal_store=metadata.wal_store_of(failed),
+        must_exist=bool(ends),
+        accepted=accepted,
         now_ms=now_ms,
         config=config,
         cache_slot=cache_slot,
     )
-    ends = metadata.streams_owned_by(failed)
     salvage = Salvage(ends, metadata.data_streams_of(ends))
     commits = _RecoveryCommits(metadata, failed, config)
     # A commit may fail: stop the reads before the next attempt begins.
@@ -90,7 +104,7 @@ async def recover_wal(
             if ranges:
                 size_bytes = found.object_size_bytes
                 await commits.add(NewObject(None, key, ObjectRole.WAL, size_bytes, ranges))
-    losses = list(salvage.losses(metadata.accepted_losses(failed)))
+    losses = list(salvage.losses(accepted))
     held = [loss.stream_id for loss in losses]
     await commits.finish(walker.end, held)
     if held:
@@ -170,29 +184,40 @@ class WalWalker:
         start: WalSequence,
         *,
         recoverer: BrokerIncarnation | None,
+        wal_store: WalStoreIdentity | None,
+        must_exist: bool,
+        accepted: Collection[WalSequence],
         now_ms: Millis,
         config: StreamConfig,
         cache_slot: CacheSlot | None = None,
     ) -> None:
         """recoverer: the writer of the fence. If None, no fence is put, and the WAL may grow
-        afterwards.
+        afterwards. wal_store: None for the cluster's own store. must_exist: the writer opened
+        streams, so its marker must be in the WAL store. accepted: slots whose loss an operator has
+        accepted.
         """
         self._store = store
         self._failed = failed
         self._recoverer = recoverer
+        self._wal_store = wal_store
+        self._wal_store_id = IN_STORE if wal_store is None else wal_store.store_id
+        self._must_exist = must_exist
+        self._accepted = accepted
         self._now_ms = now_ms
         self._read_ahead_count = config.recovery_read_ahead_count
         self._tail_bytes = config.recovery_tail_bytes
         self._cache_slot = cache_slot
-        self._behind = SlotsBehind(store, failed, start)
+        self._behind = SlotsBehind(store, failed, start, self._wal_store_id)
         self.end = start
         self.fenced_by_us = False
 
     async def slots(self) -> AsyncGenerator[tuple[str, ObjectIndex | BadSlot]]:
         """Yield (key, index) of every data slot in order, with a BadSlot instead of the index of a
-        lost or damaged slot.
+        lost or damaged slot. If the marker of the WAL vanished, slot `end` is the last one, and
+        counts as lost.
 
-        When the iteration completes, slot `end` is a fence, unless `recoverer` is None. A caller
+        When the iteration completes, slot `end` is a fence, unless `recoverer` is None or the WAL
+        vanished, and the store was the right one. Raises WalStoreWrong otherwise. A caller
         that may stop early must close the generator, which stops read-ahead.
         """
         reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
@@ -208,27 +233,50 @@ class WalWalker:
                     await listing
                     found = await self._close_hole()
                 if found is None or (isinstance(found, ObjectIndex) and found.is_fence):
+                    await self._check_store()
                     return
-                yield wal_key(self._failed, self.end), found
+                yield self._key(self.end), found
+                if isinstance(found, BadSlot) and isinstance(found.error, WalVanished):
+                    return
                 self.end = WalSequence(self.end + 1)
         finally:
             for task in (*reads, listing):
                 task.cancel()
             await asyncio.gather(*reads, listing, return_exceptions=True)
 
+    async def _check_store(self) -> None:
+        """Check that a slot that is absent in this store does not exist. Raises WalStoreWrong."""
+        if self._wal_store is not None:
+            await check_identity(self._store, self._wal_store)
+
+    async def _has_vanished(self) -> bool:
+        """Return whether the WAL store has lost the marker, and with it perhaps the slot at `end`
+        and later ones.
+        """
+        if self._wal_store is None or not self._must_exist or self.end in self._accepted:
+            return False
+        return not await was_opened(self._store, self._failed, self._wal_store_id)
+
+    def _key(self, sequence: WalSequence) -> str:
+        return wal_key(self._failed, sequence, self._wal_store_id)
+
     async def _close_hole(self) -> ObjectIndex | BadSlot | None:
         """Determine the state of the missing slot at `end`.
 
-        Return None at the end of the WAL, a BadSlot for a lost slot, and otherwise the index of the
-        slot, which was written after the first read.
+        Return None at the end of the WAL, a BadSlot for a lost slot or if the WAL vanished, and
+        otherwise the index of the slot, which was written after the first read.
         """
-        key = wal_key(self._failed, self.end)
+        key = self._key(self.end)
         proof = await self._behind.proof_of(self.end)
         if proof:
             # A live writer may have filled the slot after it was read.
             return await self._index_or_bad(self._read(self.end)) or BadSlot(
                 self.end, key, WalSlotLost(key, proof)
             )
+        await self._check_store()
+        if await self._has_vanished():
+            marker = wal_marker_key(self._failed, self._wal_store_id)
+            return BadSlot(self.end, marker, WalVanished(marker))
         if self._recoverer is None or await self._fence(self._recoverer, self.end):
             return None
         found = await self._index_or_bad(self._read(self.end))
@@ -246,13 +294,14 @@ class WalWalker:
         try:
             return await read
         except ObjectCorrupt as error:
-            return BadSlot(self.end, wal_key(self._failed, self.end), error)
+            return BadSlot(self.end, self._key(self.end), error)
 
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         return await read_slot(
             self._store,
             self._failed,
             sequence,
+            self._wal_store_id,
             tail_bytes=self._tail_bytes,
             cache_slot=self._cache_slot,
         )
@@ -264,7 +313,7 @@ class WalWalker:
         """
         try:
             await self._store.put_if_absent(
-                wal_key(self._failed, sequence), fence_object(recoverer, sequence, self._now_ms)
+                self._key(sequence), fence_object(recoverer, sequence, self._now_ms)
             )
         except PreconditionFailed:
             return False

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from penstock.base.ids import WalSequence
+from penstock.base.ids import WalSequence, WalStoreId
 from penstock.base.log import get_logger
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
-from penstock.stream.format.keys import wal_key
+from penstock.stream.format.keys import WalSlot
 from penstock.stream.format.layout import TAIL_BYTES
 from penstock.stream.ports import BrokerIncarnation
 
@@ -25,6 +25,7 @@ async def read_slot(
     store: ObjectStore,
     writer: BrokerIncarnation,
     sequence: WalSequence,
+    wal_store: WalStoreId,
     *,
     tail_bytes: int = TAIL_BYTES,
     cache_slot: CacheSlot | None = None,
@@ -35,22 +36,22 @@ async def read_slot(
 
     cache_slot: called if one GET returned the whole slot. Raises ObjectCorrupt, ObjectStoreError.
     """
+    slot = WalSlot(writer, sequence, wal_store)
     for _ in range(_READ_TRIES - 1):
         try:
-            return await _read_once(store, writer, sequence, tail_bytes, cache_slot)
+            return await _read_once(store, slot, tail_bytes, cache_slot)
         except ObjectCorrupt as error:
             _log.warning("wal_slot_read_damaged", key=error.key, error=str(error))
-    return await _read_once(store, writer, sequence, tail_bytes, cache_slot)
+    return await _read_once(store, slot, tail_bytes, cache_slot)
 
 
 async def _read_once(
     store: ObjectStore,
-    writer: BrokerIncarnation,
-    sequence: WalSequence,
+    slot: WalSlot,
     tail_bytes: int,
     cache_slot: CacheSlot | None,
 ) -> ObjectIndex | None:
-    key = wal_key(writer, sequence)
+    key = slot.key
     try:
         tail = await store.get_tail(key, tail_bytes)
         index = parse_tail(tail.data, tail.size_bytes, key)
@@ -61,10 +62,9 @@ async def _read_once(
         return None
     if isinstance(index, NeedMore):
         raise ObjectCorrupt(key, index.position, "the index is longer than declared in the footer")
-    if index.header.sequence != sequence or (not index.is_fence and index.header.writer != writer):
-        raise ObjectCorrupt(
-            key, 0, f"contains slot {index.header.sequence} of {index.header.writer}"
-        )
+    header = index.header
+    if header.sequence != slot.sequence or (not index.is_fence and header.writer != slot.writer):
+        raise ObjectCorrupt(key, 0, f"contains slot {header.sequence} of {header.writer}")
     if cache_slot is not None and not index.is_fence and len(tail.data) == tail.size_bytes:
         cache_slot(key, index, tail.data)
     return index

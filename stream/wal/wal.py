@@ -9,7 +9,7 @@ import structlog
 
 from penstock.base.clock import MonotonicClock, WallClock
 from penstock.base.errors import StreamError
-from penstock.base.ids import StreamId, WalSequence
+from penstock.base.ids import StreamId, WalSequence, WalStoreId
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.cache.log_cache import AppendEntry
 from penstock.stream.config import StreamConfig
@@ -55,6 +55,7 @@ class Wal:
         rng: Random,
         on_durable: Callable[[DurableBulk], None],
         on_failed: Callable[[StreamError, list[WalAppend]], None],
+        wal_store: WalStoreId,
         tracing: Tracing | None = None,
     ) -> None:
         """on_durable: called in slot order. on_failed: called once, with every group that was not
@@ -62,6 +63,7 @@ class Wal:
         """
         self._tracing = tracing
         self._identity = identity
+        self._wal_store = wal_store
         self._now_ms = now_ms
         self._slots = SlotWriter(store, config, rng)
         self._on_durable = on_durable
@@ -184,7 +186,7 @@ class Wal:
             built = build_object(
                 ObjectRole.WAL, self._identity, sequence, self._now_ms(), ordered, depth=bulk.depth
             )
-            key = wal_key(self._identity, sequence)
+            key = wal_key(self._identity, sequence, self._wal_store)
             await self._slots.write(key, sequence, built)
             if trace is not None:
                 trace.written(key, built.size_bytes)

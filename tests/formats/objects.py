@@ -17,7 +17,7 @@ from penstock.stream.format.builder import fence_object
 from penstock.stream.format.decoder import parse_header, verify_object
 from penstock.stream.format.keys import wal_key
 from penstock.stream.format.layout import ENTRY, FOOTER, FOOTER_BYTES, HEADER_BYTES
-from penstock.stream.ports import ObjectRole
+from penstock.stream.ports import IN_STORE, ObjectRole
 from tests.formats.batches import (
     BASE_MS,
     CREATED_MS,
@@ -46,7 +46,7 @@ from tests.support.newer_formats import (
     with_header_field,
 )
 
-WAL_KEY = wal_key(WRITER, WalSequence(5))
+WAL_KEY = wal_key(WRITER, WalSequence(5), IN_STORE)
 Streams = dict[int, Sequence[Batch]]
 
 

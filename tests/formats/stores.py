@@ -25,7 +25,7 @@ from penstock.stream.format.manifest.model import (
     StreamEntry,
     TopicEntry,
 )
-from penstock.stream.ports import OWN_STREAM, BrokerIncarnation, ObjectRole
+from penstock.stream.ports import IN_STORE, OWN_STREAM, BrokerIncarnation, ObjectRole
 from tests.formats.batches import (
     BASE_MS,
     CREATED_MS,
@@ -189,7 +189,7 @@ class Bucket:
         committed: bool = False,
     ) -> str:
         built = build(ObjectRole.WAL, streams, sequence=sequence, depth=depth, writer=writer)
-        key = wal_key(writer, WalSequence(sequence))
+        key = wal_key(writer, WalSequence(sequence), IN_STORE)
         self.objects[key] = joined(built)
         if committed:
             self.commit(key, ObjectRole.WAL, built)
@@ -203,7 +203,7 @@ class Bucket:
                 self.logs[stream_id].ranges.append((key, role, size_bytes, kept))
 
     def fence(self, sequence: int) -> None:
-        key = wal_key(ONE, WalSequence(sequence))
+        key = wal_key(ONE, WalSequence(sequence), IN_STORE)
         self.objects[key] = fence_object(TWO, WalSequence(sequence), CREATED_MS)
 
     def publish(self, *, version: int = 1, first_slot: int = 0, draft: type[Draft] = Draft) -> str:

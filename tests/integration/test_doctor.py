@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from penstock.base.ids import ObjectId
 from penstock.deploy.cli.app import app
 from penstock.stream.format.keys import data_key, wal_key
+from penstock.stream.ports import IN_STORE
 from tests.support.clients import create_topic
 from tests.support.controller_quorum import Quorum
 from tests.support.threaded_cluster import ThreadedCluster
@@ -251,7 +252,7 @@ def test_a_slot_of_a_wal_that_nobody_registered_is_said_and_left_alone(
     cluster: ThreadedCluster,
 ) -> None:
     writer = cluster.image(lambda image: next(image.nodes.running_wals()).writer)
-    key = wal_key(writer._replace(node_epoch=writer.node_epoch + 1_000), 0)  # slot 0
+    key = wal_key(writer._replace(node_epoch=writer.node_epoch + 1_000), 0, IN_STORE)  # slot 0
     put(cluster, key, bytes(100))
     found = sentences(whole(cluster, "--older-than", "0s", "--delete-orphans", "--yes", code=1))
     assert list(found) == ["wal-of-unknown-broker"]

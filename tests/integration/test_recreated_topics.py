@@ -288,7 +288,7 @@ async def test_a_broker_without_the_feature_holds_it_back(
     alone: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = tuple(feature for feature in SUPPORTED if feature.name != OFFSETS_VERSION)
-    monkeypatch.setattr("penstock.broker.node.SUPPORTED", older)
+    monkeypatch.setattr("penstock.controller.metadata.features.SUPPORTED", older)
     await set_level(alone, 0, kind=3)
     await alone.start_broker(1)
     with pytest.raises(RequestRefused, match="Broker 1 does not support this feature"):

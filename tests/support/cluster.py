@@ -26,6 +26,7 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.metered import MeteredStore
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.config import StreamConfig
+from penstock.stream.wal.wal_store import ConfiguredWalStore
 from tests.support.waiting import until
 
 SESSION_TIMEOUT_MS = 30_000
@@ -63,6 +64,7 @@ class Cluster:
         stores: Mapping[int, ObjectStore] | None = None,
         security: SecurityConfig | None = None,
         node_tls: NodeTls | None = None,
+        wal_store: ConfiguredWalStore | None = None,
         **broker_settings: Any,
     ) -> None:
         self.directory = directory
@@ -82,6 +84,8 @@ class Cluster:
         self._stores = stores or {}
         self._security = security
         self._node_tls = node_tls
+        self.wal_store = wal_store
+        """Of nodes that start from now on."""
         self._controller_settings = {
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "delete_grace_ms": 0,
@@ -123,7 +127,10 @@ class Cluster:
         )
         tls = self._node_tls
         self.controller = ControllerServer(
-            config, self.store, tls=None if tls is None else tls.controller
+            config,
+            self.store,
+            tls=None if tls is None else tls.controller,
+            wal_store=self.wal_store,
         )
         await self.controller.start()
         self._controller_port = self.controller.port
@@ -155,6 +162,7 @@ class Cluster:
             tls=None if self._node_tls is None else self._node_tls.broker,
             store_stats=stats,
             metrics_sender=sender_of(config, {}),
+            wal_store=self.wal_store,
         )
         self.brokers[node_id] = broker
         return broker

@@ -66,7 +66,7 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.snapshot import ImageCopy
 from penstock.controller.metadata.topics import PartitionKey, leader_of
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole
 
 T = TypeVar("T")
 MOVE_TIMEOUT_MS = 10_000
@@ -88,7 +88,7 @@ def part(stream_id: int, start: int, end: int, records: int | None = None) -> Ra
 def slot(writer: BrokerIncarnation, sequence: int, *ranges: RangeEntry) -> CommitObject:
     return CommitObject(
         object_id=None,
-        key=wal_key(writer, WalSequence(sequence)),
+        key=wal_key(writer, WalSequence(sequence), IN_STORE),
         role=ObjectRole.WAL,
         size_bytes=100,
         ranges=list(ranges),

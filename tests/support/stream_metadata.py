@@ -29,6 +29,7 @@ from penstock.stream.errors import (
 )
 from penstock.stream.format.keys import data_key, parse_wal_key
 from penstock.stream.ports import (
+    IN_STORE,
     BrokerIncarnation,
     CommitObjects,
     NewObject,
@@ -37,6 +38,7 @@ from penstock.stream.ports import (
     OpenStream,
     PreparedObject,
     StreamRange,
+    WalStoreIdentity,
 )
 
 NO_EPOCH, ZERO, FIRST_SLOT = StreamEpoch(-1), Offset(0), WalSequence(0)
@@ -71,6 +73,8 @@ class MemoryController:
         self.data_streams: dict[StreamId, StreamId] = {}
         """The data stream beside each stream that is not a data stream."""
         self.accepted: dict[BrokerIncarnation, set[WalSequence]] = {}
+        self.wal_stores: dict[BrokerIncarnation, WalStoreIdentity] = {}
+        """The stores of WALs that are not in the cluster's own store."""
         self._next_object_id = 1
 
     def create_stream(self, stream_id: int) -> StreamId:
@@ -182,6 +186,8 @@ class MemoryController:
         slot = parse_wal_key(item.key)
         assert slot is not None, item.key
         assert slot.writer == writer, f"{item.key} is no slot of {writer}"
+        wal_store = self.wal_stores.get(writer)
+        assert slot.wal_store == (IN_STORE if wal_store is None else wal_store.store_id)
         assert slot.sequence >= self.wals[writer].committed, (
             f"{item.key} lies below the committed slot: it may be deleted"
         )
@@ -344,6 +350,9 @@ class MemoryStreamMetadata:
             stream_id: self.controller.data_streams.get(stream_id, stream_id)
             for stream_id in stream_ids
         }
+
+    def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
+        return self.controller.wal_stores.get(writer)
 
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
         return self.controller.accepted.get(writer, set())

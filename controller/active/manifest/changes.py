@@ -25,7 +25,9 @@ from penstock.controller.metadata.records import (
     TopicRemoved,
     TopicUndeleted,
     WalEnded,
+    WalPlaced,
     WalRecord,
+    WalStoreRecord,
 )
 from penstock.controller.metadata.topics import PartitionKey
 
@@ -58,7 +60,7 @@ class ManifestChanges:
             match record:
                 case ObjectCommitted():
                     self.stream_ids.update(part.stream_id for part in record.ranges)
-                case WalRecord() | WalEnded():
+                case WalRecord() | WalStoreRecord() | WalPlaced() | WalEnded():
                     self.wals = True
                 case RangesReplaced():
                     self._note_replaced(record.stream_id, record.replacement)

@@ -25,7 +25,7 @@ from penstock.stream.errors import FormatUnknown, ObjectCorrupt
 from penstock.stream.format.keys import manifest_key, manifest_prefix, parse_manifest_key
 from penstock.stream.format.manifest import codec
 from penstock.stream.format.manifest.codec import Draft
-from penstock.stream.format.manifest.model import LiveWal, ManifestRoot
+from penstock.stream.format.manifest.model import LiveWal, ManifestRoot, WalStoreEntry
 
 _log = structlog.get_logger(__name__)
 
@@ -56,6 +56,7 @@ class _Moment:
     published_ms: Millis
     wals: tuple[LiveWal, ...]
     wal_grace_ms: int
+    wal_stores: tuple[WalStoreEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,7 @@ class ManifestPublisher:
             self._ledger.topic_entries(),
             moment.wal_grace_ms,
             CONFIG_DEFAULTS,
+            moment.wal_stores,
         )
         self._unsent = draft.finish(root)
         return True
@@ -230,12 +232,20 @@ class ManifestPublisher:
             return None
         self._drawn_behind = None
         wals = tuple(
-            LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed)
+            LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed, wal.store_id)
             for wal in image.nodes.running_wals()
+        )
+        wal_stores = tuple(
+            WalStoreEntry(listed.store_id, listed.uuid, listed.url)
+            for listed in image.nodes.wal_stores()
         )
         graces_ms = [node.wal_delete_grace_ms for node in image.nodes if not node.fenced]
         return _Moment(
-            image.end_offset, self._now_ms(), wals, min([self._config.read_grace_ms, *graces_ms])
+            image.end_offset,
+            self._now_ms(),
+            wals,
+            min([self._config.read_grace_ms, *graces_ms]),
+            wal_stores,
         )
 
     # --- the store --------------------------------------------------------------------------------

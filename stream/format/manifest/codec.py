@@ -18,24 +18,31 @@ import cramjam
 import msgspec
 from crc32c import crc32c
 
+from penstock.base.ids import Millis, NodeEpoch, NodeId, WalSequence
 from penstock.protocol.batch.compression import Compression, decompress
 from penstock.protocol.batch.errors import BatchCorrupt
 from penstock.stream.errors import FormatUnknown, ObjectCorrupt
 from penstock.stream.format.manifest.model import (
     Entries,
+    LiveWal,
     ManifestRoot,
     PageRef,
     PartitionEntry,
     SectionRef,
     Shard,
     StreamEntry,
+    TopicEntry,
 )
 from penstock.stream.ports import OWN_STREAM
 
 MAGIC = b"PNSTMNFT"
 END_MAGIC = b"TFMNTSNP"
 VERSION = 3
-FEATURES_KNOWN = 0
+WAL_STORES = 1
+"""Required feature: WALs, and objects that ranges refer to, are in the WAL stores that the root
+lists.
+"""
+FEATURES_KNOWN = WAL_STORES
 """Required feature bits supported by this reader, as in `stream.format.layout`."""
 
 HEADER = Struct(">8sH6x")
@@ -74,13 +81,37 @@ class _ShardWire(msgspec.Struct, frozen=True, array_like=True):
     entries: _EntriesWire
 
 
+class _WalWire(msgspec.Struct, frozen=True, array_like=True):
+    """A WAL in a manifest without WAL stores."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    first_slot: WalSequence
+
+
+class _RootWire(msgspec.Struct, frozen=True, array_like=True):
+    """The root of a manifest without WAL stores, as in formats 1.0."""
+
+    cluster_id: str
+    controller_epoch: int
+    version: int
+    metadata_offset: int
+    published_ms: Millis
+    wals: tuple[_WalWire, ...]
+    topics: tuple[TopicEntry, ...]
+    wal_grace_ms: int = 60_000
+    config_defaults: dict[str, str] = {}
+
+
 class Footer(NamedTuple):
     root: SectionRef
     controller_epoch: int
+    required_features: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _root_decoder = msgspec.msgpack.Decoder(ManifestRoot)
+_plain_root_decoder = msgspec.msgpack.Decoder(_RootWire)
 _page_decoder = msgspec.msgpack.Decoder(_EntriesWire)
 _shard_decoder = msgspec.msgpack.Decoder(_ShardWire)
 
@@ -110,8 +141,9 @@ class Draft:
         of the tail.
         """
         assert root.version == self.version, f"root {root.version} in draft {self.version}"
-        at = self.add(_encode(root))
+        at = self.add(encode_root(root))
         epoch = root.controller_epoch
+        required = WAL_STORES if root.wal_stores else 0
         footer = FOOTER.pack(
             at.position,
             at.stored_bytes,
@@ -119,7 +151,7 @@ class Draft:
             at.crc,
             epoch,
             self.version,
-            0,
+            required,
             0,
             VERSION,
             0,
@@ -134,7 +166,7 @@ class Draft:
                 at.crc,
                 epoch,
                 self.version,
-                0,
+                required,
                 0,
                 VERSION,
                 crc,
@@ -167,7 +199,7 @@ def parse_footer(tail: bytes, object_size_bytes: int, key: str) -> Footer:
         raise ObjectCorrupt(
             key, at, f"a root of {stored} bytes at {position} does not end at the footer"
         )
-    return Footer(SectionRef(version, position, stored, raw, crc), epoch)
+    return Footer(SectionRef(version, position, stored, raw, crc), epoch, required)
 
 
 def unpack_section(stored: bytes | memoryview, ref: SectionRef, key: str) -> memoryview:
@@ -197,9 +229,29 @@ def unpack_section(stored: bytes | memoryview, ref: SectionRef, key: str) -> mem
     return raw
 
 
+def encode_root(root: ManifestRoot) -> bytes:
+    """Return the bytes of a root. Without WAL stores, they are those of formats 1.0."""
+    if root.wal_stores:
+        return _encode(root)
+    wals = tuple(_WalWire(wal.node_id, wal.node_epoch, wal.first_slot) for wal in root.wals)
+    return _encode(
+        _RootWire(
+            root.cluster_id,
+            root.controller_epoch,
+            root.version,
+            root.metadata_offset,
+            root.published_ms,
+            wals,
+            root.topics,
+            root.wal_grace_ms,
+            root.config_defaults,
+        )
+    )
+
+
 def decode_root(raw: memoryview, footer: Footer, key: str) -> ManifestRoot:
     try:
-        root = _root_decoder.decode(raw)
+        root = _decoded_root(raw, footer.required_features)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ObjectCorrupt(
             key, footer.root.position, f"the root cannot be decoded: {error}"
@@ -209,6 +261,27 @@ def decode_root(raw: memoryview, footer: Footer, key: str) -> ManifestRoot:
             key, footer.root.position, f"the root says {root.moment}, the footer {footer}"
         )
     return root
+
+
+def _decoded_root(raw: memoryview, required_features: int) -> ManifestRoot:
+    """Decode the elements of WAL stores only if the feature says that they are there. Otherwise
+    elements at these positions are unknown ones, which readers ignore.
+    """
+    if required_features & WAL_STORES:
+        return _root_decoder.decode(raw)
+    wire = _plain_root_decoder.decode(raw)
+    wals = tuple(LiveWal(wal.node_id, wal.node_epoch, wal.first_slot) for wal in wire.wals)
+    return ManifestRoot(
+        wire.cluster_id,
+        wire.controller_epoch,
+        wire.version,
+        wire.metadata_offset,
+        wire.published_ms,
+        wals,
+        wire.topics,
+        wire.wal_grace_ms,
+        wire.config_defaults,
+    )
 
 
 def encode_entries(entries: Entries) -> bytes:

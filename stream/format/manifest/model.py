@@ -16,9 +16,10 @@ from penstock.base.ids import (
     NodeId,
     StreamId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.protocol.batch.header import merged_newest
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 PARTITIONS_PER_SHARD = 256
 """Partitions in one shard, which is rewritten when one of its partitions changes, and which a
@@ -54,10 +55,22 @@ class LiveWal(msgspec.Struct, frozen=True, array_like=True):
     node_id: NodeId
     node_epoch: NodeEpoch
     first_slot: WalSequence
+    wal_store: WalStoreId = IN_STORE
+    """The store of its slots. Written only if the root lists WAL stores."""
 
     @property
     def writer(self) -> BrokerIncarnation:
         return BrokerIncarnation(self.node_id, self.node_epoch)
+
+
+class WalStoreEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A store of WALs beside the cluster's own store. Readers identify it by its UUID, and never
+    open the URL.
+    """
+
+    store_id: WalStoreId
+    uuid: UUID
+    url: str
 
 
 SNAPSHOT_SEPARATOR: Final = "@"
@@ -96,7 +109,7 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
     metadata_offset: the manifest includes everything below it in the metadata log. published_ms:
     capture time, by the clock of the controller. wal_grace_ms: the slots of `wals` are kept at
     least this long after a newer root is published. config_defaults: every topic config with its
-    default.
+    default. wal_stores: with any, the manifest requires the feature `WAL_STORES`.
     """
 
     cluster_id: str
@@ -108,6 +121,7 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
     topics: tuple[TopicEntry, ...]
     wal_grace_ms: int = 60_000
     config_defaults: dict[str, str] = {}
+    wal_stores: tuple[WalStoreEntry, ...] = ()
 
     @property
     def moment(self) -> tuple[int, int]:

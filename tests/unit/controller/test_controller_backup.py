@@ -54,6 +54,7 @@ from penstock.objectstore.ports import Body
 from penstock.stream.errors import FormatUnknown
 from penstock.stream.format.keys import backup_key, wal_key
 from penstock.stream.ports import (
+    IN_STORE,
     CommitObjects,
     NewObject,
     ObjectRole,
@@ -256,7 +257,7 @@ async def test_a_stream_that_is_backed_up_opens_without_the_store(start: Start) 
 async def test_brokers_and_janitor_delete_nothing_before_the_backup(start: Start) -> None:
     cluster = await start(read_grace_ms=1, janitor_interval_ms=20)
     broker, leaving = await cluster.broker(), (await cluster.broker()).node
-    left_over = wal_key(leaving, WalSequence(0))
+    left_over = wal_key(leaving, WalSequence(0), IN_STORE)
     gated(cluster).gate.clear()
     await cluster.store.put(left_over, b"what a compaction has made useless")
     await broker.client.put_key_value(m.PutKeyValue(key="k", value=b"v"))

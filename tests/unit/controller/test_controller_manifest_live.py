@@ -20,7 +20,14 @@ from penstock.objectstore.errors import ObjectNotFound, Unavailable
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import Body, ObjectInfo
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, StreamRange
+from penstock.stream.ports import (
+    IN_STORE,
+    CommitObjects,
+    NewObject,
+    ObjectRole,
+    OpenStream,
+    StreamRange,
+)
 from tests.support.controller_cluster import Cluster
 from tests.support.waiting import until
 
@@ -109,7 +116,7 @@ async def test_brokers_and_janitor_delete_no_slot_that_the_newest_manifest_leads
     await cluster.start()
     try:
         broker, leaving = await cluster.broker(), (await cluster.broker()).node
-        left_over = wal_key(leaving, WalSequence(0))
+        left_over = wal_key(leaving, WalSequence(0), IN_STORE)
         await store.put(left_over, b"what a compaction has made useless")
         store.is_open = False
         await broker.metadata.commit(CommitObjects(wal_committed=WalSequence(3)))

@@ -34,7 +34,7 @@ from penstock.controller.metadata.topics import leader_of
 from penstock.controller.raft.messages import Base, Endpoint, Members
 from penstock.stream.errors import WalSlotLost
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import BrokerIncarnation, StreamRange
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, StreamRange
 from penstock.stream.recovery.salvage import BadSlot
 from tests.support.managers_cluster import ManagersCluster, close, part, slot, snapshot_of, uploaded
 
@@ -61,7 +61,9 @@ def walked(image: MetadataImage, slots: Slots) -> list[WalkedWal]:
                 for item in slots[writer][end]
             )
             found.append(
-                WalkedSlot(WalSequence(end), wal_key(writer, WalSequence(end)), 100, ranges)
+                WalkedSlot(
+                    WalSequence(end), wal_key(writer, WalSequence(end), IN_STORE), 100, ranges
+                )
             )
             end += 1
         wals.append(WalkedWal(writer, start, WalSequence(end), tuple(found)))
@@ -405,7 +407,7 @@ def test_a_log_with_a_missing_object_begins_above_it_and_keeps_its_offsets() -> 
         [(entry.start_offset, entry.end_offset) for entry in stream.entries],
     ) == (15, [(15, 20), (20, 22)])
     assert image.streams.known(partition.txn_stream_id).start_offset == 15
-    assert missing_objects(image, kept, {wal_key(node, WalSequence(0))}) == []
+    assert missing_objects(image, kept, {wal_key(node, WalSequence(0), IN_STORE)}) == []
 
 
 def test_data_begin_above_a_missing_part_of_their_transactions() -> None:
@@ -443,7 +445,7 @@ def test_objects_that_are_gone_and_objects_that_nobody_knows() -> None:
 def test_a_lost_slot_is_a_gap_even_if_nothing_follows_it() -> None:
     cluster = ManagersCluster()
     writer = cluster.broker(1)
-    key = wal_key(writer, WalSequence(0))
+    key = wal_key(writer, WalSequence(0), IN_STORE)
     bad = BadSlot(WalSequence(0), key, WalSlotLost(key, "slot 1"))
     rebuilt = rebuild(
         cluster.image,
@@ -471,7 +473,7 @@ def test_a_checkpoint_behind_a_lost_slot_counts_only_if_the_data_go_on_behind_it
         ],
     }
     (wal,) = walked(cluster.image, {node: {0: slots[0], 1: [], 2: slots[2]}})
-    key = wal_key(node, WalSequence(1))
+    key = wal_key(node, WalSequence(1), IN_STORE)
     lost = BadSlot(WalSequence(1), key, WalSlotLost(key, "slot 2"))
     found = tuple(item for item in wal.slots if item.sequence != 1)
     rebuilt = rebuild(

@@ -24,7 +24,7 @@ from penstock.controller.api.rewrite_messages import (
 from penstock.controller.managers import objects, rewrites
 from penstock.controller.metadata.objects import ObjectPhase
 from penstock.stream.format.keys import data_key, wal_key
-from penstock.stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import ManagersCluster, close, part, replaced, slot, uploaded
 
 GONE = Status.COMPACTED_OBJECTS_NOT_FOUND
@@ -263,7 +263,9 @@ def test_requests_that_are_none(cluster: ManagersCluster, one: BrokerIncarnation
         msgspec.structs.replace(good.new, ranges=[part(0, 0, 9)]),
         msgspec.structs.replace(good.new, ranges=[]),
         msgspec.structs.replace(good.new, role=ObjectRole.STREAM_SET),
-        msgspec.structs.replace(good.new, object_id=None, key=wal_key(one, WalSequence(7))),
+        msgspec.structs.replace(
+            good.new, object_id=None, key=wal_key(one, WalSequence(7), IN_STORE)
+        ),
     ):
         commit(cluster, RewriteItem(new=new, sources=found), status=Status.INVALID_REQUEST)
     commit(cluster, RewriteItem(new=good.new, sources=[]), status=Status.INVALID_REQUEST)

@@ -46,6 +46,7 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import (
+    IN_STORE,
     BrokerIncarnation,
     CloseStream,
     CommitObjects,
@@ -106,7 +107,9 @@ def part(stream_id: StreamId, start: int, end: int) -> StreamRange:
 
 
 def slot(writer: BrokerIncarnation, sequence: int, *ranges: StreamRange) -> NewObject:
-    return NewObject(None, wal_key(writer, WalSequence(sequence)), ObjectRole.WAL, 1_000, ranges)
+    return NewObject(
+        None, wal_key(writer, WalSequence(sequence), IN_STORE), ObjectRole.WAL, 1_000, ranges
+    )
 
 
 async def test_a_controller_on_port_zero_tells_its_port_and_describes_itself(start: Start) -> None:
@@ -541,7 +544,9 @@ async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_delete
     dead, alive = (one, two) if leader(one, "orders") == one.node else (two, one)
     await dead.metadata.open_streams([stream])
     for sequence in range(4):
-        await cluster.store.put(wal_key(dead.node, WalSequence(sequence)), b"slot or fence")
+        await cluster.store.put(
+            wal_key(dead.node, WalSequence(sequence), IN_STORE), b"slot or fence"
+        )
     await dead.stop()
 
     def is_recoverer() -> bool:
@@ -551,7 +556,7 @@ async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_delete
     await until(is_recoverer)
     kept = slot(dead.node, 1, part(stream.stream_id, 0, 7))
     await alive.metadata.commit_recovered(dead.node, [kept], done=True, end=WalSequence(3))
-    fence = wal_key(dead.node, WalSequence(3))
+    fence = wal_key(dead.node, WalSequence(3), IN_STORE)
 
     async def has(*keys: str) -> bool:
         return [info.key async for info in cluster.store.list("wal/")] == list(keys)

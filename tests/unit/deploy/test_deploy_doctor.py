@@ -81,7 +81,7 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
 from penstock.stream.format.keys import data_key, wal_key
 from penstock.stream.format.layout import HEADER_BYTES
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 from tools.reference.doctor import as_markdown
 
 NOW_MS = 1_800_000_000_000
@@ -345,7 +345,7 @@ def test_wals() -> None:
 
 
 def test_lost_slots_by_whether_their_writer_lives() -> None:
-    key, other = (wal_key(DEAD, WalSequence(slot)) for slot in (7, 8))
+    key, other = (wal_key(DEAD, WalSequence(slot), IN_STORE) for slot in (7, 8))
     slots = [LostSlot(7, key, "gone", False), LostSlot(8, other, "gone", False)]
     tails = [LostTail("t", number, 5, None, (key,)) for number in (0, 1)]
     dead = WalSurvey(DEAD.node_id, DEAD.node_epoch, False, slots, tails)
@@ -363,7 +363,9 @@ def test_lost_slots_by_whether_their_writer_lives() -> None:
 def test_what_is_committed_by_the_second_look_was_not_lost() -> None:
     image = MetadataImage()
     image.apply_all([WalRecord(DEAD.node_id, DEAD.node_epoch, WalSequence(8))])
-    slots = [LostSlot(slot, wal_key(DEAD, WalSequence(slot)), "gone", False) for slot in (7, 8)]
+    slots = [
+        LostSlot(slot, wal_key(DEAD, WalSequence(slot), IN_STORE), "gone", False) for slot in (7, 8)
+    ]
     tails = [LostTail("t", number, 5, None, (slot.key,)) for number, slot in enumerate(slots)]
     (left,) = still_lost([WalSurvey(DEAD.node_id, DEAD.node_epoch, True, slots, tails)], image)
     assert (left.slots, left.partitions) == (slots[1:], tails[1:])
@@ -556,7 +558,7 @@ def committed(
 
 def in_place(number: int, stream: int, writer: BrokerIncarnation, slot: int) -> ObjectCommitted:
     ranges = (RangeEntry(StreamId(stream), Offset(0), Offset(4), 4, 100, Millis(0)),)
-    key = wal_key(writer, WalSequence(slot))
+    key = wal_key(writer, WalSequence(slot), IN_STORE)
     return ObjectCommitted(
         ObjectId(number),
         key,
@@ -600,7 +602,7 @@ def listed(
 
 
 def slots(writer: BrokerIncarnation, *numbers: int, size_bytes: int = 100) -> dict[str, int]:
-    return {wal_key(writer, WalSequence(number)): size_bytes for number in numbers}
+    return {wal_key(writer, WalSequence(number), IN_STORE): size_bytes for number in numbers}
 
 
 WHOLE = {data_key(ObjectId(10)): 100, data_key(ObjectId(11)): 100, **slots(DEAD, 1)}
@@ -626,7 +628,7 @@ def test_an_unlisted_object_is_reported_by_its_offsets_while_something_refers_to
     assert {item.object_id for item in missing} == {10, 12}
     assert lost_ranges(image, [item.object_id for item in missing]) == [
         LostRange("t", 0, "data", 0, 5, data_key(ObjectId(10))),
-        LostRange("t", 1, "data", 0, 4, wal_key(DEAD, WalSequence(1))),
+        LostRange("t", 1, "data", 0, 4, wal_key(DEAD, WalSequence(1), IN_STORE)),
     ]
     assert [(item.expected.object_id, item.found_bytes) for item in inventory.damaged()] == [
         (11, 99)
@@ -666,13 +668,18 @@ def test_of_wals_only_slots_below_the_end_are_orphans_never_a_fence() -> None:
     inventory = listed(image, found)
     assert [suspect.key for suspect in inventory.orphans()] == list(slots(DEAD, 0))
     # 1 is in place, 4 is the fence
-    assert [slot for slot in range(7) if is_unknown(image, wal_key(DEAD, WalSequence(slot)))] == [
+    assert [
+        slot for slot in range(7) if is_unknown(image, wal_key(DEAD, WalSequence(slot), IN_STORE))
+    ] == [
         0,
         2,
         3,
     ]
     assert (inventory.backlogs[ONE].slots, inventory.backlogs[ONE].size_bytes) == (2, 200)
-    assert inventory.backlogs[ONE].newest == (wal_key(ONE, WalSequence(4)), NOW_MS - 5_000)
+    assert inventory.backlogs[ONE].newest == (
+        wal_key(ONE, WalSequence(4), IN_STORE),
+        NOW_MS - 5_000,
+    )
 
 
 def test_slots_of_a_wal_that_runs_or_is_not_known_are_no_orphans() -> None:

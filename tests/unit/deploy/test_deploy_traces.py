@@ -34,7 +34,7 @@ from penstock.stream.config import StreamConfig
 from penstock.stream.errors import WalFenced
 from penstock.stream.format.builder import fence_object
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 from penstock.stream.wal.append import WalAppend
 from penstock.stream.wal.wal import Wal
 
@@ -60,6 +60,7 @@ class TracedWal:
             rng=Random(1),
             on_durable=lambda bulk: self.tell(bulk.groups, None),
             on_failed=lambda error, groups: self.tell(groups, error),
+            wal_store=IN_STORE,
             tracing=self.tracing,
         )
         self.next_offset = 0
@@ -124,7 +125,9 @@ async def test_a_put_belongs_to_its_first_request_and_links_to_the_others() -> N
 
 async def test_a_fenced_put_and_its_requests_are_errors() -> None:
     traced = TracedWal()
-    await traced.store.put(wal_key(ME, WalSequence(0)), fence_object(RECOVERER, WalSequence(0)))
+    await traced.store.put(
+        wal_key(ME, WalSequence(0), IN_STORE), fence_object(RECOVERER, WalSequence(0))
+    )
     assert isinstance(await traced.request(), WalFenced)
     (put,), (request,) = traced.spans("wal put"), traced.spans("produce")
     assert (put.status.status_code, request.status.status_code) == (

@@ -14,7 +14,7 @@ from penstock.objectstore.errors import ObjectNotFound
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.compaction.compactor import Compactor
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import ObjectRole, OpenStream
+from penstock.stream.ports import IN_STORE, ObjectRole, OpenStream
 from penstock.stream.read.object_reader import ObjectReader
 from penstock.stream.recovery.recoverer import recover_wal
 from penstock.stream.storage import Storage, StreamHandle
@@ -115,7 +115,7 @@ async def test_the_next_owner_compacts_the_wal_of_the_dead_one(tmp_path: Path) -
                 await new.read(handle.stream_id, Offset(0), handle.confirmed_offset, 1 << 20)
             ) == list(range(20))
 
-        slot = wal_key(dead.node, WalSequence(0))
+        slot = wal_key(dead.node, WalSequence(0), IN_STORE)
 
         async def is_deleted() -> bool:
             try:

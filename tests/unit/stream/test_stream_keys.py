@@ -11,7 +11,7 @@ from penstock.base.ids import (
     WalSequence,
 )
 from penstock.stream.format import keys
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 INT64 = st.integers(0, (1 << 63) - 1)
 NODES = st.integers(0, (1 << 31) - 1)
@@ -20,15 +20,18 @@ NODES = st.integers(0, (1 << 31) - 1)
 @given(NODES, INT64, INT64)
 def test_wal_keys(node_id: int, node_epoch: int, sequence: int) -> None:
     writer = BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch))
-    key = keys.wal_key(writer, WalSequence(sequence))
-    assert keys.parse_wal_key(key) == keys.WalSlot(writer, WalSequence(sequence))
-    assert key.startswith(keys.wal_prefix(writer))
+    key = keys.wal_key(writer, WalSequence(sequence), IN_STORE)
+    assert keys.parse_wal_key(key) == keys.WalSlot(writer, WalSequence(sequence), IN_STORE)
+    assert key.startswith(keys.wal_prefix(writer, IN_STORE))
 
 
 @given(INT64, INT64)
 def test_wal_keys_sort_as_slots(a: int, b: int) -> None:
     writer = BrokerIncarnation(NodeId(1), NodeEpoch(1))
-    assert (a < b) == (keys.wal_key(writer, WalSequence(a)) < keys.wal_key(writer, WalSequence(b)))
+    assert (a < b) == (
+        keys.wal_key(writer, WalSequence(a), IN_STORE)
+        < keys.wal_key(writer, WalSequence(b), IN_STORE)
+    )
 
 
 @given(INT64)
@@ -38,7 +41,7 @@ def test_data_keys(object_id: int) -> None:
 
 def test_the_spelling_is_stored_and_must_stay() -> None:
     assert (
-        keys.wal_key(BrokerIncarnation(NodeId(3), NodeEpoch(17)), WalSequence(5))
+        keys.wal_key(BrokerIncarnation(NodeId(3), NodeEpoch(17)), WalSequence(5), IN_STORE)
         == "wal/3/17/00000000000000000005"
     )
     assert keys.data_key(ObjectId(0x1A2B)) == "data/b2a10000/6699"

@@ -17,7 +17,7 @@ from penstock.objectstore.ports import ObjectStore, ObjectTail
 from penstock.stream.errors import FormatUnknown, NotContiguous, WalDamaged, WalFenced
 from penstock.stream.format.decoder import parse_header
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import CommitObjects
+from penstock.stream.ports import IN_STORE, CommitObjects
 from penstock.stream.recovery.recoverer import CacheSlot, RecoveryReport, recover_wal
 from tests.support.newer_formats import REQUIRED_AT, with_header_field
 from tests.support.stream_metadata import MemoryController
@@ -141,7 +141,7 @@ async def test_a_slot_of_a_newer_format_stops_the_recovery(
     for _ in range(3):
         await dead.write(1)
     await dead.storage.abandon()
-    key = wal_key(dead.identity, WalSequence(newer_slot))
+    key = wal_key(dead.identity, WalSequence(newer_slot), IN_STORE)
     written = await store.get(key)
     await store.put(key, with_header_field(written, REQUIRED_AT, b"\x00\x00\x00\x04"))
     with pytest.raises(FormatUnknown, match=f"{key}.*0x00000004"):
@@ -388,7 +388,7 @@ async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_behind_it(
     for _ in range(3):
         await dead.write(1)
     await dead.storage.abandon()
-    key = wal_key(dead.identity, WalSequence(1))
+    key = wal_key(dead.identity, WalSequence(1), IN_STORE)
     await store.put(key, (await store.get(key))[:-1] + b"?")
     with pytest.raises(WalDamaged, match=key):
         await recover(store, recoverer, dead)
@@ -450,7 +450,7 @@ async def test_the_fence_names_who_put_it(controller: MemoryController, nodes: l
     dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, recoverer]
     await recover(store, recoverer, dead)
-    data = await store.get(wal_key(dead.identity, WalSequence(0)))
+    data = await store.get(wal_key(dead.identity, WalSequence(0), IN_STORE))
     assert parse_header(data).writer == recoverer.identity
 
 

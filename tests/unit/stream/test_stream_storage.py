@@ -34,7 +34,13 @@ from penstock.stream.errors import (
 )
 from penstock.stream.format.builder import fence_object
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import BrokerIncarnation, ObjectRole, OpenStream, PreparedObject
+from penstock.stream.ports import (
+    IN_STORE,
+    BrokerIncarnation,
+    ObjectRole,
+    OpenStream,
+    PreparedObject,
+)
 from tests.support.newer_formats import VERSION_AT, with_header_field
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle
@@ -235,7 +241,7 @@ async def test_a_fence_of_a_newer_format_fences_the_writer(
     nodes.append(node)
     await node.open(1)
     newer = with_header_field(fence_object(OTHER, WalSequence(0)), VERSION_AT, b"\x00\x02")
-    await store.put_if_absent(wal_key(node.identity, WalSequence(0)), newer)
+    await store.put_if_absent(wal_key(node.identity, WalSequence(0), IN_STORE), newer)
     node.append(1)
     await until(lambda: node.storage.fenced)
     assert node.acknowledged == []
@@ -318,7 +324,7 @@ async def test_what_is_held_back_fails_when_the_writer_is_fenced(
     node.append(1)
     await settle()
     await memory.put_if_absent(
-        wal_key(node.identity, WalSequence(1)), fence_object(OTHER, WalSequence(1))
+        wal_key(node.identity, WalSequence(1), IN_STORE), fence_object(OTHER, WalSequence(1))
     )
     node.append(1)
     await until(lambda: node.storage.fenced)
@@ -374,7 +380,7 @@ async def test_slots_that_the_store_did_not_delete_go_with_the_next_ones(
     await node.write(1)
     await node.storage.upload()
     await until(lambda: not faulty.scripted_count)
-    assert await keys(store, "wal/1/") == [wal_key(node.identity, WalSequence(0))]
+    assert await keys(store, "wal/1/") == [wal_key(node.identity, WalSequence(0), IN_STORE)]
     await node.write(1)
     await node.storage.upload()
     await until(lambda: has_no(store, "wal/"))
@@ -556,9 +562,12 @@ async def test_close_commits_in_place_and_rewrites_nothing(
     assert await reader.read_all(1) == [0, 1, 2, 3]
     await node.storage.upload()
     assert two.committed_offset == 1
-    await until(lambda: has_no(store, wal_key(node.identity, WalSequence(1))))
+    await until(lambda: has_no(store, wal_key(node.identity, WalSequence(1), IN_STORE)))
     left = await keys(store, "wal/1/")
-    assert left == [wal_key(node.identity, WalSequence(0)), wal_key(node.identity, WalSequence(2))]
+    assert left == [
+        wal_key(node.identity, WalSequence(0), IN_STORE),
+        wal_key(node.identity, WalSequence(2), IN_STORE),
+    ]
     assert await reader.read_all(1) == [0, 1, 2, 3]
 
 

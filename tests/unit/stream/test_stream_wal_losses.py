@@ -19,7 +19,7 @@ from penstock.stream.errors import NotContiguous, ObjectCorrupt, WalDamaged
 from penstock.stream.format.decoder import NeedMore, parse_tail
 from penstock.stream.format.keys import wal_key
 from penstock.stream.format.layout import HEADER_BYTES
-from penstock.stream.ports import StreamRange
+from penstock.stream.ports import IN_STORE, StreamRange
 from penstock.stream.recovery.recoverer import RecoveryReport, recover_wal
 from penstock.stream.recovery.salvage import BadSlot, Salvage
 from tests.support.stream_metadata import MemoryController
@@ -78,7 +78,7 @@ async def written(
 
 
 def key_of(node: Node, sequence: int) -> str:
-    return wal_key(node.identity, WalSequence(sequence))
+    return wal_key(node.identity, WalSequence(sequence), IN_STORE)
 
 
 async def depth_of(store: ObjectStore, key: str) -> int:

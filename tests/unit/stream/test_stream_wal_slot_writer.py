@@ -24,13 +24,13 @@ from penstock.stream.format.builder import (
     fence_object,
 )
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole
 from penstock.stream.wal.slot_writer import SlotWriter
 from tests.support.stream_storage import FAST, NOW_MS, entry, settle
 
 ME, OTHER = BrokerIncarnation(NodeId(1), NodeEpoch(1)), BrokerIncarnation(NodeId(2), NodeEpoch(1))
 SLOT = WalSequence(0)
-KEY = wal_key(ME, SLOT)
+KEY = wal_key(ME, SLOT, IN_STORE)
 HEDGING = replace(FAST, wal_hedge_factor=1, wal_hedge_min_ms=1)
 
 

@@ -9,7 +9,7 @@ import uvloop
 from penstock.base.ids import Millis, NodeEpoch, NodeId
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.config import StreamConfig
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 from penstock.stream.wal.wal import Wal
 
 
@@ -39,6 +39,7 @@ def test_a_second_look_while_the_timer_is_due(monkeypatch: pytest.MonkeyPatch) -
             rng=Random(1),
             on_durable=nothing,
             on_failed=nothing,
+            wal_store=IN_STORE,
         )
         monkeypatch.setattr(wal, "_core", DueAtOnce())
         wal._poll()

@@ -18,7 +18,7 @@ from penstock.stream.format.builder import StreamRun, build_object
 from penstock.stream.format.decoder import verify_object
 from penstock.stream.format.keys import wal_key
 from penstock.stream.format.manifest.model import LiveWal
-from penstock.stream.ports import ObjectRole
+from penstock.stream.ports import IN_STORE, ObjectRole
 from tests.support.newer_formats import REQUIRED_AT, with_header_field
 from tests.support.reader_objects import entry_of
 
@@ -36,7 +36,7 @@ def slot(sequence: int, *, value_bytes: int = 100) -> bytes:
 async def walked(*bodies: bytes) -> tuple[WalTails, list[str]]:
     store, keys = MemoryStore(), list[str]()
     for sequence, body in enumerate(bodies, WAL.first_slot):
-        keys.append(wal_key(WAL.writer, WalSequence(sequence)))
+        keys.append(wal_key(WAL.writer, WalSequence(sequence), IN_STORE))
         await store.put(keys[-1], body)
     tails = WalTails(store)
     tails.follow([WAL])

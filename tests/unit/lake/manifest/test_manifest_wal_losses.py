@@ -37,7 +37,7 @@ from penstock.stream.format.manifest.model import (
     StreamEntry,
     TopicEntry,
 )
-from penstock.stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole
 from tests.sim.loop import VirtualLoop
 from tests.support.reader_objects import entry_of
 
@@ -87,7 +87,7 @@ def slot(writer: BrokerIncarnation, sequence: int, stream_id: int, offset: int) 
 
 
 def key_of(sequence: int) -> str:
-    return wal_key(ONE, WalSequence(sequence))
+    return wal_key(ONE, WalSequence(sequence), IN_STORE)
 
 
 class Store(MemoryStore):
@@ -110,7 +110,9 @@ async def filled(slots: int = 10) -> Store:
     store = Store()
     for sequence in range(slots):
         await store.put(key_of(sequence), slot(ONE, sequence, 0, sequence))
-        await store.put(wal_key(TWO, WalSequence(sequence)), slot(TWO, sequence, 2, sequence))
+        await store.put(
+            wal_key(TWO, WalSequence(sequence), IN_STORE), slot(TWO, sequence, 2, sequence)
+        )
     await publish(store, 1)
     return store
 

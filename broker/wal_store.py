@@ -1,0 +1,67 @@
+"""The WAL store from the view of a broker: prove at registration that it is the right one, and
+reach every WAL store that the metadata list, because a WAL to recover may be in it.
+"""
+
+import msgspec
+
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import RequestRefused
+from penstock.controller.api.messages import BrokerRegistered, RegisterBroker
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.probe import probe_store
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, identity_of
+
+
+class BrokerStores:
+    """The store of a broker, and its WAL store if it has one. `store` reaches both."""
+
+    def __init__(self, store: ObjectStore, configured: ConfiguredWalStore | None) -> None:
+        self._wal_stores = None if configured is None else WalStores(store, configured)
+        self._configured = configured
+        self.store = store if self._wal_stores is None else self._wal_stores.store
+
+    @property
+    def has_wal_store(self) -> bool:
+        return self._configured is not None
+
+    async def probe(self, prefix: str, name: str) -> None:
+        """Check that each store has what the WAL relies on. Raises the errors of `probe_store`."""
+        await probe_store(self.store, prefix, name)
+        if self._configured is not None:
+            await probe_store(self._configured.store, prefix, name)
+
+    def on_batch(self, _delta: MetadataDelta, image: MetadataImage) -> None:
+        if self._wal_stores is not None:
+            self._wal_stores.follow(listed.store_id for listed in image.nodes.wal_stores())
+
+    async def register(
+        self, client: ControllerClient, request: RegisterBroker, *, timeout_s: float
+    ) -> BrokerRegistered:
+        """Register with the identity of the WAL store, which a controller has written.
+
+        The first controller of a new cluster may write it only after it was read here. Raises the
+        errors of the controller and the store.
+        """
+        if self._configured is None:
+            return await client.register_broker(request, timeout_s=timeout_s)
+        named = await self._with_identity(request, self._configured)
+        try:
+            return await client.register_broker(named, timeout_s=timeout_s)
+        except RequestRefused:
+            again = await self._with_identity(request, self._configured)
+            if again == named:
+                raise
+            return await client.register_broker(again, timeout_s=timeout_s)
+
+    @staticmethod
+    async def _with_identity(
+        request: RegisterBroker, configured: ConfiguredWalStore
+    ) -> RegisterBroker:
+        found = await identity_of(configured.store)
+        if found is None:
+            return request
+        return msgspec.structs.replace(
+            request, wal_store_id=found.store_id, wal_store_uuid=found.uuid
+        )

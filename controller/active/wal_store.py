@@ -1,0 +1,100 @@
+"""Register the configured WAL store: create its identity object and add it to the metadata. Another
+controller or an earlier run may have done either.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from penstock.base.errors import StreamError
+from penstock.base.ids import WalStoreId
+from penstock.controller.active.writer import Runtime
+from penstock.controller.api.messages import Status
+from penstock.controller.managers.wal_stores import FIRST_STORE_ID, add_wal_store
+from penstock.controller.metadata.features import WAL_STORE_VERSION
+from penstock.controller.metadata.image import MetadataImage
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.ports import WalStoreIdentity
+from penstock.stream.wal.wal_store import WalStores, create_identity, identity_of
+
+_log = structlog.get_logger(__name__)
+
+_RETRY_S: Final = 10.0
+_FIRST_TRY_S: Final = 5.0
+"""Longest wait before a new leader serves: an unavailable WAL store must not stop the cluster."""
+
+
+class WalStoreRegistrar:
+    """Adds the configured WAL store once `wal.store.version` is upgraded.
+
+    The identity object is written first. A broker that does not find it uses another store, for
+    example a directory that is not shared, and is rejected.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        wal_stores: WalStores,
+        cluster_id: str,
+        new_uuid: Callable[[], UUID],
+    ) -> None:
+        self._runtime = runtime
+        self._wal_stores = wal_stores
+        self._cluster_id = cluster_id
+        self._new_uuid = new_uuid
+
+    async def try_first(self) -> None:
+        """Try once, for a short time."""
+        try:
+            async with asyncio.timeout(_FIRST_TRY_S):
+                await self._register()
+        except (ObjectStoreError, StreamError, TimeoutError) as error:
+            _log.warning("wal_store_not_registered", error=str(error))
+
+    async def run(self) -> None:
+        """Try until the store is registered."""
+        while True:
+            try:
+                if await self._register():
+                    return
+            except (ObjectStoreError, StreamError, TimeoutError) as error:
+                _log.warning("wal_store_not_registered", error=str(error))
+            await asyncio.sleep(_RETRY_S)
+
+    async def _register(self) -> bool:
+        """Return whether the configured store is the current one."""
+        configured = self._wal_stores.configured
+        assert configured is not None, "no WAL store is configured"
+        level, known = await self._runtime.with_committed_image(
+            lambda image: (
+                image.features.level(WAL_STORE_VERSION),
+                [store.store_id for store in image.nodes.wal_stores()],
+            )
+        )
+        if not level:
+            return False
+        if known:
+            # Creating an identity here would turn an empty store into the right one.
+            found = await identity_of(configured.store)
+            if found is None:
+                _log.error("wal_store_wrong", url=configured.url, error="it has no identity object")
+                return False
+        else:
+            wanted = WalStoreIdentity(
+                self._cluster_id, WalStoreId(FIRST_STORE_ID), self._new_uuid()
+            )
+            found = await create_identity(configured.store, wanted)
+        reply = await self._runtime.submit(
+            "AddWalStore", lambda image, _: add_wal_store(image, found, configured.url)
+        )
+        if reply.status is not Status.OK:
+            _log.error("wal_store_wrong", url=configured.url, error=reply.detail)
+            return False
+        await self._runtime.with_committed_image(self._follow)
+        return True
+
+    def _follow(self, image: MetadataImage) -> None:
+        self._wal_stores.follow(store.store_id for store in image.nodes.wal_stores())

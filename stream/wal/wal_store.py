@@ -1,0 +1,147 @@
+"""A WAL store: a store that contains WALs and nothing else. An absent slot is evidence only in the
+right store, so an identity object tells stores apart, and a marker tells an empty WAL from one that
+vanished. See docs/design/wal-store.md.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from penstock.base.ids import WalStoreId
+from penstock.objectstore.errors import ObjectNotFound, PreconditionFailed
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.prefixed import PrefixedStore
+from penstock.objectstore.routed import RoutedStore
+from penstock.stream.errors import ObjectCorrupt, WalStoreWrong
+from penstock.stream.format.keys import (
+    WAL_STORE_ROOT,
+    wal_marker_key,
+    wal_root,
+    wal_store_identity_key,
+)
+from penstock.stream.ports import BrokerIncarnation, WalStoreIdentity
+
+_IDENTITY_KEY = f"{WAL_STORE_ROOT}identity"
+_IDENTITY_BYTES_MAX = 4_096
+_MARKER = b"{}"
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    cluster_id: str
+    store_id: int
+    uuid: UUID
+
+
+_decoder = msgspec.json.Decoder(_Stored)
+
+
+class ConfiguredWalStore(NamedTuple):
+    """The WAL store that a process is configured with. url: without credentials."""
+
+    store: ObjectStore
+    url: str
+
+
+class WalStores:
+    """The store of a cluster, together with its WAL store. Keys of a WAL store that is not known or
+    not configured raise StoreUnknown and never reach the cluster's own store.
+    """
+
+    def __init__(self, store: ObjectStore, configured: ConfiguredWalStore | None = None) -> None:
+        self.configured = configured
+        self._routed = RoutedStore(store, WAL_STORE_ROOT)
+        self._known: set[WalStoreId] = set()
+
+    @property
+    def store(self) -> ObjectStore:
+        return self._routed
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the metadata list a WAL store that this process is configured with."""
+        return bool(self._known)
+
+    def follow(self, listed: Iterable[WalStoreId]) -> None:
+        """Send the keys of the WAL stores that the metadata list to the configured one. Whether it
+        is the right one is checked where it matters (`check_identity`).
+        """
+        for store_id in listed:
+            if self.configured is not None and store_id not in self._known:
+                self._known.add(store_id)
+                root = wal_root(store_id)
+                self._routed.add(
+                    root, PrefixedStore(self.configured.store, WAL_STORE_ROOT, replaced=root)
+                )
+
+
+async def identity_of(wal_store: ObjectStore) -> WalStoreIdentity | None:
+    """Return the identity of a WAL store that is not routed yet; None if it has none. Raises
+    ObjectCorrupt and errors of the store.
+    """
+    return await _identity(wal_store, _IDENTITY_KEY)
+
+
+async def create_identity(wal_store: ObjectStore, wanted: WalStoreIdentity) -> WalStoreIdentity:
+    """Create the identity of a WAL store that is not routed yet, unless it has one. Return its
+    identity. Raises ObjectCorrupt and errors of the store.
+    """
+    stored = _Stored(wanted.cluster_id, wanted.store_id, wanted.uuid)
+    with suppress(PreconditionFailed):  # by another controller, or a lost response
+        await wal_store.put_if_absent(_IDENTITY_KEY, msgspec.json.encode(stored))
+    found = await identity_of(wal_store)
+    if found is None:
+        raise WalStoreWrong(wanted.uuid, "its identity object is gone right after it was written")
+    return found
+
+
+async def check_identity(store: ObjectStore, expected: WalStoreIdentity) -> None:
+    """Check that the routed store leads to this WAL store. Raises WalStoreWrong, and errors of the
+    store.
+    """
+    key = wal_store_identity_key(expected.store_id)
+    try:
+        found = await _identity(store, key)
+    except ObjectCorrupt as error:
+        raise WalStoreWrong(expected.uuid, str(error)) from error
+    if found is None:
+        raise WalStoreWrong(expected.uuid, "it has no identity object")
+    if found != expected:
+        raise WalStoreWrong(
+            expected.uuid,
+            f"it is store {found.store_id} of cluster {found.cluster_id!r}, with UUID {found.uuid}",
+        )
+
+
+async def open_wal(
+    store: ObjectStore, writer: BrokerIncarnation, wal_store: WalStoreIdentity
+) -> None:
+    """Write the marker of a WAL, before the first slot and before its writer owns a stream. Raises
+    WalStoreWrong and errors of the store.
+    """
+    await check_identity(store, wal_store)
+    with suppress(PreconditionFailed):  # after a lost response
+        await store.put_if_absent(wal_marker_key(writer, wal_store.store_id), _MARKER)
+
+
+async def was_opened(store: ObjectStore, writer: BrokerIncarnation, store_id: WalStoreId) -> bool:
+    """Return whether the marker of the WAL exists. Raises errors of the store."""
+    try:
+        await store.head(wal_marker_key(writer, store_id))
+    except ObjectNotFound:
+        return False
+    return True
+
+
+async def _identity(store: ObjectStore, key: str) -> WalStoreIdentity | None:
+    try:
+        tail = await store.get_tail(key, _IDENTITY_BYTES_MAX)
+    except ObjectNotFound:
+        return None
+    try:
+        stored = _decoder.decode(tail.data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ObjectCorrupt(key, 0, f"is no identity of a WAL store: {error}") from None
+    return WalStoreIdentity(stored.cluster_id, WalStoreId(stored.store_id), stored.uuid)

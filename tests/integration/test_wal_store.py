@@ -1,0 +1,90 @@
+"""Clusters whose WALs are in a store of their own, with real brokers, controllers and clients."""
+
+import asyncio
+from pathlib import Path
+
+from confluent_kafka import TopicPartition
+
+from penstock.controller.api.messages import FeatureUpdate, UpdateFeatures
+from penstock.controller.metadata.features import WAL_STORE_VERSION
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.wal.wal_store import ConfiguredWalStore
+from tests.support.clients import confluent_consumer, create_topic, produce, read_records
+from tests.support.cluster import SHORT_SESSION, Cluster
+
+TOPIC = "t"
+VALUES = [b"%d" % number for number in range(5)]
+
+
+async def keys_below(store: MemoryStore, prefix: str) -> list[str]:
+    return [info.key async for info in store.list(prefix)]
+
+
+def read(bootstrap: str, count: int) -> list[bytes | None]:
+    consumer = confluent_consumer(bootstrap, "g")
+    try:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        return [message.value() for message in read_records(consumer, count)]
+    finally:
+        consumer.close()
+
+
+def places(cluster: Cluster) -> set[int]:
+    """Return the stores of the WALs of the running brokers."""
+    wals = [
+        cluster.broker.image.nodes.wal(BrokerIncarnation(broker.node_id, broker.node_epoch))
+        for broker in cluster.brokers.values()
+    ]
+    return {wal.store_id for wal in wals if wal is not None}
+
+
+async def test_a_dead_broker_is_recovered_from_the_wal_store(tmp_path: Path) -> None:
+    main, wals = MemoryStore(), MemoryStore()
+    async with Cluster(
+        tmp_path,
+        brokers=2,
+        store=main,
+        wal_store=ConfiguredWalStore(wals, "memory:"),
+        controller_settings=SHORT_SESSION,
+    ) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        assert places(cluster) == {1}
+        assert await keys_below(main, "wal") == []
+        await cluster.kill_broker((await cluster.until_served(TOPIC)).node_id)
+        await cluster.until_served(TOPIC)
+        assert await asyncio.to_thread(read, cluster.bootstrap, len(VALUES)) == VALUES
+        view = ClusterView(main, wal_store=wals)
+        async with asyncio.timeout(20):
+            await view.refresh()
+            while not view.topics(TOPIC):
+                await asyncio.sleep(0.1)
+                await view.refresh()
+        (state,) = await view.partitions([TOPIC])
+        assert state.end_offset == len(VALUES)
+
+
+async def test_a_cluster_begins_to_use_a_wal_store_after_the_upgrade(tmp_path: Path) -> None:
+    wals = MemoryStore()
+    async with Cluster(tmp_path) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        cluster.wal_store = ConfiguredWalStore(wals, "memory:")
+        await cluster.stop_controller()
+        await cluster.start_controller()
+        await cluster.stop_broker(0)
+        await cluster.start_broker(0)
+        assert places(cluster) == {0}, "the WAL moved before the upgrade"
+        assert await keys_below(wals, "wals/") == []
+        update = FeatureUpdate(name=WAL_STORE_VERSION, level=1, type=1)
+        await cluster.broker.client.update_features(UpdateFeatures(updates=[update]))
+        await cluster.stop_controller()
+        await cluster.start_controller()
+        await cluster.stop_broker(0)
+        await cluster.start_broker(0)
+        assert places(cluster) == {1}
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        found = await asyncio.to_thread(read, cluster.bootstrap, 2 * len(VALUES))
+        assert found == VALUES + VALUES

@@ -1,0 +1,241 @@
+"""The metadata of a WAL store: it is added once, brokers prove that they have the same one, and a
+cluster without one writes the bytes of formats 1.0.
+"""
+
+from uuid import UUID
+
+import pytest
+
+from penstock.base.ids import Millis, NodeEpoch, NodeId, WalSequence, WalStoreId
+from penstock.controller.api.messages import (
+    FeatureUpdate,
+    RegisterBroker,
+    Status,
+    UpdateFeatures,
+)
+from penstock.controller.managers import features, nodes
+from penstock.controller.managers.log_changes import slot_of
+from penstock.controller.managers.result import Refused
+from penstock.controller.managers.wal_stores import add_wal_store
+from penstock.controller.metadata.codec import encode_record
+from penstock.controller.metadata.features import (
+    SUPPORTED,
+    WAL_STORE,
+    WAL_STORE_VERSION,
+    newest_levels,
+    supported_features,
+)
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset, WalPlaced, WalRecord
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.stream.errors import FormatUnknown
+from penstock.stream.format.keys import wal_key
+from penstock.stream.format.manifest.codec import (
+    FOOTER,
+    Draft,
+    decode_root,
+    parse_footer,
+    unpack_section,
+)
+from penstock.stream.format.manifest.model import LiveWal, ManifestRoot, WalStoreEntry
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, WalStoreIdentity
+from tests.support.managers_cluster import ManagersCluster, slot
+
+FIRST = WalStoreId(1)
+UUID_A, UUID_B = UUID(int=10), UUID(int=11)
+URL = "s3://wal"
+
+
+def identity(
+    uuid: UUID = UUID_A, *, cluster_id: str = "", store_id: int = FIRST
+) -> WalStoreIdentity:
+    return WalStoreIdentity(cluster_id, WalStoreId(store_id), uuid)
+
+
+@pytest.fixture
+def cluster() -> ManagersCluster:
+    return ManagersCluster()
+
+
+@pytest.fixture
+def separate(cluster: ManagersCluster) -> ManagersCluster:
+    """A cluster with a WAL store."""
+    cluster.apply(newest_levels(has_wal_store=True))
+    own = identity(cluster_id=cluster.image.cluster_id)
+    cluster.apply(add_wal_store(cluster.image, own, URL).records)
+    return cluster
+
+
+def registration(number: int, *, uuid: UUID | None, store_id: int = IN_STORE) -> RegisterBroker:
+    return RegisterBroker(
+        node_id=NodeId(number),
+        incarnation_id=UUID(int=number),
+        host="h",
+        port=1,
+        machine_host="m",
+        features=supported_features(has_wal_store=uuid is not None),
+        wal_store_id=WalStoreId(store_id),
+        wal_store_uuid=uuid,
+    )
+
+
+def test_a_wal_store_needs_its_feature_level(cluster: ManagersCluster) -> None:
+    cluster.apply(newest_levels())
+    result = add_wal_store(cluster.image, identity(cluster_id=cluster.image.cluster_id), URL)
+    assert (result.status, result.records) == (Status.INVALID_FEATURE_LEVEL, [])
+    assert WAL_STORE_VERSION in result.detail
+
+
+def test_adding_the_same_wal_store_again_changes_nothing(separate: ManagersCluster) -> None:
+    again = add_wal_store(separate.image, identity(cluster_id=separate.image.cluster_id), URL)
+    assert (again.status, again.records) == (Status.OK, [])
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (identity(UUID_B), "not in store 1"),
+        (identity(UUID_A, store_id=2), "not in store 2"),
+    ],
+)
+def test_a_cluster_has_one_wal_store(
+    separate: ManagersCluster, found: WalStoreIdentity, reason: str
+) -> None:
+    found = found._replace(cluster_id=separate.image.cluster_id)
+    result = add_wal_store(separate.image, found, URL)
+    assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
+    assert reason in result.detail
+
+
+def test_the_wal_store_of_another_cluster_is_refused(cluster: ManagersCluster) -> None:
+    cluster.apply(newest_levels(has_wal_store=True))
+    result = add_wal_store(cluster.image, identity(cluster_id="other"), URL)
+    assert result.status is Status.INVALID_REQUEST
+    assert "'other'" in result.detail
+
+
+@pytest.mark.parametrize(
+    ("uuid", "store_id", "reason"),
+    [
+        (UUID_B, FIRST, f"has store 1 with UUID {UUID_B}"),
+        (UUID_A, WalStoreId(2), "has store 2"),
+    ],
+)
+def test_a_broker_with_another_wal_store_is_refused(
+    separate: ManagersCluster, uuid: UUID, store_id: WalStoreId, reason: str
+) -> None:
+    request = registration(1, uuid=uuid, store_id=store_id)
+    result = nodes.register_broker(separate.image, request)
+    assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
+    assert reason in result.detail
+
+
+def test_a_broker_that_did_not_find_the_identity_is_refused(separate: ManagersCluster) -> None:
+    request = registration(1, uuid=UUID_A)
+    result = nodes.register_broker(separate.image, request)
+    assert result.status is Status.INVALID_REQUEST
+    without = nodes.register_broker(separate.image, registration(1, uuid=None))
+    assert without.status is Status.INVALID_FEATURE_LEVEL
+
+
+def test_a_wal_in_a_wal_store_survives_snapshots(separate: ManagersCluster) -> None:
+    request = registration(1, uuid=UUID_A, store_id=FIRST)
+    result = nodes.register_broker(separate.image, request)
+    separate.apply(result.records)
+    assert result.value is not None
+    writer = BrokerIncarnation(NodeId(1), result.value.node_epoch)
+    separate.apply([WalRecord(1, writer.node_epoch, WalSequence(7), 2, NodeEpoch(9))])
+    loaded = MetadataImage()
+    loaded.load(ImageCopy.of(separate.image).records())
+    loaded.loaded(MetadataOffset(separate.image.end_offset))
+    assert loaded == separate.image
+    expected = identity(cluster_id=separate.image.cluster_id)
+    assert loaded.wal_store_of(writer) == expected
+    assert loaded.wal_store_identities() == [expected]
+
+
+def test_slots_are_committed_from_the_store_of_their_wal_only(separate: ManagersCluster) -> None:
+    result = nodes.register_broker(separate.image, registration(1, uuid=UUID_A, store_id=FIRST))
+    separate.apply(result.records)
+    assert result.value is not None
+    writer = BrokerIncarnation(NodeId(1), result.value.node_epoch)
+    elsewhere = slot(writer, 3)
+    with pytest.raises(Refused, match="is not a slot of the WAL"):
+        slot_of(separate.image, elsewhere, writer)
+    key = wal_key(writer, WalSequence(3), FIRST)
+    here = type(elsewhere)(object_id=None, key=key, role=elsewhere.role, size_bytes=1, ranges=[])
+    assert slot_of(separate.image, here, writer) == 3
+
+
+@pytest.mark.parametrize(
+    ("level", "has_wal_store", "reason"),
+    [
+        (1, False, "Local controller 7 does not support this feature"),
+        (1, True, "Broker 1 does not support this feature"),
+        (2, True, "Local controller 7 only supports versions 0-1"),
+    ],
+)
+def test_the_feature_is_for_nodes_with_a_wal_store(
+    cluster: ManagersCluster, level: int, has_wal_store: bool, reason: str
+) -> None:
+    cluster.apply(newest_levels())
+    cluster.apply(nodes.register_broker(cluster.image, registration(1, uuid=None)).records)
+    update = FeatureUpdate(name=WAL_STORE_VERSION, level=level, type=1)
+    result = features.update_features(
+        cluster.image,
+        UpdateFeatures(updates=[update]),
+        controller_id=7,
+        has_wal_store=has_wal_store,
+    )
+    assert result.status is Status.INVALID_FEATURE_LEVEL
+    assert reason in result.detail
+
+
+def test_the_feature_stays_while_a_wal_store_is_used(separate: ManagersCluster) -> None:
+    update = FeatureUpdate(name=WAL_STORE_VERSION, level=0, type=3)
+    request = UpdateFeatures(updates=[update])
+    result = features.update_features(separate.image, request, controller_id=7, has_wal_store=True)
+    assert result.status is Status.INVALID_FEATURE_LEVEL
+
+
+def test_without_a_wal_store_the_records_are_those_of_formats_1_0(
+    cluster: ManagersCluster,
+) -> None:
+    assert WAL_STORE not in SUPPORTED
+    assert {record.name for record in newest_levels()} == {feature.name for feature in SUPPORTED}
+    request = registration(1, uuid=None)
+    result = nodes.register_broker(cluster.image, request)
+    _, wal = result.records
+    assert encode_record(wal).hex() == "96a377616c0101" + "00" + "ffff"
+    cluster.apply(result.records)
+    tags = [type(record).__name__ for record in ImageCopy.of(cluster.image).records()]
+    assert WalPlaced.__name__ not in tags
+    assert "WalStoreRecord" not in tags
+
+
+def test_without_a_wal_store_the_manifest_is_that_of_formats_1_0() -> None:
+    wals = (LiveWal(NodeId(3), NodeEpoch(17), WalSequence(5)),)
+    root = ManifestRoot("c", 4, 1, 99, Millis(0), wals, (), 60_000, {})
+    tail = b"".join(Draft(1).finish(root))
+    footer = parse_footer(tail, len(tail), "k")
+    at = footer.root
+    raw = unpack_section(tail[at.position : at.position + at.stored_bytes], at, "k")
+    # the root of section 7.1 in docs/reference/formats.md, without topics
+    assert raw.hex() == "99a163040163009193031105" + "90" + "cdea60" + "80"
+    assert FOOTER.unpack(tail[-FOOTER.size :])[6] == 0
+
+
+def test_readers_of_formats_1_0_refuse_a_manifest_with_a_wal_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    placed = (LiveWal(NodeId(3), NodeEpoch(17), WalSequence(5), FIRST),)
+    stores = (WalStoreEntry(FIRST, UUID_A, URL),)
+    whole = ManifestRoot("c", 4, 1, 99, Millis(0), placed, (), 60_000, {}, stores)
+    tail = b"".join(Draft(1).finish(whole))
+    footer = parse_footer(tail, len(tail), "k")
+    at = footer.root
+    raw = unpack_section(tail[at.position : at.position + at.stored_bytes], at, "k")
+    assert decode_root(raw, footer, "k") == whole
+    monkeypatch.setattr("penstock.stream.format.manifest.codec.FEATURES_KNOWN", 0)
+    with pytest.raises(FormatUnknown, match="object k has required features 0x00000001"):
+        parse_footer(tail, len(tail), "k")

@@ -1,0 +1,229 @@
+"""A WAL in a store of its own: an absent slot is evidence only in the right store, and a WAL that
+vanished is never taken for an empty one.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import UUID
+
+import pytest
+
+from penstock.base.ids import StreamId, WalSequence, WalStoreId
+from penstock.objectstore.errors import StoreUnknown
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalStoreWrong
+from penstock.stream.format.keys import WAL_STORE_ROOT, wal_key, wal_marker_key
+from penstock.stream.ports import IN_STORE, WalStoreIdentity
+from penstock.stream.recovery.recoverer import RecoveryReport, recover_wal
+from penstock.stream.wal.wal_store import (
+    ConfiguredWalStore,
+    WalStores,
+    check_identity,
+    create_identity,
+    identity_of,
+)
+from tests.support.stream_metadata import MemoryController
+from tests.support.stream_storage import FAST, NOW_MS, Node
+
+FIRST = WalStoreId(1)
+OURS = WalStoreIdentity("c", FIRST, UUID(int=7))
+SLOT_COUNT = 3
+
+
+class Cluster:
+    """A store, a WAL store, and brokers whose WALs are in it."""
+
+    def __init__(self) -> None:
+        self.main = MemoryStore()
+        self.wals = MemoryStore()
+        self.stores = WalStores(self.main, ConfiguredWalStore(self.wals, "memory:"))
+        self.stores.follow([FIRST])
+        self.controller = MemoryController()
+        self.controller.create_stream(1)
+        self.nodes: list[Node] = []
+
+    def node(self, node_id: int) -> Node:
+        writer = self.controller.of(node_id, 1).writer
+        self.controller.wal_stores[writer] = OURS
+        node = Node(self.stores.store, self.controller, node_id)
+        self.nodes.append(node)
+        return node
+
+    async def dead(self, slot_count: int = SLOT_COUNT) -> Node:
+        """Return a broker that wrote these slots and died."""
+        node = self.node(1)
+        await node.storage.start()
+        await node.open(1)
+        for _ in range(slot_count):
+            await node.write(1, 1)
+        await node.storage.abandon()
+        return node
+
+    async def recover(self, failed: Node, stores: WalStores | None = None) -> RecoveryReport:
+        recoverer = self.node(2)
+        self.controller.fence(failed.identity)
+        return await recover_wal(
+            (stores or self.stores).store,
+            recoverer.metadata,
+            failed.identity,
+            self.controller.wals[failed.identity].committed,
+            recoverer=recoverer.identity,
+            now_ms=NOW_MS,
+            config=FAST,
+        )
+
+    @property
+    def end_offset(self) -> int:
+        return self.controller.streams[StreamId(1)].end_offset
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    made = Cluster()
+    assert await create_identity(made.wals, OURS) == OURS
+    yield made
+    for node in made.nodes:
+        await node.storage.abandon()
+
+
+async def all_keys(store: MemoryStore) -> list[str]:
+    return [info.key async for info in store.list("")]
+
+
+@pytest.mark.parametrize("slot_count", [0, 1, SLOT_COUNT])
+async def test_slots_and_fence_are_in_the_wal_store_only(cluster: Cluster, slot_count: int) -> None:
+    failed = await cluster.dead(slot_count)
+    report = await cluster.recover(failed)
+    assert (report.end, report.fenced_by_us) == (slot_count, True)
+    assert cluster.end_offset == slot_count
+    assert await all_keys(cluster.main) == []
+    names = [f"1/1/{slot:020d}" for slot in range(slot_count + 1)]
+    assert await all_keys(cluster.wals) == [
+        f"{WAL_STORE_ROOT}{name}" for name in (*names, "1/1/open", "identity")
+    ]
+
+
+async def another_store(_: Cluster) -> MemoryStore:
+    return MemoryStore()
+
+
+async def copy_without_identity(cluster: Cluster) -> MemoryStore:
+    copy = MemoryStore()
+    for key in await all_keys(cluster.wals):
+        await copy.put(key, await cluster.wals.get(key))
+    await copy.delete([f"{WAL_STORE_ROOT}identity"])
+    return copy
+
+
+@pytest.mark.parametrize("mounted", [another_store, copy_without_identity])
+async def test_recovery_stops_in_a_store_without_the_identity(
+    cluster: Cluster, mounted: Callable[[Cluster], Awaitable[MemoryStore]]
+) -> None:
+    failed = await cluster.dead()
+    wrong = await mounted(cluster)
+    before = await all_keys(wrong)
+    stores = WalStores(cluster.main, ConfiguredWalStore(wrong, "memory:"))
+    stores.follow([FIRST])
+    with pytest.raises(WalStoreWrong, match="has no identity object"):
+        await cluster.recover(failed, stores)
+    assert await all_keys(wrong) == before, "a fence was put into the wrong store"
+    assert cluster.controller.wals[failed.identity].end is None
+
+
+@pytest.mark.parametrize("other", [OURS._replace(uuid=UUID(int=8)), OURS._replace(cluster_id="d")])
+async def test_recovery_stops_in_another_wal_store(
+    cluster: Cluster, other: WalStoreIdentity
+) -> None:
+    failed = await cluster.dead()
+    wrong = MemoryStore()
+    await create_identity(wrong, other)
+    stores = WalStores(cluster.main, ConfiguredWalStore(wrong, "memory:"))
+    stores.follow([FIRST])
+    with pytest.raises(WalStoreWrong, match=str(other.uuid)):
+        await cluster.recover(failed, stores)
+
+
+async def test_recovery_stops_without_the_wal_store(cluster: Cluster) -> None:
+    failed = await cluster.dead()
+    with pytest.raises(StoreUnknown):
+        await cluster.recover(failed, WalStores(cluster.main))
+
+
+async def lose_wal(cluster: Cluster, failed: Node, *sequences: int) -> None:
+    keys = [wal_key(failed.identity, WalSequence(slot), FIRST) for slot in sequences]
+    await cluster.stores.store.delete([*keys, wal_marker_key(failed.identity, FIRST)])
+
+
+@pytest.mark.parametrize(
+    ("lost", "left"),
+    [((0, 1, 2), 0), ((2,), 2), ((), SLOT_COUNT)],
+    ids=["all", "newest", "marker"],
+)
+async def test_a_wal_without_its_marker_waits_for_an_operator(
+    cluster: Cluster, lost: tuple[int, ...], left: int
+) -> None:
+    failed = await cluster.dead()
+    await lose_wal(cluster, failed, *lost)
+    with pytest.raises(WalDamaged, match="/open"):
+        await cluster.recover(failed)
+    wal = cluster.controller.wals[failed.identity]
+    assert wal.end is None
+    assert not [key for key in await all_keys(cluster.wals) if key.endswith(f"{left:020d}")], (
+        "a fence was put"
+    )
+    cluster.controller.accepted[failed.identity] = {WalSequence(left)}
+    report = await cluster.recover(failed)
+    assert (report.end, report.fenced_by_us, cluster.end_offset) == (left, True, left)
+
+
+async def test_a_wal_whose_writer_opened_nothing_needs_no_marker(cluster: Cluster) -> None:
+    failed = cluster.node(1)
+    await failed.storage.abandon()
+    report = await cluster.recover(failed)
+    assert (report.end, report.fenced_by_us) == (0, True)
+
+
+async def test_a_broker_does_not_start_in_the_wrong_store(cluster: Cluster) -> None:
+    await cluster.wals.delete([f"{WAL_STORE_ROOT}identity"])
+    with pytest.raises(WalStoreWrong):
+        await cluster.node(1).storage.start()
+    assert await all_keys(cluster.wals) == []
+
+
+async def test_the_first_identity_stays(cluster: Cluster) -> None:
+    other = OURS._replace(uuid=UUID(int=9))
+    assert await create_identity(cluster.wals, other) == OURS
+    assert await identity_of(cluster.wals) == OURS
+
+
+@pytest.mark.parametrize("stored", [b"", b"{}", b"\xff", b'{"cluster_id": 1}'])
+async def test_a_damaged_identity_is_no_identity(cluster: Cluster, stored: bytes) -> None:
+    await cluster.wals.put(f"{WAL_STORE_ROOT}identity", stored)
+    with pytest.raises(ObjectCorrupt):
+        await identity_of(cluster.wals)
+    with pytest.raises(WalStoreWrong):
+        await check_identity(cluster.stores.store, OURS)
+
+
+async def test_keys_of_an_unknown_wal_store_reach_no_store(cluster: Cluster) -> None:
+    store = cluster.stores.store
+    key = wal_key(cluster.node(1).identity, WalSequence(0), WalStoreId(2))
+    with pytest.raises(StoreUnknown):
+        await store.get(key)
+    with pytest.raises(StoreUnknown):
+        await store.put_if_absent(key, b"x")
+    with pytest.raises(StoreUnknown):
+        await store.delete([key])
+    with pytest.raises(StoreUnknown):
+        _ = [info async for info in store.list(WAL_STORE_ROOT)]
+    assert await all_keys(cluster.main) == []
+
+
+async def test_a_delete_reaches_every_store(cluster: Cluster) -> None:
+    store, writer = cluster.stores.store, cluster.node(1).identity
+    keys = [wal_key(writer, WalSequence(1), where) for where in (IN_STORE, FIRST)]
+    for key in keys:
+        await store.put(key, b"x")
+    assert [info.key async for info in store.list("wals/1/1/")] == [keys[1]]
+    await store.delete(keys)
+    assert await all_keys(cluster.main) == []
+    assert await all_keys(cluster.wals) == [f"{WAL_STORE_ROOT}identity"]
