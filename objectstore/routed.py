@@ -12,8 +12,8 @@ from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
 
 class RoutedStore:
-    """`routes` maps prefixes below `root` to stores; all other keys go to `main`. A LIST must not
-    span stores.
+    """Sends keys below `root` to the stores that `add` maps to their prefixes, and all other keys
+    to `main`. A LIST must not span stores.
     """
 
     def __init__(self, main: ObjectStore, root: str) -> None:

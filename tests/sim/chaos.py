@@ -367,6 +367,16 @@ class Chaos:
         weather.down = True
         self._later(self._rng.choice((0.1, 1.0, 6.0)), lambda: setattr(weather, "down", False))
 
+    def slow_wal_store(self) -> None:
+        weather = self._world.wal_weather
+        weather.slow_factor = self._rng.choice((3.0, 10.0, 40.0))
+        self._later(self._rng.choice((0.5, 3.0)), lambda: setattr(weather, "slow_factor", 1.0))
+
+    def wal_store_down(self) -> None:
+        weather = self._world.wal_weather
+        weather.down = True
+        self._later(self._rng.choice((0.1, 1.0, 6.0)), lambda: setattr(weather, "down", False))
+
     def crash_controller(self) -> None:
         if (controller := self._controller()) is not None:
             self._world.crash_controller(controller, self._rng.choice((0.01, 1.0, 5.0)))

@@ -23,7 +23,7 @@ from penstock.protocol.batch.records import Record
 from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
 from penstock.stream.format.keys import parse_data_key, parse_wal_key
 from penstock.stream.ports import BrokerIncarnation, ObjectRole
-from tests.sim.store import Bucket
+from tests.sim.store import Stored
 from tests.support.history import History, Part, missing_objects, orphaned_objects
 
 
@@ -49,7 +49,7 @@ class _Stretch:
 
 class Checker:
     def __init__(
-        self, bucket: Bucket, image: Callable[[], MetadataImage], fail: Callable[[str], None]
+        self, bucket: Stored, image: Callable[[], MetadataImage], fail: Callable[[str], None]
     ) -> None:
         self._bucket = bucket
         self._image = image
@@ -83,7 +83,7 @@ class Checker:
         """Say whether this fence is too young to be deleted."""
         self.lost_keys: Container[str] = frozenset()
         """Keys that the store has lost and will get back."""
-        bucket.listener = self
+        bucket.listen(self)
 
     @property
     def acked_count(self) -> int:

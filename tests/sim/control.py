@@ -28,6 +28,7 @@ from penstock.controller.main import ControllerServer
 from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
 from penstock.controller.raft.replicated_log import RaftQuorum
 from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.wal.wal_store import ConfiguredWalStore
 from tests.sim.disk import Disk, SimDirectory
 from tests.sim.loop import PROCESS, Process
 from tests.sim.store import SimStore
@@ -74,6 +75,7 @@ class SimController:
         self.process.network = world.network
         self.process.controller = self
         self.store = SimStore(world.bucket, world.weather, self.rng, world.trace)
+        self.wal_store = world.wal_client(Random(f"{world.seed}/wal/{self.process.name}"))
         self.skew_ms = world.draw_skew_ms(self.rng)
         self.server: ControllerServer | None = None
 
@@ -104,6 +106,9 @@ class SimController:
             now_ms=lambda: world.now_ms(self.skew_ms),
             directory=SimDirectory(self.disk, self.process),
             rng=self.rng,
+            wal_store=(
+                None if self.wal_store is None else ConfiguredWalStore(self.wal_store, "memory:")
+            ),
         )
         try:
             await server.start()

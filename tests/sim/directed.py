@@ -50,8 +50,8 @@ _CLUSTERS: dict[ScriptFunction, dict[str, int]] = {}
 
 
 def in_cluster(**settings: int) -> Callable[[ScriptFunction], ScriptFunction]:
-    """Run the script in another cluster. brokers, controllers, racks: their numbers. Further
-    ones are settings of the controllers.
+    """Run the script in another cluster. brokers, controllers, racks, wal_stores: their numbers.
+    Further ones are settings of the controllers.
     """
 
     def mark(script: ScriptFunction) -> ScriptFunction:
@@ -221,6 +221,14 @@ class Script:
         """The same for the responses of the store."""
         held = Held(first)
         self.broker(node_id).raw_store.answer_gates[operation] = held
+        return held
+
+    def hold_in_wal_store(self, node_id: int, *, first: int | None = None) -> Held:
+        """Hold back conditional PUTs of a broker to the WAL store."""
+        held = Held(first)
+        client = self.broker(node_id).raw_wal_store
+        assert client is not None
+        client.gates["put_if_absent"] = held
         return held
 
     @contextmanager

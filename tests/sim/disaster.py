@@ -17,6 +17,7 @@ from penstock.controller.backup.snapshots import SnapshotStore
 from penstock.controller.disaster_recovery.recovery import Recovery
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
+from penstock.stream.wal.wal_store import ConfiguredWalStore
 from tests.sim.loop import Process
 from tests.sim.store import SimStore
 
@@ -59,8 +60,13 @@ def _begin(world: "World") -> None:
     rng = Random(f"{world.seed}/{process.name}")
     raw = SimStore(world.bucket, world.weather, rng, world.trace)
     store = RetryingStore(raw, RetryPolicy(deadline_ms=10_000), clock=world.loop.time, rng=rng)
+    wal_store = world.wal_client(Random(f"{world.seed}/wal/{process.name}"))
     recovery = Recovery(
-        store, world.limits.controller.cluster_id, now_ms=world.now_ms, voters=tuple(world.disks)
+        store,
+        world.limits.controller.cluster_id,
+        now_ms=world.now_ms,
+        voters=tuple(world.disks),
+        wal_store=None if wal_store is None else ConfiguredWalStore(wal_store, "memory:"),
     )
 
     async def run() -> None:

@@ -52,6 +52,8 @@ class Limits:
     network_lossy: float
     disk_sync_ms: float
     racks: int = 1
+    wal_store: bool = False
+    """WALs are in a store of their own."""
 
 
 def draw(rng: Random) -> Limits:
@@ -101,9 +103,11 @@ def draw(rng: Random) -> Limits:
     )
 
 
-def quick_limits(brokers: int = 2, controllers: int = 1, racks: int = 1, **settings: int) -> Limits:
-    """Return the limits of the product, with a quick store and network that never fail. settings:
-    of the controllers.
+def quick_limits(
+    brokers: int = 2, controllers: int = 1, racks: int = 1, wal_stores: int = 0, **settings: int
+) -> Limits:
+    """Return the limits of the product, with a quick store and network that never fail. wal_stores:
+    0 or 1. settings: of the controllers.
     """
     return replace(
         draw(Random(0)),
@@ -133,6 +137,7 @@ def quick_limits(brokers: int = 2, controllers: int = 1, racks: int = 1, **setti
         network_lossy=0.0,
         disk_sync_ms=1,
         racks=racks,
+        wal_store=bool(wal_stores),
     )
 
 

@@ -33,7 +33,7 @@ from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
 from penstock.stream.format.keys import WalSlot, parse_wal_key, wal_key
-from penstock.stream.ports import BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
 from penstock.stream.read.object_reader import ObjectReader
 from tests.sim.checkers import Part
 from tests.sim.store import BucketListener, SimStore
@@ -119,18 +119,18 @@ class LostSlots:
         sequence = int(wal.committed)
         misses = 0
         while misses < 20:
-            if self._world.bucket.peek(wal_key(writer, WalSequence(sequence))) is None:
+            if self._world.bucket.peek(wal_key(writer, WalSequence(sequence), IN_STORE)) is None:
                 misses += 1
             else:
                 present.append(sequence)
             sequence += 1
         if not present:
             return []
-        last = self._index(wal_key(writer, WalSequence(present[-1])))
+        last = self._index(wal_key(writer, WalSequence(present[-1]), IN_STORE))
         if last is None or last.is_fence:
             return []
         keys = [
-            wal_key(writer, WalSequence(slot))
+            wal_key(writer, WalSequence(slot), IN_STORE)
             for slot in present
             if slot < last.header.durable_below
         ]

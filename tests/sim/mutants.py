@@ -58,6 +58,7 @@ from tests.sim.share_mutants import SHARE_GROUP_MUTANTS, SHARE_MUTANTS
 from tests.sim.streams_mutants import STREAMS_MUTANTS
 from tests.sim.topic_mutants import TOPIC_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
+from tests.sim.wal_store_mutants import WAL_STORE_MUTANTS
 
 Patch = tuple[Any, str, Any]
 _ABSENT = object()
@@ -339,8 +340,8 @@ def _snapshot_of_what_is_not_committed() -> list[Patch]:
 
 
 def _wal_trimmed_by_list() -> list[Patch]:
-    async def clean(self: Janitor, writer: Any, _: Any) -> int:
-        keys = [info.key async for info in self._store.list(wal_prefix(writer))]
+    async def clean(self: Janitor, wal: Any) -> int:
+        keys = [info.key async for info in self._store.list(wal_prefix(wal.writer, wal.store_id))]
         await self._store.delete(keys)
         return len(keys)
 
@@ -409,7 +410,7 @@ MUTANTS |= (
 )
 MUTANTS |= RACK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
 MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS | ACL_MUTANTS
-MUTANTS |= PRODUCER_MUTANTS | LATE_REQUEST_MUTANTS
+MUTANTS |= PRODUCER_MUTANTS | LATE_REQUEST_MUTANTS | WAL_STORE_MUTANTS
 
 
 def _check_fits(target: Any, attribute: str, patch: Any) -> None:

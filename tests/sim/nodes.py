@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.base.clock import steady
 from penstock.base.errors import StreamError
-from penstock.base.ids import Millis, NodeId, Offset
+from penstock.base.ids import Millis, NodeId, Offset, WalSequence
 from penstock.broker.background.cleaner import CleanerDuty
 from penstock.broker.background.load_report import LoadReporter
 from penstock.broker.background.recovery import RecoveryDuty
@@ -65,6 +65,7 @@ from penstock.broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from penstock.broker.transactions.producer_ids import ProducerIds
 from penstock.broker.transactions.records import record_version
 from penstock.broker.transactions.verifier import TransactionVerifier
+from penstock.broker.wal_store import BrokerStores
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.confirmed_reads import ConfirmedReads
 from penstock.controller.api.errors import ControllerError
@@ -72,7 +73,7 @@ from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
 from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.metadata.delta import MetadataDelta
-from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.features import supported_features
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import NodeState
 from penstock.objectstore.errors import ObjectStoreError
@@ -88,10 +89,11 @@ from penstock.stream.cleaning.cleaner import LogCleaner
 from penstock.stream.compaction.compactor import Compactor
 from penstock.stream.errors import WalFenced
 from penstock.stream.format.keys import wal_key
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 from penstock.stream.read.object_reader import ObjectReader
 from penstock.stream.recovery.recoverer import recover_wal
 from penstock.stream.storage import Storage
+from penstock.stream.wal.wal_store import ConfiguredWalStore
 from tests.sim.checkers import Part
 from tests.sim.connections import SimPeers
 from tests.sim.control import addresses
@@ -172,6 +174,14 @@ class SimBroker:
             self.store = RetryingStore(
                 self.raw_store, RetryPolicy(deadline_ms=10_000), clock=loop.time, rng=self.rng
             )
+        self.raw_wal_store = world.wal_client(Random(f"{world.seed}/wal/{self.process.name}"))
+        self.stores = BrokerStores(
+            self.store,
+            None
+            if self.raw_wal_store is None
+            else ConfiguredWalStore(self.raw_wal_store, "memory:"),
+        )
+        self.store = self.stores.store
         self.serving = False
         self.leaving = False
         self.follower: MetadataFollower
@@ -256,10 +266,10 @@ class SimBroker:
             port=9092,
             machine_host="m",
             rack=self.config.rack if limits.racks > 1 else None,
-            features=SUPPORTED,
+            features=supported_features(has_wal_store=self.stores.has_wal_store),
             wal_delete_grace_ms=limits.stream.wal_delete_grace_ms,
         )
-        registered = await self.client.register_broker(request, timeout_s=30)
+        registered = await self.stores.register(self.client, request, timeout_s=30)
         me = self.me = BrokerIncarnation(registered.node_id, registered.node_epoch)
         self.follower = MetadataFollower(self.client, me, rng=self.rng)
         self.client.bind(self.follower)
@@ -267,6 +277,9 @@ class SimBroker:
             partial(self.client.confirm_metadata, timeout_s=limits.metadata_timeout_s)
         )
         await self.follower.start(30)
+        if self.stores.has_wal_store:
+            self.stores.on_batch(MetadataDelta(everything=True), self.image)
+            self.follower.subscribe(self.stores.on_batch)
         metadata = ControllerStreamMetadata(
             self.client, self.follower, me, timeout_s=limits.metadata_timeout_s
         )
@@ -454,10 +467,14 @@ class SimBroker:
         if (
             isinstance(error, WalFenced)
             and error.sequence >= 0
-            and self.world.checker.is_own_slot(self.me, wal_key(self.me, error.sequence))
+            and self.world.checker.is_own_slot(self.me, self._slot_key(error.sequence))
         ):
             self.world.fail(f"{self.me} takes its own object in slot {error.sequence} for a fence")
         self._end(f"storage: {error}")
+
+    def _slot_key(self, sequence: WalSequence) -> str:
+        wal = self.image.nodes.wal(self.me)
+        return wal_key(self.me, sequence, IN_STORE if wal is None else wal.store_id)
 
     def _on_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)

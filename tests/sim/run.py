@@ -127,8 +127,9 @@ class Run:
         world.calm = True
         for peer in sorted(world.suspected):
             world.suspect(peer, False)
-        world.weather.faults = world.weather.down = False
-        world.weather.slow_factor = 1.0
+        for weather in (world.weather, world.wal_weather):
+            weather.faults = weather.down = False
+            weather.slow_factor = 1.0
         world.network.lossy = 0.0
         world.network.links.mend_all()
         for disk in world.disks.values():

@@ -28,6 +28,7 @@ from tests.sim.scenarios import (
     LOADING,
     ROLLED_BACK,
     STEPPING,
+    WAL_STORING,
 )
 from tests.sim.topic_life import LIVING
 
@@ -55,6 +56,8 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
         )
     if scenario in ROLLED_BACK:
         return replace(drawn, controllers=CONTROLLERS)
+    if scenario in WAL_STORING:
+        return replace(drawn, wal_store=True)
     if scenario in RULED:
         return ruled_limits(drawn)
     if scenario in COORDINATED:

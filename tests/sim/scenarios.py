@@ -260,6 +260,23 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 1,
         "nothing": 3,
     },
+    "wal_store": {
+        "crash": 4,
+        "pause": 2,
+        "replace": 2,
+        "cut": 1,
+        "move": 3,
+        "ping_pong": 1,
+        "leave": 1,
+        "trim": 1,
+        "slow_store": 1,
+        "store_down": 2,
+        "slow_wal_store": 2,
+        "wal_store_down": 3,
+        "lose_disks": 1,
+        "crash_controller": 2,
+        "nothing": 1,
+    },
     "consumer_groups": {
         "crash": 2,
         "pause": 1,
@@ -417,6 +434,9 @@ _LOG_LIFE: Mapping[str, int] = {"delete_records": 2, "trim": 1, "move_compacted"
 
 WHOLE_LOGS = frozenset({"stale"})
 """Answers are judged by the whole log at the end, so no record is deleted."""
+
+WAL_STORING = frozenset({"wal_store"})
+"""WALs are in a store of their own, which fails independently of the other one."""
 
 WITHOUT_TOPIC_LIFE = frozenset({"disaster"})
 """A recovery may undo what was done to topics without an answer, and the checks of

@@ -13,11 +13,13 @@ from contextvars import Context
 from random import Random
 from typing import Any, Protocol, TypeVar
 
+from penstock.base.ids import WalStoreId
 from penstock.objectstore.body import join_body
 from penstock.objectstore.errors import ObjectStoreError, Unavailable
 from penstock.objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import Body, ObjectInfo, ObjectTail
+from penstock.stream.format.keys import WAL_STORE_ROOT, wal_root
 
 T = TypeVar("T")
 PUT_DEADLINE_S = 6.0
@@ -101,6 +103,62 @@ class Bucket(MemoryStore):
             await super().delete([key])
 
 
+class Renamed:
+    """Passes the changes of a WAL store on with the keys that the cluster has for them."""
+
+    def __init__(self, listener: BucketListener, rename: Callable[[str], str]) -> None:
+        self._listener = listener
+        self._rename = rename
+
+    def written(self, key: str, data: bytes) -> None:
+        self._listener.written(self._rename(key), data)
+
+    def deleting(self, key: str) -> None:
+        self._listener.deleting(self._rename(key))
+
+
+class Stored:
+    """What is durable in the cluster's store and in its WAL store together."""
+
+    def __init__(self, bucket: Bucket, wal_bucket: Bucket | None) -> None:
+        self._bucket = bucket
+        self._wal_bucket = wal_bucket
+
+    def listen(self, listener: BucketListener) -> None:
+        self._bucket.listener = listener
+        if self._wal_bucket is not None:
+            self._wal_bucket.listener = Renamed(listener, _outer)
+
+    def peek(self, key: str) -> bytes | None:
+        bucket, inner = self.find(key)
+        return bucket.peek(inner)
+
+    def modified_ms(self, key: str) -> int:
+        bucket, inner = self.find(key)
+        return bucket.modified_ms(inner)
+
+    @property
+    def keys(self) -> list[str]:
+        wal_keys = [] if self._wal_bucket is None else map(_outer, self._wal_bucket.keys)
+        return [*self._bucket.keys, *wal_keys]
+
+    def keys_below(self, prefix: str) -> list[str]:
+        return [key for key in self.keys if key.startswith(prefix)]
+
+    def find(self, key: str) -> tuple[Bucket, str]:
+        """Return the bucket of a key, and the key in it."""
+        if self._wal_bucket is not None and key.startswith(_WAL_ROOT):
+            return self._wal_bucket, WAL_STORE_ROOT + key.removeprefix(_WAL_ROOT)
+        return self._bucket, key
+
+
+_WAL_ROOT = wal_root(WalStoreId(1))
+
+
+def _outer(key: str) -> str:
+    return _WAL_ROOT + key.removeprefix(WAL_STORE_ROOT)
+
+
 class StoreWeather:
     """The state of the store, the same for all clients. The scenario changes it."""
 
@@ -160,6 +218,10 @@ class SimStore:
         """The same for responses on their way back."""
         self._under_way: dict[int, tuple[str, asyncio.Task[None]]] = {}
         self._serial = 0
+
+    def mount(self, bucket: Bucket) -> None:
+        """Use another bucket from now on, as after a change of what is mounted there."""
+        self._faulty = FaultyStore(bucket, self._rng)
 
     def process_died(self) -> None:
         """Let requests in flight arrive, or not."""

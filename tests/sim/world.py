@@ -51,7 +51,7 @@ from tests.sim.scenario_limits import scenario_limits, with_log_life
 from tests.sim.share_consumers import WORKING, ShareConsumers
 from tests.sim.share_members import JOINING
 from tests.sim.share_states import SHARING
-from tests.sim.store import Bucket, StoreWeather
+from tests.sim.store import Bucket, SimStore, Stored, StoreWeather
 from tests.sim.topic_life import TopicLife
 from tests.sim.transactional import PARTITIONS, TXN_TOPIC
 
@@ -110,7 +110,9 @@ class World:
         self.rng = Random(f"{seed}/{scenario}")
         self._live = live
         self.limits = limits or scenario_limits(scenario, draw(self.rng), self.rng)
-        has_log_life = scenarios.has_log_life(seed) and live is None
+        has_log_life = (
+            scenarios.has_log_life(seed) and live is None and scenario not in scenarios.WAL_STORING
+        )
         if has_log_life:
             self.limits = with_log_life(scenario, self.limits, Random(f"{seed}/log life"))
         self.coordination = draw_coordination(
@@ -134,6 +136,15 @@ class World:
             p99_ms=limits.store_p99_ms,
             put_lingers_s=limits.controller.read_grace_ms / 1000,
         )
+        self.wal_bucket = Bucket(self._store_ms) if limits.wal_store else None
+        self.wal_weather = StoreWeather(
+            Random(f"{seed}/wal store"),
+            fault_share=limits.store_faults,
+            p50_ms=limits.store_p50_ms,
+            p99_ms=limits.store_p99_ms,
+            put_lingers_s=limits.controller.read_grace_ms / 1000,
+        )
+        self.stored = Stored(self.bucket, self.wal_bucket)
         self.network = Network(
             Random(f"{seed}/network"),
             self.trace,
@@ -147,7 +158,7 @@ class World:
         self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time)
         self.has_disks = True
         """False between the loss of the controllers' disks and the end of the recovery."""
-        self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
+        self.checker = Checker(self.stored, lambda: self.metadata.image, self.fail)
         self.checker.is_needed_fence = self._is_young
         self.life = TopicLife(
             self,
@@ -341,8 +352,14 @@ class World:
 
     def _is_young(self, key: str) -> bool:
         """Return True if the object is younger than a fence has to become."""
-        age_ms = self.now_ms() - self.bucket.modified_ms(key)
+        age_ms = self.now_ms() - self.stored.modified_ms(key)
         return age_ms < self.limits.controller.fence_kept_ms - self.limits.skew_ms
+
+    def wal_client(self, rng: Random) -> SimStore | None:
+        """Return a client of the WAL store for one process."""
+        if self.wal_bucket is None:
+            return None
+        return SimStore(self.wal_bucket, self.wal_weather, rng, self.trace)
 
     def new_process(self, name: str) -> Process:
         process = Process(name)
@@ -382,6 +399,8 @@ class World:
     def kill(self, broker: SimBroker, *, resets: bool) -> None:
         broker.process.kill()
         broker.raw_store.process_died()
+        if broker.raw_wal_store is not None:
+            broker.raw_wal_store.process_died()
         self.network.process_died(broker.process, resets=resets)
 
     def crash(self, broker: SimBroker, delay_s: float) -> None:
@@ -463,6 +482,8 @@ class World:
         controller.process.kill()
         controller.disk.crash()
         controller.store.process_died()
+        if controller.wal_store is not None:
+            controller.wal_store.process_died()
         self.network.process_died(controller.process, resets=self.rng.random() < 0.7)
 
     def active_controller(self) -> SimController | None:
@@ -530,6 +551,8 @@ class World:
 
     def _end_tasks(self) -> None:
         self.bucket.listener = None
+        if self.wal_bucket is not None:
+            self.wal_bucket.listener = None
         for _ in range(50):
             tasks = sorted(
                 (task for task in asyncio.all_tasks(self.loop) if not task.done()), key=hash

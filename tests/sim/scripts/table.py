@@ -24,6 +24,7 @@ from tests.sim.scripts import (
     topics,
     transactions,
     wal,
+    wal_stores,
 )
 
 _Found: TypeAlias = Mapping[str, Sequence[tuple[ScriptFunction, str]]]
@@ -498,6 +499,39 @@ _LATE_OTHERS: _Found = {
     ],
     "every_rack_is_near": [(racks.read_in_both_racks, "broker 3 serves the other rack")],
 }
+_WAL_STORES: _Found = {
+    "recovery_reads_the_wrong_store": [
+        (wal_stores.fail_over_in_a_wal_store, "wal/1/1/00000000000000000000 was written twice")
+    ],
+    "recovery_trusts_an_empty_store": [
+        (wal_stores.fail_over_with_an_empty_store_mounted, "handed over without its WAL")
+    ],
+    "fence_not_checked_afterwards": [
+        (wal_stores.fence_while_the_store_is_replaced, "ended the WAL")
+    ],
+    "vanished_wals_are_empty": [(wal_stores.lose_a_whole_wal, "was written twice")],
+    "wals_opened_without_a_marker": [
+        (wal_stores.kill_a_broker_before_its_first_slot, "a condition of the script does not hold")
+    ],
+    "slots_go_to_the_other_store_instead": [
+        (wal_stores.lose_the_wal_store_for_a_while, "acknowledged while the WAL store is down")
+    ],
+    "brokers_use_any_wal_store": [
+        (wal_stores.start_with_another_store, "serves with another WAL store")
+    ],
+    "slots_in_a_wal_store_deleted_by_list": [
+        (wal_stores.fail_over_in_a_wal_store, "the metadata has it as COMMITTED")
+    ],
+    "readers_ignore_the_wal_store": [
+        (wal_stores.read_the_tail_from_a_wal_store, "said to end at 0")
+    ],
+    "readers_trust_an_empty_store": [
+        (wal_stores.read_the_tail_from_a_wal_store, "said to end at 0")
+    ],
+    "readers_take_vanished_wals_for_empty": [
+        (wal_stores.read_the_tail_of_a_wal_that_vanished, "said to end at 0")
+    ],
+}
 FOUND_BY: _Found = {
     **_LOGS,
     **_WAL,
@@ -512,4 +546,5 @@ FOUND_BY: _Found = {
     **_CONTROLLERS,
     **_LATE_REQUESTS,
     **_LATE_OTHERS,
+    **_WAL_STORES,
 }

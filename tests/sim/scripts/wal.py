@@ -8,6 +8,7 @@ from penstock.lake.manifest.errors import EndInDoubt
 from penstock.lake.manifest.view import ClusterView
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import IN_STORE
 from tests.sim.checkers import Part
 from tests.sim.directed import Script
 
@@ -151,7 +152,7 @@ async def lose_a_slot(script: Script) -> None:
     await script.create("t")
     for number in range(3):
         await script.write(PART, (b"k", b"%d" % number))
-    key = wal_key(script.broker(1).me, WalSequence(1))
+    key = wal_key(script.broker(1).me, WalSequence(1), IN_STORE)
     script.world.bucket.strike(key, None)
     script.kill(1)
     await asyncio.sleep(5.0)
@@ -181,7 +182,7 @@ async def read_a_tail_with_a_lost_slot(script: Script) -> None:
     await asyncio.sleep(15.0)  # until the manifest has the topic
     for number in range(3):
         await script.write(PART, (b"k", b"%d" % number))
-    script.world.bucket.strike(wal_key(script.broker(1).me, WalSequence(1)), None)
+    script.world.bucket.strike(wal_key(script.broker(1).me, WalSequence(1), IN_STORE), None)
     view = ClusterView(script.world.bucket)
     try:
         await view.refresh()
