@@ -1,4 +1,14 @@
-"""The base class of errors caused by the data in a stream."""
+"""Base classes of the errors of several packages."""
+
+from typing import ClassVar
+
+
+class ExpectedError(Exception):
+    """Base of failures whose message is all that a user needs: programs print it as one `error:`
+    line instead of a traceback, and exit with the code.
+    """
+
+    exit_code: ClassVar[int] = 1
 
 
 class StreamError(Exception):

@@ -72,9 +72,9 @@ def _latencies_ms(bootstrap: str) -> list[float]:
         end = time.perf_counter() + _SECONDS
         while time.perf_counter() < end:
             began = time.perf_counter()
-            client.ask(apis.METADATA, asked, metadata.encode_request, metadata.decode_response)
+            client.ask(apis.METADATA, asked, metadata.MetadataResponse)
             between = time.perf_counter()
-            client.ask(apis.HEARTBEAT, beat, heartbeat.encode_request, heartbeat.decode_response)
+            client.ask(apis.HEARTBEAT, beat, heartbeat.HeartbeatResponse)
             found += [1_000 * (between - began), 1_000 * (time.perf_counter() - between)]
             time.sleep(_PAUSE_S)
     return found

@@ -13,9 +13,9 @@ from typing import Any, Final
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from penstock.broker.errors import ErrorCode
-from penstock.deploy.clients.brokers import MOVED
 from penstock.protocol import apis
 from penstock.protocol.client.async_connection import AsyncConnection
+from penstock.protocol.client.brokers import MOVED
 from penstock.protocol.gen import consumer_group_heartbeat, find_coordinator
 
 MEMBERS: Final = 100

@@ -64,9 +64,7 @@ def topic_id_of(client: WireClient) -> UUID:
     """Return the id of the topic, once all partitions have a leader."""
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=clients.TOPIC)])
     while True:
-        found = client.ask(
-            apis.METADATA, request, metadata.encode_request, metadata.decode_response
-        )
+        found = client.ask(apis.METADATA, request, metadata.MetadataResponse)
         (topic,) = found.topics
         if topic.topic_id is not None and not any(part.error_code for part in topic.partitions):
             return topic.topic_id
@@ -91,7 +89,7 @@ def _fetch(client: WireClient, topic_id: UUID, *, in_session: bool) -> None:
             session_epoch=epoch,
             topics=[] if epoch > 0 else whole,
         )
-        found = client.ask(apis.FETCH, request, fetch.encode_request, fetch.decode_response)
+        found = client.ask(apis.FETCH, request, fetch.FetchResponse)
         assert not found.error_code, found.error_code
         if in_session:
             assert found.session_id, "the broker gave no session"

@@ -74,8 +74,7 @@ def _begin_at_the_start(client: WireClient) -> None:
     answer = client.ask(
         apis.INCREMENTAL_ALTER_CONFIGS,
         incremental_alter_configs.IncrementalAlterConfigsRequest([resource]),
-        incremental_alter_configs.encode_request,
-        incremental_alter_configs.decode_response,
+        incremental_alter_configs.IncrementalAlterConfigsResponse,
     )
     assert not answer.responses[0].error_code, answer.responses[0].error_message
 
@@ -99,12 +98,7 @@ class _Member:
         epoch, partitions = 0, 0
         while not partitions:
             find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[_GROUP])
-            self._client.ask(
-                apis.FIND_COORDINATOR,
-                find,
-                find_coordinator.encode_request,
-                find_coordinator.decode_response,
-            )
+            self._client.ask(apis.FIND_COORDINATOR, find, find_coordinator.FindCoordinatorResponse)
             answer = self._client.ask(
                 apis.SHARE_GROUP_HEARTBEAT,
                 share_group_heartbeat.ShareGroupHeartbeatRequest(
@@ -113,8 +107,7 @@ class _Member:
                     member_epoch=epoch,
                     subscribed_topic_names=None if epoch else [clients.TOPIC],
                 ),
-                share_group_heartbeat.encode_request,
-                share_group_heartbeat.decode_response,
+                share_group_heartbeat.ShareGroupHeartbeatResponse,
             )
             epoch = epoch if answer.error_code else answer.member_epoch
             if answer.assignment is not None:
@@ -145,8 +138,7 @@ class _Member:
                     batch_size=_FETCH_RECORDS,
                     topics=[] if self._epoch else wanted,
                 ),
-                share_fetch.encode_request,
-                share_fetch.decode_response,
+                share_fetch.ShareFetchResponse,
             )
             assert not answer.error_code, answer.error_code
             self._epoch += 1
@@ -170,8 +162,7 @@ class _Member:
                 share_session_epoch=self._epoch,
                 topics=[share_acknowledge.AcknowledgeTopic(self._topic_id, [partition])],
             ),
-            share_acknowledge.encode_request,
-            share_acknowledge.decode_response,
+            share_acknowledge.ShareAcknowledgeResponse,
         )
         assert not answer.error_code, answer.error_code
         self._epoch += 1

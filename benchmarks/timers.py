@@ -99,7 +99,7 @@ def _waiting_fetch_us() -> float:
             )
 
             def ask() -> None:
-                client.ask(apis.FETCH, request, fetch.encode_request, fetch.decode_response)
+                client.ask(apis.FETCH, request, fetch.FetchResponse)
 
             rounds: list[float] = []
             for _ in range(_ROUNDS):

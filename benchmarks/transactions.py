@@ -20,7 +20,6 @@ from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.header import TRANSACTIONAL_MASK
 from penstock.protocol.batch.records import Record, encode_batch
-from penstock.protocol.codecs import CODECS
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import (
     add_partitions_to_txn,
@@ -198,10 +197,9 @@ def _ask(
     code_of: Callable[[Any], int] = lambda answer: answer.error_code,
 ) -> Any:  # noqa: ANN401 - each API has its own type
     """Ask until the answer has no error that ends by itself."""
-    codec = CODECS[api.key]
     deadline = time.perf_counter() + _TIMEOUT_S
     while True:
-        answer = client.ask(api, request, codec.encode_request, codec.decode_response)
+        answer = client.ask(api, request, object)
         code = code_of(answer)
         if code == ErrorCode.NONE:
             return answer

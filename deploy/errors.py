@@ -1,8 +1,8 @@
 """Define the errors of the command line.
 
-Invariant: every expected failure is one of these and is printed as one `error:` line, never as a
-traceback. The message names the value, what is allowed and what to do. Exit codes: 0 success, 1
-failure, 2 wrong usage.
+Invariant: every expected failure is an ExpectedError, one of these or one of Kafka's client. The
+message names the value, what is allowed and what to do. Exit codes: 0 success, 1 failure, 2 wrong
+usage.
 """
 
 import sys
@@ -10,16 +10,11 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
+from penstock.base.errors import ExpectedError
 from penstock.base.printable import printable
 
 
-class DeployError(Exception):
-    """Base of the errors of the command line."""
-
-    exit_code: ClassVar[int] = 1
-
-
-class UsageError(DeployError):
+class UsageError(ExpectedError):
     """A flag, variable, key or value is not valid."""
 
     exit_code: ClassVar[int] = 2
@@ -35,7 +30,7 @@ class UnknownSetting(UsageError):
         self.key = key
 
 
-class PortTaken(DeployError):
+class PortTaken(ExpectedError):
     """Another process listens on the port."""
 
     def __init__(self, host: str, port: int, flag: str) -> None:
@@ -46,27 +41,15 @@ class PortTaken(DeployError):
         self.port = port
 
 
-class ClusterFailed(DeployError):
+class ClusterFailed(ExpectedError):
     """A local cluster did not start, or lost a process that it needs."""
 
 
-class NoController(DeployError):
+class NoController(ExpectedError):
     """The metadata cannot be read: the controller's address is unknown, or it does not answer."""
 
 
-class KafkaFailed(DeployError):
-    """The brokers did not answer, or refused a request."""
-
-
-class AuthenticationRefused(KafkaFailed):
-    """A broker rejects the user, the password or the certificate of a client."""
-
-
-class NoResponse(KafkaFailed):
-    """The brokers that a request needs do not respond; they may, later."""
-
-
-class Busy(DeployError):
+class Busy(ExpectedError):
     """Too many requests wait already; a later one may be served."""
 
 

@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Final, Self
 
-from penstock.deploy.errors import ClusterFailed, DeployError
+from penstock.base.errors import ExpectedError
+from penstock.deploy.errors import ClusterFailed
 from penstock.deploy.local.dev_cluster import check
 from penstock.deploy.local.handle import LocalCluster
 from penstock.deploy.local.plan import ClusterOptions
@@ -53,7 +54,7 @@ class Cluster:
         self._brokers = brokers
         try:
             self._store = check(ClusterOptions(brokers=brokers, store=store)).store
-        except DeployError as error:
+        except ExpectedError as error:
             raise ClusterFailed(str(error)) from None
         self._objects: Path | None = None
         self._cluster: LocalCluster | None = None

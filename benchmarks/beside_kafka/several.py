@@ -20,7 +20,7 @@ from penstock.deploy.admin.reassign.admin import (
 )
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
+from penstock.protocol.client.errors import KafkaFailed
 
 _LIMIT_S: Final = 150.0
 _LATE_S: Final = 0.25
@@ -102,7 +102,7 @@ def leaders(client: WireClient) -> list[int]:
     from penstock.protocol.gen import metadata
 
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=moves.TOPIC)])
-    answer = client.ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response)
+    answer = client.ask(apis.METADATA, request, metadata.MetadataResponse)
     found = {row.partition_index: row.leader_id for row in answer.topics[0].partitions}
     return [found[index] for index in sorted(found)]
 

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from penstock.base.errors import ExpectedError
 from penstock.controller.api.load_messages import (
     LeaderMove,
     MoveLeaders,
@@ -15,7 +16,6 @@ from penstock.controller.api.load_messages import (
     ProposeMoves,
 )
 from penstock.deploy.clients.controllers import answer_of, connect
-from penstock.deploy.errors import DeployError
 
 if TYPE_CHECKING:
     from penstock.controller.api.client import ControllerClient
@@ -34,7 +34,7 @@ def propose_moves(
 
 def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
     """Start moves; return "" for each that started, else the reason. Raises NoController,
-    DeployError.
+    ExpectedError.
     """
     items = [
         LeaderMove(
@@ -62,6 +62,6 @@ async def _call(controller: str, call: "Callable[[ControllerClient], Awaitable[_
     try:
         return await answer_of(client, controller, _TIMEOUT_S, call(client))
     except RequestRefused as error:
-        raise DeployError(str(error)) from None
+        raise ExpectedError(str(error)) from None
     finally:
         await client.close()

@@ -11,8 +11,9 @@ from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.deploy.clients.forks import create_forks, delete_all
 from penstock.deploy.clients.frozen_topics import frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import iso_time
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.frozen_topics import FrozenTopicInfo
 from penstock.stream.format.manifest.model import in_snapshot
 

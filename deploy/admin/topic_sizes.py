@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 from penstock.deploy.admin.cost import Prices, get_usd, storage_usd_month
 from penstock.deploy.clients.kafka import TopicView
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import describe_log_dirs as wire
 
 _UNKNOWN: Final = -1
@@ -83,8 +83,7 @@ def _ask(address: str, topics: list[wire.DescribableLogDirTopic]) -> _Sizes:
         answer = client.ask(
             apis.DESCRIBE_LOG_DIRS,
             wire.DescribeLogDirsRequest(topics, details=True),
-            wire.encode_request,
-            wire.decode_response,
+            wire.DescribeLogDirsResponse,
         )
     codes = [answer.error_code, *(result.error_code for result in answer.results)]
     if any(codes):

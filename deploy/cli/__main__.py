@@ -22,8 +22,9 @@ _INTERRUPTED: Final = 130
 
 def main() -> None:
     """Run the console script; end the process."""
+    from penstock.base.errors import ExpectedError
     from penstock.base.installation import ForeignFiles, check_package
-    from penstock.deploy.errors import DeployError, print_error
+    from penstock.deploy.errors import print_error
 
     try:
         check_package()
@@ -51,7 +52,7 @@ def main() -> None:
             if is_sql:
                 _leave(end.code)
             raise
-    except DeployError as error:
+    except ExpectedError as error:
         print_error(error)
         sys.exit(error.exit_code)
     except ForeignFiles as error:

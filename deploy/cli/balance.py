@@ -8,8 +8,9 @@ import typer
 
 from penstock.deploy.cli.completing import complete_topics
 from penstock.deploy.cli.options import Controller, Output, StateFile
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say
+from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from penstock.controller.api.load_messages import BrokerLoad, ProposedMove

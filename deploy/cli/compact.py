@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, TopicName
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def compact(
     except InvalidStoreUrl as error:
         raise UsageError(str(error)) from None
     except (StreamError, ObjectStoreError) as error:
-        raise DeployError(str(error)) from None
+        raise ExpectedError(str(error)) from None
 
 
 def _rewrite(
@@ -163,11 +164,11 @@ def _rewrite(
     else:
         _print_report(report)
     if report.damaged:
-        raise DeployError(
+        raise ExpectedError(
             "these objects could not be read and were not rewritten:\n" + "\n".join(report.damaged)
         )
     if report.unresolved:
-        raise DeployError(
+        raise ExpectedError(
             f"{report.unresolved} compactions still conflicted at the end: other processes"
             " compacted or trimmed their objects. Nothing is lost; run the command again"
         )
@@ -233,6 +234,6 @@ def _engine(name: str, master: str) -> "Engine":
     try:
         return SparkEngine(master) if master or name == "spark" else LocalEngine()
     except ImportError as error:
-        raise DeployError(
+        raise ExpectedError(
             f"the package {error.name} is missing: {install_hint('spark')}, or use --engine local"
         ) from None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import msgspec
 
 from penstock.base.clock import wall_ms
+from penstock.base.errors import ExpectedError
 from penstock.base.ids import Offset
 from penstock.broker.partition.cleaning import CleaningPolicy
 from penstock.controller.api.client import ControllerClient
@@ -20,7 +21,7 @@ from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.cli.compact_job import ControllerRewrites, Target
 from penstock.deploy.clients.controllers import answer_of, connect
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, Progress, print_document, print_table, say, size
 from penstock.lake.cleaning.job import PassJob, PassResult, PassTask
 from penstock.lake.cleaning.run import (
@@ -134,13 +135,13 @@ def _checkpoint(batch: bytes) -> Checkpoint | None:
         recovery = decode_recovery(stored)
         part = CleanedPart() if cleaned is None else decode_cleaned(cleaned)
     except (BatchCorrupt, msgspec.MsgspecError) as error:
-        raise DeployError(f"a checkpoint cannot be read: {error}") from None
+        raise ExpectedError(f"a checkpoint cannot be read: {error}") from None
     return Checkpoint(recovery.recovery_offset, part)
 
 
 def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
     """Compact the log of a topic and print what was done. Raises NoController, UsageError,
-    DeployError, StreamError, ObjectStoreError.
+    ExpectedError, StreamError, ObjectStoreError.
     """
     topic = job.target.topic
     planned = plan_by_key(job)
@@ -155,12 +156,12 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
     else:
         _print_report(report)
     if report.damaged:
-        raise DeployError(
+        raise ExpectedError(
             "these objects could not be read, and nothing behind them was changed:\n"
             + "\n".join(report.damaged)
         )
     if report.unresolved:
-        raise DeployError(
+        raise ExpectedError(
             f"partitions {report.unresolved} changed during every pass, or a pass took longer than"
             " --ttl allows. Nothing is lost; run the command again"
         )
@@ -213,7 +214,7 @@ def _run(
 
 async def _until_published(view: ClusterView, follower: MetadataFollower, topic: str) -> None:
     """Wait until the manifest has the topic: it follows the controllers by `manifest.interval.ms`,
-    1 s by default. Raises UnknownPartition, DeployError.
+    1 s by default. Raises UnknownPartition, ExpectedError.
     """
     deadline = asyncio.get_running_loop().time() + PUBLISH_S
     while True:
@@ -228,7 +229,7 @@ async def _until_published(view: ClusterView, follower: MetadataFollower, topic:
             if follower.image.topics.by_name(topic) is None:
                 raise UnknownPartition(topic, None)
         if asyncio.get_running_loop().time() > deadline:
-            raise DeployError(
+            raise ExpectedError(
                 f"topic {topic!r} is not in the manifest of the store after {PUBLISH_S:.0f} s."
                 " Do the controllers publish it? See manifest.interval.ms and `penstock doctor`"
             )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.clock import wall_ms
+from penstock.base.errors import ExpectedError
 from penstock.base.ids import StreamId
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import RequestRefused, StreamRefused
@@ -24,7 +25,7 @@ from penstock.controller.api.rewrite_messages import (
 )
 from penstock.controller.metadata.records import RangeEntry
 from penstock.deploy.clients.controllers import connect
-from penstock.deploy.errors import DeployError, NoController
+from penstock.deploy.errors import NoController
 from penstock.lake.manifest.view import ClusterView
 from penstock.lake.rewrite.job import RewriteJob, RewriteResult, RewriteTask
 from penstock.lake.rewrite.plan import PartitionPlan, RewriteOptions
@@ -45,7 +46,7 @@ class ControllerRewrites:
         self._client = client
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
-        """Prepare objects. Raises NoController, DeployError."""
+        """Prepare objects. Raises NoController, ExpectedError."""
         try:
             answer = await self._client.prepare_rewrite(
                 PrepareRewrite(count=count, ttl_ms=ttl_ms), timeout_s=_TIMEOUT_S
@@ -53,14 +54,14 @@ class ControllerRewrites:
         except TimeoutError as error:
             raise NoController(f"nothing was rewritten: {error}") from None
         except RequestRefused as error:
-            raise DeployError(f"the controller refuses to prepare objects: {error}") from None
+            raise ExpectedError(f"the controller refuses to prepare objects: {error}") from None
         return [PreparedObject(item.object_id, item.key) for item in answer.items]
 
     async def commit(
         self, stream_id: StreamId, exchanges: Sequence[Exchange], *, is_ordered: bool = False
     ) -> list[str]:
         """Commit exchanges and return a conflict or "" for each. is_ordered: refuse every exchange
-        behind one in conflict. Raises NoController, DeployError.
+        behind one in conflict. Raises NoController, ExpectedError.
         """
         request = CommitRewrite(
             stream_id=stream_id,
@@ -77,7 +78,7 @@ class ControllerRewrites:
         except StreamRefused as error:
             return [f"its topic was deleted: {error}"] * len(exchanges)
         except RequestRefused as error:
-            raise DeployError(f"the controller refuses the commit: {error}") from None
+            raise ExpectedError(f"the controller refuses the commit: {error}") from None
         return [(item.detail or item.status.name) if item.status else "" for item in answer.items]
 
 
@@ -117,7 +118,7 @@ def rewrite_topic(
     options: RewriteOptions,
     on_written: Callable[[int], None] = lambda _: None,
 ) -> RewriteReport:
-    """Rewrite a topic. Raises NoController, DeployError, StreamError, ObjectStoreError."""
+    """Rewrite a topic. Raises NoController, ExpectedError, StreamError, ObjectStoreError."""
 
     async def run() -> RewriteReport:
         store, client = open_store(target.store_url), connect(controller)

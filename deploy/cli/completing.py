@@ -76,12 +76,12 @@ def complete_config_values(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_profiles(_ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a profile."""
+    from penstock.base.errors import ExpectedError
     from penstock.deploy.clients import profiles
-    from penstock.deploy.errors import DeployError
 
     try:
         found = profiles.read(profiles.default_path(os.environ))
-    except DeployError:
+    except ExpectedError:
         return []
     return [name for name in sorted(found.profiles) if name.startswith(incomplete)]
 

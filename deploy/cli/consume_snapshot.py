@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, cast
 
+from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
-from penstock.deploy.errors import DeployError
 from penstock.deploy.output import counted, remark
 from penstock.deploy.records.writer import RecordWriter
 
@@ -50,7 +50,7 @@ def print_snapshot(
     except ImportError as error:
         raise _missing(error) from None
     except (StreamError, ObjectStoreError, ValueError) as error:
-        raise DeployError(str(error)) from None
+        raise ExpectedError(str(error)) from None
     writer.flush()
     if records.unreadable:
         remark(str(records.unreadable))
@@ -83,5 +83,5 @@ def _bytes(value: object) -> bytes | None:
     return value
 
 
-def _missing(error: ImportError) -> DeployError:
-    return DeployError(f"the package {error.name} is missing: {install_hint('reader')}")
+def _missing(error: ImportError) -> ExpectedError:
+    return ExpectedError(f"the package {error.name} is missing: {install_hint('reader')}")

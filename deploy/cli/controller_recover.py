@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Output
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def recover(
             _recover(store, cluster_id, ids, dry_run=dry_run, force=force, accept_loss=accept_loss)
         )
     except (ControllerError, ObjectStoreError, StreamError) as error:
-        raise DeployError(str(error)) from error
+        raise ExpectedError(str(error)) from error
     if output is not Format.TABLE:
         print_document(output, report)
     else:

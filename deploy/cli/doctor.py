@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Controller, Output, StateFile, Yes
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _examine(options: "DoctorOptions", *, ask: bool) -> "Report":
     except InvalidStoreUrl as error:
         raise UsageError(str(error)) from None
     except OSError as error:
-        raise DeployError(f"the store cannot be opened: {error}") from None
+        raise ExpectedError(f"the store cannot be opened: {error}") from None
     finally:
         close()
 

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, print_document, say
+from penstock.protocol.client.errors import KafkaFailed
 
 
 def elect(

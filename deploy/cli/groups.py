@@ -15,7 +15,8 @@ from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.groups.views import GroupView, ListedGroup, MemberView, NewOffset
-    from penstock.deploy.clients.brokers import Brokers, Partition
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.protocol.client.brokers import Partition
 
 app = typer.Typer(
     help="List, describe and delete consumer groups; reset and delete their offsets.",
@@ -170,8 +171,8 @@ def delete(
     from penstock.deploy.admin.groups.admin import delete as delete_group
     from penstock.deploy.admin.groups.admin import found_groups
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.errors import KafkaFailed
     from penstock.deploy.output import print_document
+    from penstock.protocol.client.errors import KafkaFailed
 
     problems: dict[str, str | None] = {}
     with Brokers(bootstrap) as brokers:
@@ -260,7 +261,7 @@ def _partitions(
     brokers: "Brokers", group: "ListedGroup", topics: Sequence[str] | None, *, all_topics: bool
 ) -> "list[Partition]":
     """Return the partitions that the options name. Raises UsageError."""
-    from penstock.deploy.admin.groups.admin import committed_offsets, share_start_offsets
+    from penstock.deploy.admin.groups.admin import committed, share_start_offsets
     from penstock.deploy.admin.groups.reset import parse_topics
     from penstock.deploy.admin.groups.views import GroupType
 
@@ -268,7 +269,7 @@ def _partitions(
         raise UsageError("name --topic TOPIC, --topic TOPIC:0,1 or --all-topics")
     if topics:
         return parse_topics(brokers, topics)
-    has_read = share_start_offsets if group.type == GroupType.SHARE else committed_offsets
+    has_read = share_start_offsets if group.type == GroupType.SHARE else committed
     return brokers.existing(has_read(brokers, group.group))
 
 

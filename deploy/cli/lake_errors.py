@@ -3,14 +3,15 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 
 
 @contextmanager
 def one_line_errors(extra: str) -> Generator[None, None, None]:
-    """Raise DeployError, which prints one line, for errors that a user can act on. extra: the extra
-    of the base install whose packages the command needs.
+    """Raise ExpectedError, which prints one line, for errors that a user can act on.
+    extra: the extra of the base install whose packages the command needs.
     """
     try:
         from penstock.base.errors import StreamError
@@ -28,8 +29,8 @@ def one_line_errors(extra: str) -> Generator[None, None, None]:
     except (InvalidSchema, InvalidTable, InvalidStoreUrl) as error:
         raise UsageError(str(error)) from None
     except (SqlError, StreamError, ObjectStoreError) as error:
-        raise DeployError(str(error)) from None
+        raise ExpectedError(str(error)) from None
 
 
-def _missing(error: ImportError, extra: str) -> DeployError:
-    return DeployError(f"the package {error.name} is missing: {install_hint(extra)}")
+def _missing(error: ImportError, extra: str) -> ExpectedError:
+    return ExpectedError(f"the package {error.name} is missing: {install_hint(extra)}")

@@ -113,17 +113,17 @@ def unregister(
 
 def _to_unregister(controller: str, node_id: int) -> str:
     """Return what the registration is now. The controller decides whether it can go."""
+    from penstock.base.errors import ExpectedError
     from penstock.deploy.admin.views import view_cluster
     from penstock.deploy.clients.metadata import read_metadata
-    from penstock.deploy.errors import DeployError
 
     cluster = read_metadata(controller, lambda image: view_cluster(image, controller, {}))
     found = [node for node in cluster.nodes if node.node_id == node_id]
     if not found:
         known = ", ".join(str(node.node_id) for node in cluster.nodes)
-        raise DeployError(f"broker {node_id} is not registered; there are {known}")
+        raise ExpectedError(f"broker {node_id} is not registered; there are {known}")
     if not found[0].fenced:
-        raise DeployError(f"broker {node_id} is alive: stop it first")
+        raise ExpectedError(f"broker {node_id} is alive: stop it first")
     return f"would remove the registration of broker {node_id} at {found[0].address}"
 
 

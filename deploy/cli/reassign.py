@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.completing import complete_partitions
 from penstock.deploy.cli.options import (
     BOOTSTRAP,
@@ -17,8 +18,9 @@ from penstock.deploy.cli.options import (
     Output,
     StateFile,
 )
-from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say
+from penstock.protocol.client.errors import KafkaFailed
 
 app = typer.Typer(
     help="Move partitions to other brokers: generate, execute, verify, cancel, trace.",
@@ -238,7 +240,7 @@ def trace(
     key = parse_partition(partition)
     move = ask_move(find_controller(controller, state_file, os.environ), key)
     if move is None:
-        raise DeployError(
+        raise ExpectedError(
             f"{key} has never moved by plan (reassignment, preferred election or draining)"
         )
     if output is not Format.TABLE:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Controller, Output, StateFile, TopicName
-from penstock.deploy.errors import DeployError
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def describe(
         lambda image: view_streams(image, topic),
     )
     if found is None:
-        raise DeployError(
+        raise ExpectedError(
             f"topic {topic!r} does not exist; `penstock topics list` lists the topics"
         )
     if output is not Format.TABLE:

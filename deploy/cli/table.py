@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import Output, TopicName
 from penstock.deploy.cli.schema_files import read_schema
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class EngineOptions:
         try:
             engine: Engine = SparkEngine(self.master) if is_spark else LocalEngine()
         except ModuleNotFoundError as error:
-            raise DeployError(
+            raise ExpectedError(
                 f"the package {error.name} is missing: {install_hint('table', 'spark')}, or use"
                 " --engine local"
             ) from None

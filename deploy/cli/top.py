@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Controller, Output, StateFile
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _store(state_file: Path | None) -> str:
 
     try:
         return find_store(state_file)
-    except DeployError:
+    except ExpectedError:
         return ""
 
 

@@ -11,7 +11,8 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
-    from penstock.deploy.clients.brokers import Brokers, Partition
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.protocol.client.brokers import Partition
 
 _TIMES: Final[Mapping[str, int]] = {
     "latest": -1,

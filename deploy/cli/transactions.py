@@ -7,8 +7,9 @@ import typer
 
 from penstock.deploy.cli.completing import complete_topics
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say, with_iso_times
+from penstock.protocol.client.errors import KafkaFailed
 
 app = typer.Typer(
     help="List and describe transactions, find and abort hanging ones.", no_args_is_help=True

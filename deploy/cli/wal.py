@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Controller, Output, StateFile
-from penstock.deploy.errors import DeployError
 from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def repair(
     try:
         surveys, ended = asyncio.run(_repair(url, address, node, accept=accept_loss, wait_s=wait))
     except (InvalidStoreUrl, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
-        raise DeployError(str(error) or "the controllers did not answer in time") from error
+        raise ExpectedError(str(error) or "the controllers did not answer in time") from error
     if output is not Format.TABLE:
         print_document(output, {"wals": surveys, "accepted": accept_loss, "ended": ended})
     else:

@@ -11,8 +11,9 @@ from typing import Final, TypeVar
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.base.principal import Principal
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import ErrorCode, explain, known_code
 from penstock.protocol.gen import create_acls, delete_acls, describe_acls
 
@@ -107,8 +108,7 @@ def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
     answer = client.ask(
         apis.DESCRIBE_ACLS,
         describe_acls.DescribeAclsRequest(*wanted.codes()),
-        describe_acls.encode_request,
-        describe_acls.decode_response,
+        describe_acls.DescribeAclsResponse,
     )
     if answer.error_code:
         raise _refused(answer.error_code, answer.error_message)
@@ -137,10 +137,7 @@ def add_acls(client: WireClient, wanted: Sequence[AclSelection]) -> None:
             )
         )
     answer = client.ask(
-        apis.CREATE_ACLS,
-        create_acls.CreateAclsRequest(creations),
-        create_acls.encode_request,
-        create_acls.decode_response,
+        apis.CREATE_ACLS, create_acls.CreateAclsRequest(creations), create_acls.CreateAclsResponse
     )
     for result in answer.results:
         if result.error_code:
@@ -152,8 +149,7 @@ def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
     answer = client.ask(
         apis.DELETE_ACLS,
         delete_acls.DeleteAclsRequest([delete_acls.DeleteAclsFilter(*wanted.codes())]),
-        delete_acls.encode_request,
-        delete_acls.decode_response,
+        delete_acls.DeleteAclsResponse,
     )
     (result,) = answer.filter_results
     if result.error_code:

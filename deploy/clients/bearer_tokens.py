@@ -30,7 +30,7 @@ from uuid import uuid4
 from penstock.base.client_tls import client_tls
 from penstock.base.tls_faults import reason_of
 from penstock.deploy.clients.assertions import GRANT, Assertion
-from penstock.deploy.errors import KafkaFailed
+from penstock.protocol.client.errors import KafkaFailed
 
 TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 1 << 20

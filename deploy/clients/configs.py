@@ -1,13 +1,12 @@
 """Describe, alter and list configs for the command line.
 
-A broker answers only for itself and its loggers, so it is asked at its own address.
+A broker responds only for itself and its loggers, so requests go to its own address.
 Invariant: a failure is a KafkaFailed with the reason that the broker gave.
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
@@ -16,19 +15,15 @@ from penstock.controller.metadata.configs import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
+from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
-from penstock.protocol.error_codes import explain
+from penstock.protocol.client.errors import KafkaFailed, check
 from penstock.protocol.gen import (
     describe_configs,
     incremental_alter_configs,
     list_config_resources,
-    metadata,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _SET: Final = 0
 _DELETE: Final = 1
@@ -102,11 +97,9 @@ def resources(bootstrap: str) -> list[ResourceView]:
         answer = client.ask(
             apis.LIST_CONFIG_RESOURCES,
             list_config_resources.ListConfigResourcesRequest(list(_LISTED)),
-            list_config_resources.encode_request,
-            list_config_resources.decode_response,
+            list_config_resources.ListConfigResourcesResponse,
         )
-    if answer.error_code:
-        raise KafkaFailed(f"configs cannot be listed: {explain(answer.error_code, None)}")
+    check(answer.error_code, None, "configs cannot be listed")
     found = [
         ResourceView(_LISTED[item.resource_type], item.resource_name)
         for item in answer.config_resources
@@ -120,18 +113,15 @@ def describe(
     """Return the configs of one resource by name. resource: Kafka's type, and the name."""
     wanted = describe_configs.DescribeConfigsResource(*resource, None)
     request = describe_configs.DescribeConfigsRequest([wanted], True, with_docs)
-    with _client_of(bootstrap, resource) as client:
-        answer = client.ask(
+    with Brokers(bootstrap) as brokers:
+        answer = brokers.ask(
             apis.DESCRIBE_CONFIGS,
             request,
-            describe_configs.encode_request,
-            describe_configs.decode_response,
+            describe_configs.DescribeConfigsResponse,
+            node=_node_of(brokers, resource),
         )
     (result,) = answer.results
-    if result.error_code:
-        raise KafkaFailed(
-            f"configs cannot be described: {explain(result.error_code, result.error_message)}"
-        )
+    check(result.error_code, result.error_message, "configs cannot be described")
     return sorted((_view(config) for config in result.configs), key=lambda view: view.name)
 
 
@@ -179,37 +169,23 @@ def alter(
         ],
     )
     request = incremental_alter_configs.IncrementalAlterConfigsRequest([wanted], validate_only)
-    with _client_of(bootstrap, resource) as client:
-        answer = client.ask(
+    with Brokers(bootstrap) as brokers:
+        answer = brokers.ask(
             apis.INCREMENTAL_ALTER_CONFIGS,
             request,
-            incremental_alter_configs.encode_request,
-            incremental_alter_configs.decode_response,
+            incremental_alter_configs.IncrementalAlterConfigsResponse,
+            node=_node_of(brokers, resource),
         )
     (result,) = answer.responses
-    if result.error_code:
-        raise KafkaFailed(
-            f"configs were not changed: {explain(result.error_code, result.error_message)}"
-        )
+    check(result.error_code, result.error_message, "configs were not changed")
 
 
-@contextmanager
-def _client_of(bootstrap: str, resource: tuple[int, str]) -> "Generator[WireClient]":
-    """Connect to the broker that answers for the resource."""
-    with WireClient(bootstrap) as client:
-        if resource[0] not in _OF_BROKERS or not resource[1]:
-            yield client
-            return
-        answer = client.ask(
-            apis.METADATA,
-            metadata.MetadataRequest(topics=[]),
-            metadata.encode_request,
-            metadata.decode_response,
-        )
-    for broker in answer.brokers:
-        if str(broker.node_id) == resource[1]:
-            with WireClient(f"{broker.host}:{broker.port}") as own:
-                yield own
-            return
-    known = ", ".join(sorted(str(broker.node_id) for broker in answer.brokers))
-    raise KafkaFailed(f"there is no broker {resource[1]} now; there are {known}")
+def _node_of(brokers: Brokers, resource: tuple[int, str]) -> int | None:
+    """Return the broker that is responsible for the resource; None for any. Raises KafkaFailed."""
+    kind, name = resource
+    if kind not in _OF_BROKERS or not name:
+        return None
+    nodes = {str(node): node for node in brokers.nodes()}
+    if name not in nodes:
+        raise KafkaFailed(f"there is no broker {name} now; there are {', '.join(sorted(nodes))}")
+    return nodes[name]

@@ -9,9 +9,10 @@ import os
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from penstock.base.errors import ExpectedError
 from penstock.base.settings import SettingInvalid, fields_of
 from penstock.controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
-from penstock.deploy.errors import DeployError, NoController, UsageError
+from penstock.deploy.errors import NoController, UsageError
 
 if TYPE_CHECKING:
     from penstock.controller.api.client import ControllerClient
@@ -35,7 +36,7 @@ def connect(
     addresses: str | Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> "ControllerClient":
     """Return a client of these controllers. addresses: host:port, in one text separated by commas.
-    Raises DeployError if the files of TLS are wrong, UsageError if a variable is missing.
+    Raises ExpectedError if the files of TLS are wrong, UsageError if a variable is missing.
     """
     from penstock.controller.api.client import ControllerClient
 
@@ -97,7 +98,7 @@ def _tls(environment: Mapping[str, str]) -> TlsFiles | None:
             f"the variable {variables[error.name]} is missing: {error.allowed}"
         ) from None
     except TlsFilesInvalid as error:
-        raise DeployError(str(error)) from None
+        raise ExpectedError(str(error)) from None
 
 
 def _variable(name: str) -> str:

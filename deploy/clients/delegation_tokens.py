@@ -5,9 +5,8 @@ from typing import Final, NamedTuple
 
 from penstock.base.principal import USER, Principal
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
-from penstock.protocol.error_codes import known_code
+from penstock.protocol.client.errors import check
 from penstock.protocol.gen import create_delegation_token as creating
 from penstock.protocol.gen import describe_delegation_token as describing
 from penstock.protocol.gen import expire_delegation_token as expiring
@@ -43,9 +42,9 @@ def create_token(
         lifetime_ms,
     )
     answer = client.ask(
-        apis.CREATE_DELEGATION_TOKEN, request, creating.encode_request, creating.decode_response
+        apis.CREATE_DELEGATION_TOKEN, request, creating.CreateDelegationTokenResponse
     )
-    _check(answer.error_code, "no token was created")
+    check(answer.error_code, None, "no token was created")
     return TokenView(
         answer.token_id,
         _password(answer.hmac),
@@ -68,10 +67,9 @@ def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]
     answer = client.ask(
         apis.DESCRIBE_DELEGATION_TOKEN,
         describing.DescribeDelegationTokenRequest(owners),
-        describing.encode_request,
-        describing.decode_response,
+        describing.DescribeDelegationTokenResponse,
     )
-    _check(answer.error_code, "tokens cannot be listed")
+    check(answer.error_code, None, "tokens cannot be listed")
     found = [
         TokenView(
             token.token_id,
@@ -98,10 +96,8 @@ def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]
 def renew_token(client: WireClient, token: TokenView, period_ms: int) -> int:
     """Renew a token; return when it ends now."""
     request = renewing.RenewDelegationTokenRequest(base64.b64decode(token.password), period_ms)
-    answer = client.ask(
-        apis.RENEW_DELEGATION_TOKEN, request, renewing.encode_request, renewing.decode_response
-    )
-    _check(answer.error_code, f"token {token.token_id} was not renewed")
+    answer = client.ask(apis.RENEW_DELEGATION_TOKEN, request, renewing.RenewDelegationTokenResponse)
+    check(answer.error_code, None, f"token {token.token_id} was not renewed")
     return answer.expiry_timestamp_ms
 
 
@@ -109,16 +105,10 @@ def expire_token(client: WireClient, token: TokenView) -> None:
     """Remove a token: logins with it fail from now on."""
     request = expiring.ExpireDelegationTokenRequest(base64.b64decode(token.password), -1)
     answer = client.ask(
-        apis.EXPIRE_DELEGATION_TOKEN, request, expiring.encode_request, expiring.decode_response
+        apis.EXPIRE_DELEGATION_TOKEN, request, expiring.ExpireDelegationTokenResponse
     )
-    _check(answer.error_code, f"token {token.token_id} was not expired")
+    check(answer.error_code, None, f"token {token.token_id} was not expired")
 
 
 def _password(hmac: bytes) -> str:
     return base64.b64encode(hmac).decode()
-
-
-def _check(code: int, what: str) -> None:
-    if code:
-        error = known_code(code)
-        raise KafkaFailed(f"{what}: {error.name}: {error.message}")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed, check
 from penstock.protocol.error_codes import explain
 from penstock.protocol.gen import api_versions, update_features
 
@@ -32,11 +32,9 @@ def listed_features(client: WireClient) -> list[FeatureLevel]:
     answer = client.ask(
         apis.API_VERSIONS,
         api_versions.ApiVersionsRequest("penstock", "1"),
-        api_versions.encode_request,
-        api_versions.decode_response,
+        api_versions.ApiVersionsResponse,
     )
-    if answer.error_code:
-        raise KafkaFailed(f"ApiVersions: {explain(answer.error_code, None)}")
+    check(answer.error_code, None, "ApiVersions")
     levels = {item.name: item.max_version_level for item in answer.finalized_features}
     return [
         FeatureLevel(item.name, item.min_version, item.max_version, levels.get(item.name, 0))
@@ -55,11 +53,6 @@ def set_levels(
         ],
         validate_only=validate_only,
     )
-    answer = client.ask(
-        apis.UPDATE_FEATURES,
-        request,
-        update_features.encode_request,
-        update_features.decode_response,
-    )
+    answer = client.ask(apis.UPDATE_FEATURES, request, update_features.UpdateFeaturesResponse)
     if answer.error_code:
         raise KafkaFailed(explain(answer.error_code, answer.error_message))

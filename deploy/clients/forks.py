@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
+from penstock.protocol.client.errors import check
 from penstock.protocol.error_codes import explain
 from penstock.protocol.gen import create_topics, delete_topics
 
@@ -30,12 +30,7 @@ def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
         timeout_ms=_TIMEOUT_MS,
     )
     with WireClient(bootstrap) as client:
-        answer = client.ask(
-            apis.CREATE_TOPICS,
-            request,
-            create_topics.encode_request,
-            create_topics.decode_response,
-        )
+        answer = client.ask(apis.CREATE_TOPICS, request, create_topics.CreateTopicsResponse)
     return {
         item.name: explain(item.error_code, item.error_message)
         for item in answer.topics
@@ -58,11 +53,7 @@ def delete_on(
     request = delete_topics.DeleteTopicsRequest(
         topics=[delete_topics.DeleteTopicState(name) for name in names], timeout_ms=_TIMEOUT_MS
     )
-    answer = client.ask(
-        apis.DELETE_TOPICS, request, delete_topics.encode_request, delete_topics.decode_response
-    )
+    answer = client.ask(apis.DELETE_TOPICS, request, delete_topics.DeleteTopicsResponse)
     for item in answer.responses:
-        if item.error_code:
-            reason = explain(item.error_code, item.error_message)
-            raise KafkaFailed(f"topic {item.name!r} was not deleted: {reason}")
+        check(item.error_code, item.error_message, f"topic {item.name!r} was not deleted")
     return answer.responses

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from penstock.deploy.clients.forks import delete_on
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import known_code
 from penstock.protocol.frozen_topics import FrozenTopicInfo, decode_frozen_topic
 from penstock.protocol.gen import metadata
@@ -77,7 +77,7 @@ def _ask(client: WireClient, full_names: Sequence[str]) -> list[FrozenTopicInfo]
         allow_auto_topic_creation=False,
         frozen_topics=True,
     )
-    answer = client.ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response)
+    answer = client.ask(apis.METADATA, request, metadata.MetadataResponse)
     found: list[FrozenTopicInfo] = []
     for topic in answer.topics:
         if topic.error_code or not topic.frozen_topic:

@@ -16,7 +16,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import find_brokers, no_broker
 from penstock.deploy.clients.wire import check_reachable
-from penstock.deploy.errors import KafkaFailed, near_hint
+from penstock.deploy.errors import near_hint
+from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata

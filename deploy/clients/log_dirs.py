@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from penstock.deploy.clients.brokers import Brokers, check
+from penstock.deploy.clients.brokers import Brokers
 from penstock.protocol import apis
 from penstock.protocol.gen import describe_log_dirs as wire
 
@@ -38,19 +38,19 @@ def describe_log_dirs(
             else [wire.DescribableLogDirTopic(name, parts) for name, parts in wanted.items()]
         )
         found: list[LogDirView] = []
-        for node_id, broker in client.all():
+        for node_id in client.nodes():
             if brokers and node_id not in brokers:
                 continue
-            answer = broker.ask(
+            answer = client.ask(
                 apis.DESCRIBE_LOG_DIRS,
                 wire.DescribeLogDirsRequest(asked),
-                wire.encode_request,
-                wire.decode_response,
+                wire.DescribeLogDirsResponse,
+                node=node_id,
             )
             failed = f"broker {node_id} cannot describe its log directories"
-            check(answer.error_code, None, failed)
+            client.check(answer.error_code, None, failed)
             for result in answer.results:
-                check(result.error_code, None, failed)
+                client.check(result.error_code, None, failed)
                 found.append(_view(node_id, result))
     return sorted(found, key=lambda item: (item.broker, item.log_dir))
 

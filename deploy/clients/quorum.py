@@ -7,10 +7,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from penstock.base.errors import ExpectedError
 from penstock.controller.api.errors import RequestRefused
 from penstock.controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
 from penstock.deploy.clients.controllers import connect, unless_locked_out
-from penstock.deploy.errors import DeployError, NoController
+from penstock.deploy.errors import NoController
 
 if TYPE_CHECKING:
     from penstock.controller.api.client import ControllerClient
@@ -32,7 +33,7 @@ def describe(controller: str) -> QuorumStatus:
 
 
 def change(controller: str, request: "Callable[[ControllerClient], Awaitable[None]]") -> None:
-    """Make one change; it is committed on return. Raises DeployError with the reason if it was
+    """Make one change; it is committed on return. Raises ExpectedError with the reason if it was
     refused, NoController.
     """
     asyncio.run(_with_client(controller, request))
@@ -43,7 +44,7 @@ async def _with_client(controller: str, ask: "Callable[[ControllerClient], Await
     try:
         return await unless_locked_out(client, ask(client))
     except RequestRefused as error:
-        raise DeployError(error.detail or error.status.name) from None
+        raise ExpectedError(error.detail or error.status.name) from None
     except TimeoutError as error:
         answers = [await _describe_one(address) for address in controller.split(",")]
         raise NoController(f"{error}\n" + "\n".join(answers)) from None
@@ -118,12 +119,12 @@ def _ids(members: Sequence[QuorumMember]) -> str:
 
 
 def removal(quorum: QuorumStatus, node_id: int) -> str:
-    """Return what the removal of a member would do. Raises DeployError if there is no such
+    """Return what the removal of a member would do. Raises ExpectedError if there is no such
     member.
     """
     found = next((member for member in quorum.members if member.node_id == node_id), None)
     if found is None:
-        raise DeployError(
+        raise ExpectedError(
             f"controller {node_id} is not a member of the quorum; members are"
             f" {_ids(quorum.members)}"
         )

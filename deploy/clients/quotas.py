@@ -7,8 +7,8 @@ import msgspec
 
 from penstock.controller.metadata.quotas import CLIENT_ID, IP, USER
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import alter_client_quotas as altering
 from penstock.protocol.gen import describe_client_quotas as describing
 
@@ -41,8 +41,7 @@ def list_quotas(client: WireClient, names: Mapping[str, str | None]) -> list[Quo
     answer = client.ask(
         apis.DESCRIBE_CLIENT_QUOTAS,
         describing.DescribeClientQuotasRequest(components),
-        describing.encode_request,
-        describing.decode_response,
+        describing.DescribeClientQuotasResponse,
     )
     if answer.error_code:
         raise KafkaFailed(f"quotas cannot be listed: {answer.error_message}")
@@ -67,8 +66,7 @@ def alter_quotas(
     answer = client.ask(
         apis.ALTER_CLIENT_QUOTAS,
         altering.AlterClientQuotasRequest([entry]),
-        altering.encode_request,
-        altering.decode_response,
+        altering.AlterClientQuotasResponse,
     )
     for result in answer.entries:
         if result.error_code:

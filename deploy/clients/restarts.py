@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.clients import state_file
 from penstock.deploy.clients.state_file import ClusterState
-from penstock.deploy.errors import DeployError
 from penstock.deploy.output import remark
 
 RESTART_S: Final = 30.0
@@ -59,5 +59,5 @@ def has_restarted(bootstrap: str, pause: Callable[[float], None] = time.sleep) -
 def _read() -> ClusterState | None:
     try:
         return state_file.read(state_file.default_path(os.environ))
-    except DeployError:
+    except ExpectedError:
         return None

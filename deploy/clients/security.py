@@ -26,7 +26,9 @@ from penstock.deploy.clients.assertions import find_assertion
 from penstock.deploy.clients.bearer_tokens import TokenSource
 from penstock.deploy.clients.profiles import current_profile
 from penstock.deploy.errors import UsageError
+from penstock.protocol.sasl.login import SaslLogin
 from penstock.protocol.sasl.mechanisms import MECHANISMS, OAUTHBEARER
+from penstock.protocol.sasl.nonce import new_nonce
 
 _OAUTH: Final = "sasl.oauthbearer."
 _JAAS: Final = re.compile(
@@ -50,9 +52,14 @@ class ClientSecurity:
     checks_host: bool = True
     tokens: TokenSource | None = None
 
-    def secret(self) -> str:
-        """Return the password, or a new token for OAUTHBEARER. Raises KafkaFailed."""
-        return self.tokens.token() if self.tokens is not None else self.password
+    def login(self) -> SaslLogin | None:
+        """Return a new login, with a new token for OAUTHBEARER; None without SASL. Raises
+        KafkaFailed.
+        """
+        if not self.protocol.has_sasl:
+            return None
+        secret = self.tokens.token() if self.tokens is not None else self.password
+        return SaslLogin(self.mechanism, self.username, secret, nonce=new_nonce())
 
     @property
     def who(self) -> str:

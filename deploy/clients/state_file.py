@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from penstock.deploy.errors import DeployError
+from penstock.base.errors import ExpectedError
 
 Phase = Literal["starting", "serving", "stopped"]
 VARIABLE: Final = "PENSTOCK_STATE_FILE"
@@ -67,8 +67,8 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def write(path: Path, state: ClusterState) -> None:
-    """Write the file with mode 0600: the address of the store may have its keys. Raises DeployError
-    if it cannot be written.
+    """Write the file with mode 0600: the address of the store may have its keys. Raises
+    ExpectedError if it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def write(path: Path, state: ClusterState) -> None:
             opened.write(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
         beside.replace(path)
     except OSError as error:
-        raise DeployError(
+        raise ExpectedError(
             f"cannot write the state file {path}: {error.strerror}; choose another one with"
             " --state-file"
         ) from None
@@ -92,7 +92,7 @@ def read(path: Path) -> ClusterState | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise DeployError(f"state file {path} cannot be read: {error}") from None
+        raise ExpectedError(f"state file {path} cannot be read: {error}") from None
     return state if is_running(state.pid) else None
 
 

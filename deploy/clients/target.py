@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.clients import profiles, security, state_file
-from penstock.deploy.errors import DeployError, NoResponse, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import NoResponse
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
@@ -54,8 +56,8 @@ def find_store(state_path: Path | None = None) -> str:
     """Return the store of the profile, else that of the running `penstock dev`. state_path: of the
     file that describes it, where an option names one.
 
-    Raises UsageError if there is none that other processes can read, DeployError if the state file
-    cannot be read.
+    Raises UsageError if there is none that other processes can read, ExpectedError if the state
+    file cannot be read.
     """
     used = profiles.current_profile()
     if state_path is None and used.profile.store:
@@ -76,7 +78,7 @@ def dev_cluster(state_path: Path | None = None) -> state_file.ClusterState | Non
     """Return the running `penstock dev` that a command means: none if the profile names another
     cluster. state_path: of the file that describes it, where an option names one.
 
-    Raises DeployError if the state file cannot be read.
+    Raises ExpectedError if the state file cannot be read.
     """
     state = state_file.read(state_path or state_file.default_path(os.environ))
     if state is None or state_path is not None:
@@ -114,5 +116,5 @@ def no_broker(target: Target) -> NoResponse:
 def _known_dev_cluster() -> state_file.ClusterState | None:
     try:
         return state_file.read(state_file.default_path(os.environ))
-    except DeployError:
+    except ExpectedError:
         return None

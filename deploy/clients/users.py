@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from penstock.base.scram import ScramMechanism, salted_password
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import alter_user_scram_credentials as altering
 from penstock.protocol.gen import describe_user_scram_credentials as describing
 
@@ -29,8 +29,7 @@ def list_users(client: WireClient, *names: str) -> list[UserView]:
     answer = client.ask(
         apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
         request,
-        describing.encode_request,
-        describing.decode_response,
+        describing.DescribeUserScramCredentialsResponse,
     )
     if answer.error_code:
         raise KafkaFailed(f"users cannot be listed: {answer.error_message}")
@@ -64,10 +63,7 @@ def delete_credential(client: WireClient, name: str, mechanism: ScramMechanism) 
 
 def _alter(client: WireClient, request: altering.AlterUserScramCredentialsRequest) -> None:
     answer = client.ask(
-        apis.ALTER_USER_SCRAM_CREDENTIALS,
-        request,
-        altering.encode_request,
-        altering.decode_response,
+        apis.ALTER_USER_SCRAM_CREDENTIALS, request, altering.AlterUserScramCredentialsResponse
     )
     for result in answer.results:
         if result.error_code:

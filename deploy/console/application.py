@@ -18,9 +18,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.base.errors import StreamError
+from penstock.base.errors import ExpectedError, StreamError
 from penstock.deploy.clients.security import use
-from penstock.deploy.clients.wire import wait_at_most
 from penstock.deploy.console import login
 from penstock.deploy.console.console import REQUEST_S, Console, console_of, page
 from penstock.deploy.console.deferred import Handler, checked, deferred, is_use
@@ -46,16 +45,11 @@ from penstock.deploy.console.pages import (
 )
 from penstock.deploy.console.rights import NotAllowed
 from penstock.deploy.console.rights_checks import SessionOver
-from penstock.deploy.errors import (
-    Busy,
-    DeployError,
-    KafkaFailed,
-    NoController,
-    NoResponse,
-    UsageError,
-)
+from penstock.deploy.errors import Busy, NoController, UsageError
 from penstock.lake.manifest.errors import ManifestNotFound
 from penstock.objectstore.errors import ObjectStoreError
+from penstock.protocol.client.connection import wait_at_most
+from penstock.protocol.client.errors import KafkaFailed, NoResponse
 
 HEALTH: Final = "/live/health"
 _UNCHECKED: Final = (HEALTH, "/login", "/logout")
@@ -79,7 +73,7 @@ def application(console: Console) -> ASGIApp:
     app = Starlette(
         routes=_at(console.options.base, _routes()),
         exception_handlers={
-            DeployError: _explain,
+            ExpectedError: _explain,
             ObjectStoreError: _explain,
             StreamError: _explain,
             ManifestNotFound: _explain,
@@ -241,7 +235,7 @@ async def _explain(request: Request, error: Exception) -> Response:
         return to_login(console_of(request), request)
     status, title = _status_of(error)
     text = error.detail if isinstance(error, HTTPException) else str(error)
-    if isinstance(error, TimeoutError) and not isinstance(error, DeployError):
+    if isinstance(error, TimeoutError) and not isinstance(error, ExpectedError):
         text = text or "the cluster did not respond in time"
     return page(
         request,

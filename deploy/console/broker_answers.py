@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from penstock.deploy.errors import KafkaFailed, NoResponse
 from penstock.deploy.tasks import take_exception
+from penstock.protocol.client.errors import KafkaFailed, NoResponse
 
 GRACE_S: Final = 1.0
 """Longest wait for one broker if others respond."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from penstock.deploy.clients.wire import wait_at_most
 from penstock.deploy.top.offsets import Led, Measured
+from penstock.protocol.client.connection import wait_at_most
 
 AT_ONCE: Final = 16
 REQUEST_S: Final = 3.0

@@ -24,7 +24,6 @@ from markupsafe import Markup, escape
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from penstock.deploy.clients.wire import wait_at_most
 from penstock.deploy.console import formats
 from penstock.deploy.console.config_choices import unit_of
 from penstock.deploy.console.decoding import SchemaCache
@@ -42,9 +41,11 @@ from penstock.deploy.console.sessions import Session, Sessions
 from penstock.deploy.console.statements import is_available
 from penstock.deploy.console.terms import TERMS
 from penstock.deploy.doctor.report import Report
-from penstock.deploy.errors import Busy, NoResponse, UsageError
+from penstock.deploy.errors import Busy, UsageError
 from penstock.deploy.records.decode_process import DecodeProcess
 from penstock.deploy.tasks import take_exception
+from penstock.protocol.client.connection import wait_at_most
+from penstock.protocol.client.errors import NoResponse
 
 CALLS_MAX: Final = 6
 CALLS_WAITING_MAX: Final = 32

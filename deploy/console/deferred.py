@@ -22,8 +22,9 @@ from penstock.deploy.console.console import (
     session_of,
 )
 from penstock.deploy.console.kept_pages import KeptPage
-from penstock.deploy.errors import Busy, NoController, NoResponse
+from penstock.deploy.errors import Busy, NoController
 from penstock.objectstore.errors import ObjectStoreError
+from penstock.protocol.client.errors import NoResponse
 
 WAIT_S: Final = 0.2
 PATIENT_WAIT_S: Final = 3.0

@@ -13,7 +13,7 @@ from penstock.deploy.admin.groups.views import ListedGroup, OffsetView
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console.broker_answers import Answers, BrokerAnswers
-from penstock.deploy.errors import NoResponse
+from penstock.protocol.client.errors import NoResponse
 
 LAG_S: Final = 8.0
 """Age from which a lag is not shown. The page requests lags every 5 s."""

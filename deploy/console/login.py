@@ -11,11 +11,11 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from penstock.deploy.clients.wire import wait_at_most
 from penstock.deploy.console import rights
 from penstock.deploy.console.console import Console, console_of, form_of, page, session_of
 from penstock.deploy.console.sessions import SESSION_S_MAX
-from penstock.deploy.errors import AuthenticationRefused, KafkaFailed
+from penstock.protocol.client.connection import wait_at_most
+from penstock.protocol.client.errors import AuthenticationRefused, KafkaFailed
 
 COOKIE: Final = "penstock_session"
 REQUEST_S: Final = 10.0

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console.console import Console
-from penstock.deploy.errors import KafkaFailed, NoResponse
+from penstock.protocol.client.errors import KafkaFailed, NoResponse
 
 _T = TypeVar("_T")
 

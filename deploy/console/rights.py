@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.base.acls import Operation
+from penstock.base.errors import ExpectedError
 from penstock.base.scram import SCRAM_BY_NAME
-from penstock.deploy.clients.brokers import check
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import AuthenticationRefused, DeployError
 from penstock.protocol import apis
+from penstock.protocol.client.errors import AuthenticationRefused, check
 from penstock.protocol.gen import describe_cluster, metadata
 from penstock.protocol.sasl.mechanisms import PLAIN
 
 
-class NotAllowed(DeployError):
+class NotAllowed(ExpectedError):
     """The user lacks a right."""
 
 
@@ -92,16 +92,14 @@ def ask_rights(bootstrap: str, security: ClientSecurity) -> Rights:
         cluster = client.ask(
             apis.DESCRIBE_CLUSTER,
             describe_cluster.DescribeClusterRequest(include_cluster_authorized_operations=True),
-            describe_cluster.encode_request,
-            describe_cluster.decode_response,
+            describe_cluster.DescribeClusterResponse,
         )
         answer = client.ask(
             apis.METADATA,
             metadata.MetadataRequest(
                 None, allow_auto_topic_creation=False, include_topic_authorized_operations=True
             ),
-            metadata.encode_request,
-            metadata.decode_response,
+            metadata.MetadataResponse,
         )
     check(cluster.error_code, cluster.error_message, "the rights on the cluster are not known")
     return Rights(

@@ -9,16 +9,17 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.console.rights import Rights
 from penstock.deploy.console.sessions import Session, Sessions
-from penstock.deploy.errors import AuthenticationRefused, DeployError, NoResponse
 from penstock.deploy.tasks import take_exception
+from penstock.protocol.client.errors import AuthenticationRefused, NoResponse
 
 RETRY_S: Final = 1.0
 """Pause after a failed check. Requests in between fail with the same error."""
 
 
-class SessionOver(DeployError):
+class SessionOver(ExpectedError):
     """The brokers no longer accept the user of the session."""
 
 
@@ -78,7 +79,7 @@ class RightsChecks:
             self._sessions.close(session)
             self._changed(session.token)
             raise SessionOver(str(error)) from None
-        except (DeployError, TimeoutError) as error:
+        except (ExpectedError, TimeoutError) as error:
             if not self._sessions.needs_rights(session, is_use=False):
                 return  # Those of a moment ago still count.
             raise NoResponse(f"the brokers did not say what you may see: {error}") from None

@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from penstock.base.clock import wall_ms
+from penstock.base.errors import ExpectedError
 from penstock.base.listeners import is_loopback
 from penstock.broker.schemas.registry import RegistryUrlInvalid
 from penstock.deploy.console.application import application
@@ -25,7 +26,7 @@ from penstock.deploy.console.inherited_connections import HandedServer, yield_to
 from penstock.deploy.console.live import LiveCluster
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.sessions import Sessions
-from penstock.deploy.errors import DeployError, PortTaken, UsageError
+from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.output import remark, say
 
 CONNECTIONS_MAX: Final = 256
@@ -37,7 +38,7 @@ _TOKEN_BYTES: Final = 32
 
 
 def serve(options: ConsoleOptions) -> None:
-    """Serve the console. Prints one line with its address. Raises PortTaken, DeployError."""
+    """Serve the console. Prints one line with its address. Raises PortTaken, ExpectedError."""
     new_token = partial(secrets.token_urlsafe, _TOKEN_BYTES)
     try:
         schemas = SchemaCache(options.schema_registry)
@@ -94,7 +95,7 @@ def _listening(options: ConsoleOptions) -> socket.socket:
         listening.close()
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(options.host, options.port, "--port") from None
-        raise DeployError(
+        raise ExpectedError(
             f"cannot listen on {options.host}:{options.port}: {error.strerror or error}"
         ) from None
     return listening

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.demo.flights import Flight
 from penstock.deploy.demo.record_count import Tally
-from penstock.deploy.errors import DeployError, KafkaFailed
+from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -96,7 +97,7 @@ def consume(
         from kafka import KafkaConsumer
         from kafka.errors import KafkaError as ClientError
     except ImportError:
-        raise DeployError(
+        raise ExpectedError(
             f"the demo needs the package kafka-python: {install_hint('demo')}"
         ) from None
 

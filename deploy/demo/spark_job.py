@@ -17,10 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.demo.delays import Delay
 from penstock.deploy.demo.spark_master import CONNECT_TIMEOUT_S, SparkTarget, explained
-from penstock.deploy.errors import DeployError
 from penstock.objectstore.config import DirectoryConfig, RemoteConfig
 from penstock.objectstore.url import parse_store_url
 
@@ -47,19 +47,19 @@ class _Seen(NamedTuple):
 
 
 def check_installed() -> None:
-    """Check for missing packages before anything starts. Raises DeployError."""
+    """Check for missing packages before anything starts. Raises ExpectedError."""
     try:
         import matplotlib.figure as _figure
         import pyarrow as _pyarrow  # type: ignore[import-untyped]
         import pyspark as _pyspark
     except ImportError as error:
-        raise DeployError(
+        raise ExpectedError(
             f"the demo with Spark needs the package {error.name}: {install_hint('demo', 'spark')}"
         ) from None
     del _figure, _pyarrow, _pyspark
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
-        raise DeployError(
+        raise ExpectedError(
             "Spark needs Java 17 or newer: install it (in a checkout: make jre), or set JAVA_HOME"
         )
 
@@ -67,7 +67,7 @@ def check_installed() -> None:
 @contextmanager
 def spark_session(master: SparkTarget) -> "Generator[SparkSession]":
     """Run Spark. `PYSPARK_PYTHON` makes its workers run this Python, or that of the archive,
-    instead of `python3`. Raises DeployError if the master does not answer.
+    instead of `python3`. Raises ExpectedError if the master does not answer.
     """
     address = master.local_address()
     os.environ.setdefault("SPARK_LOCAL_IP", address)
@@ -97,14 +97,14 @@ def spark_session(master: SparkTarget) -> "Generator[SparkSession]":
 
 @contextmanager
 def errors_explained(master: SparkTarget) -> "Generator[None]":
-    """Turn errors of Spark into DeployError."""
+    """Turn errors of Spark into ExpectedError."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        raise DeployError(explained(str(error), master)) from None
+        raise ExpectedError(explained(str(error), master)) from None
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def _python_of_workers(master: SparkTarget) -> "Generator[None]":
 
 def check_executors(spark: "SparkSession", master: SparkTarget, store_url: str) -> str:
     """Wait for executors and let tasks check what they need. Return what runs, for people. Raises
-    DeployError, and Spark's errors if tasks cannot run.
+    ExpectedError, and Spark's errors if tasks cannot run.
     """
     context: Any = spark.sparkContext
     _until_executors(spark, master)
@@ -133,12 +133,12 @@ def check_executors(spark: "SparkSession", master: SparkTarget, store_url: str) 
     seen = [_Seen(*item) for item in found]
     for item in seen:
         if item.problem:
-            raise DeployError(
+            raise ExpectedError(
                 f"the worker on {item.host} cannot reach the store: {item.problem}; give --store an"
                 " address that every worker reaches"
             )
         if not item.has_penstock:
-            raise DeployError(explained(f"no Penstock in {item.python} on {item.host}", master))
+            raise ExpectedError(explained(f"no Penstock in {item.python} on {item.host}", master))
     return f"{len({(item.host, item.python) for item in seen})} executors answered"
 
 
@@ -147,9 +147,9 @@ def _until_executors(spark: "SparkSession", master: SparkTarget) -> None:
     jvm, deadline = context._jsc.sc(), time.monotonic() + EXECUTORS_TIMEOUT_S
     while jvm.getExecutorMemoryStatus().size() <= master.is_cluster:  # the driver is one of them
         if jvm.isStopped():
-            raise DeployError(f"--master {master.url}: what listens there is no Spark master")
+            raise ExpectedError(f"--master {master.url}: what listens there is no Spark master")
         if time.monotonic() > deadline:
-            raise DeployError(
+            raise ExpectedError(
                 f"--master {master.url}: no executor within {EXECUTORS_TIMEOUT_S:.0f} s; does the"
                 " master's page show workers with a free core and 1 GiB, and can they connect to"
                 f" {context.getConf().get('spark.driver.host')}?"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.base.errors import ExpectedError
+from penstock.deploy.errors import UsageError
 
 LOCAL: Final = "local[2]"
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -52,7 +53,7 @@ class SparkTarget:
 
     def local_address(self) -> str:
         """Return the address of this machine that the workers can reach: the one from which the
-        master answers. Raises DeployError if no master accepts a connection within 5 s.
+        master answers. Raises ExpectedError if no master accepts a connection within 5 s.
         """
         if not self.is_cluster:
             return "127.0.0.1"
@@ -63,7 +64,7 @@ class SparkTarget:
                     return str(connection.getsockname()[0])
             except OSError as error:
                 problems.append(f"{host}:{port}: {error.strerror or error}")
-        raise DeployError(
+        raise ExpectedError(
             f"--master {self.url}: no connection within {CONNECT_TIMEOUT_S:.0f} s"
             f" ({'; '.join(problems)}); is the master running, and is this the address in its log?"
         )

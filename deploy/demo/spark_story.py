@@ -13,13 +13,13 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.demo import spark_job
 from penstock.deploy.demo.delays import Delay, delays_in, difference
 from penstock.deploy.demo.flights import read_flights
 from penstock.deploy.demo.spark_master import SparkTarget
 from penstock.deploy.demo.story import CONFIGS, PARTITIONS, TOPIC, Demo, airlines
-from penstock.deploy.errors import DeployError
 from penstock.deploy.local.handle import LocalCluster
 from penstock.objectstore.url import redact_url
 
@@ -44,7 +44,7 @@ class SparkDemo(Demo):
         spark_job.check_installed()
         self._master.local_address()
         if not self._plot.absolute().parent.is_dir():
-            raise DeployError(f"the directory {self._plot.parent} for the plot does not exist")
+            raise ExpectedError(f"the directory {self._plot.parent} for the plot does not exist")
 
     def _run_on(self, cluster: LocalCluster) -> str:
         state = cluster.state()

@@ -24,11 +24,11 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.demo import bucket, clients
 from penstock.deploy.demo.flights import RECORDS, find_file, read_flights
 from penstock.deploy.demo.record_count import Tally
-from penstock.deploy.errors import DeployError
 from penstock.deploy.local import moto_store
 from penstock.deploy.local.handle import LocalCluster
 from penstock.deploy.output import size
@@ -62,7 +62,7 @@ class Demo:
                 problem = self._run_on(cluster)
             finally:
                 cluster.close()
-        except DeployError as error:
+        except ExpectedError as error:
             problem = str(error)
         self._console.print(
             f"demo: FAILED {problem}" if problem else f"demo: OK {self._limit} records",
@@ -77,7 +77,7 @@ class Demo:
         return ("--brokers", str(BROKERS), "--log-level", "error", "--store", self._store)
 
     def _check(self) -> None:
-        """Check that all packages are installed. Raises DeployError."""
+        """Check that all packages are installed. Raises ExpectedError."""
         find_file()
         if self._store == "moto":
             moto_store.check_installed()

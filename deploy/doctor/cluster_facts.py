@@ -25,8 +25,8 @@ from penstock.deploy.doctor.facts import (
     QuorumFacts,
 )
 from penstock.deploy.doctor.store_facts import HERE, wall_ms
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import describe_cluster, describe_configs
 
 CONTROLLER_S: Final = 3.0
@@ -156,18 +156,10 @@ def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
     with client:
         try:
             configs_answer = client.ask(
-                apis.DESCRIBE_CONFIGS,
-                configs,
-                describe_configs.encode_request,
-                describe_configs.decode_response,
-                BROKER_S,
+                apis.DESCRIBE_CONFIGS, configs, describe_configs.DescribeConfigsResponse, BROKER_S
             )
             cluster_answer = client.ask(
-                apis.DESCRIBE_CLUSTER,
-                cluster,
-                describe_cluster.encode_request,
-                describe_cluster.decode_response,
-                BROKER_S,
+                apis.DESCRIBE_CLUSTER, cluster, describe_cluster.DescribeClusterResponse, BROKER_S
             )
         except KafkaFailed as error:
             return ListenerFacts(node_id, name, address, problem=str(error))

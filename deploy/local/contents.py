@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.local.seed import SeedRecord, parse_seed
+from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -71,7 +72,7 @@ def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
     ]
     with WireClient(bootstrap) as client:
         request = wire.CreateTopicsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS)
-        answer = client.ask(apis.CREATE_TOPICS, request, wire.encode_request, wire.decode_response)
+        answer = client.ask(apis.CREATE_TOPICS, request, wire.CreateTopicsResponse)
     for topic in answer.topics:
         if topic.error_code not in {int(ErrorCode.NONE), int(ErrorCode.TOPIC_ALREADY_EXISTS)}:
             raise KafkaFailed(f"topic {topic.name!r} was not created: {topic.error_message}")

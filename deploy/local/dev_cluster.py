@@ -17,11 +17,12 @@ from random import Random
 from typing import Final
 
 from penstock.base.collector import pause_collector
+from penstock.base.errors import ExpectedError
 from penstock.controller.config import QUORUM_SIZES
 from penstock.deploy.clients import state_file
 from penstock.deploy.clients.security import current_security, use
 from penstock.deploy.clients.state_file import ClusterState, ProcessState
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.local import client_snippets as snippets
 from penstock.deploy.local.contents import FirstContents
 from penstock.deploy.local.directories import (
@@ -61,7 +62,7 @@ def run_dev(
     contents: FirstContents | None = None,
 ) -> None:
     """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: by time.monotonic(), for the ready
-    line. Raises DeployError.
+    line. Raises ExpectedError.
     """
     lifeline.die_with_parent(os.environ)
     signals = EndingSignals()
@@ -162,8 +163,8 @@ def _check_moto() -> None:
 
     try:
         moto_store.check_installed()
-    except DeployError as error:
-        raise DeployError(
+    except ExpectedError as error:
+        raise ExpectedError(
             f"{error}, or choose another store: --store memory, --store file:DIR"
         ) from None
 
@@ -308,7 +309,7 @@ class _Dev:
                 f"seeded {count:,} records into {', '.join(sorted(created)) or 'nothing'} in"
                 f" {time.monotonic() - began:.1f} s"
             )
-        except DeployError:
+        except ExpectedError:
             self._stop.set()
             raise
 
@@ -359,8 +360,8 @@ async def _check_bucket(url: str) -> None:
         async for _ in store.list("probe/"):
             break
     except BucketNotFound as error:
-        raise DeployError(str(error)) from None
+        raise ExpectedError(str(error)) from None
     except ObjectStoreError as error:
-        raise DeployError(f"store {config.redacted()}: {error}") from None
+        raise ExpectedError(f"store {config.redacted()}: {error}") from None
     finally:
         await store.close()

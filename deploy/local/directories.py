@@ -15,8 +15,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.state_file import is_running
-from penstock.deploy.errors import DeployError
 from penstock.objectstore.url import is_remote
 
 TEMPORARY_PREFIX: Final = "penstock-dev-"
@@ -54,7 +54,7 @@ def security_directory(store: str, controllers: str) -> Path:
 
 def close_objects(store: str) -> None:
     """Let only the owner into the directories of a `file:` store, which may have been open to
-    others. Raises DeployError.
+    others. Raises ExpectedError.
     """
     if not store.startswith("file:"):
         return
@@ -64,7 +64,7 @@ def close_objects(store: str) -> None:
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700)
         except OSError as error:
-            raise DeployError(f"{error.filename or directory}: {error.strerror}") from None
+            raise ExpectedError(f"{error.filename or directory}: {error.strerror}") from None
 
 
 def remove_leftovers() -> None:

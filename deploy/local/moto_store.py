@@ -28,9 +28,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
+from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.base.listeners import is_loopback
-from penstock.deploy.errors import DeployError
 from penstock.deploy.local.signatures import SECRET_VARIABLE, is_signed
 from penstock.deploy.node import lifeline
 
@@ -104,12 +104,14 @@ def _write_nothing(_data: bytes) -> None:
 
 
 def check_installed() -> None:
-    """Raise DeployError with the install command if moto or a package of its server is missing."""
+    """Raise ExpectedError with the install command if moto or a package of its server is
+    missing.
+    """
     missing = next(
         (name for name in ("moto", "flask", "flask_cors") if find_spec(name) is None), None
     )
     if missing is not None:
-        raise DeployError(
+        raise ExpectedError(
             f"the local S3 server needs the package {missing}: {install_hint('local')}"
         )
 
@@ -295,7 +297,7 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
     asked = parser.parse_args(arguments)
     try:
         check_installed()
-    except DeployError as error:
+    except ExpectedError as error:
         sys.exit(f"error: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: leave(0))

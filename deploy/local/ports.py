@@ -9,7 +9,8 @@ import socket
 from random import Random
 from typing import Final
 
-from penstock.deploy.errors import DeployError, PortTaken, UsageError
+from penstock.base.errors import ExpectedError
+from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.local.plan import (
     ClusterOptions,
     Ports,
@@ -52,7 +53,7 @@ def find_ports(options: ClusterOptions, rng: Random) -> Ports:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return True if the port can be bound. Raises DeployError if the address is not one of this
+    """Return True if the port can be bound. Raises ExpectedError if the address is not one of this
     machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -63,7 +64,7 @@ def is_free(host: str, port: int) -> bool:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
-            raise DeployError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+            raise ExpectedError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     return True
 
 
@@ -80,7 +81,7 @@ def _claim(host: str, port: int, flag: str, taken: set[int], rng: Random) -> int
         if candidate not in taken and is_free(host, candidate):
             taken.add(candidate)
             return candidate
-    raise DeployError(
+    raise ExpectedError(
         f"no free port found on {host} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; choose"
         f" one with {flag}"
     )

@@ -22,10 +22,10 @@ from secrets import token_urlsafe
 from typing import Final
 
 from penstock.base.acls import STANDARD_AUTHORIZER
+from penstock.base.errors import ExpectedError
 from penstock.base.listeners import SecurityProtocol
 from penstock.broker.security.users_file import parse_users
 from penstock.deploy.clients.security import ClientSecurity
-from penstock.deploy.errors import DeployError
 from penstock.deploy.local.client_dialects import java, librdkafka, properties_text
 
 CLIENT_PROTOCOL: Final = SecurityProtocol.SASL_SSL
@@ -122,7 +122,7 @@ def make(
     password: Callable[[], str] = new_password,
 ) -> ClientSecurity:
     """Make the files, and return how the super user connects. hosts: names of the brokers and
-    controllers. password: makes a password. Raises DeployError.
+    controllers. password: makes a password. Raises ExpectedError.
     """
     files = SecurityFiles(directory)
     try:
@@ -139,7 +139,7 @@ def make(
         )
         _write_for_clients(files, admin, bootstrap)
     except OSError as error:
-        raise DeployError(f"{error.filename or directory}: {error.strerror}") from None
+        raise ExpectedError(f"{error.filename or directory}: {error.strerror}") from None
     return admin
 
 
@@ -168,7 +168,7 @@ def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
         try:
             known = parse_users(files.users.read_text())
         except ValueError as error:
-            raise DeployError(
+            raise ExpectedError(
                 f"{files.users}: {error}; delete the file to make a new one"
             ) from None
     users = known | {name: password() for name in (ADMIN, BROKER) if name not in known}

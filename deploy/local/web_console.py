@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Self
 
-from penstock.deploy.errors import DeployError, PortTaken
+from penstock.base.errors import ExpectedError
+from penstock.deploy.errors import PortTaken
 from penstock.deploy.local import bytecode
 from penstock.deploy.local.supervisor import describe_end
 from penstock.deploy.node import lifeline
@@ -114,7 +115,7 @@ class WebConsole:
                 process_group=0,
             )
         except OSError as error:
-            raise DeployError(f"the console cannot start: {error}") from None
+            raise ExpectedError(f"the console cannot start: {error}") from None
         self._watching = loop.create_task(self._watch(self._process))
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:

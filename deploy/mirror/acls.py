@@ -36,8 +36,7 @@ def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
         describe_acls.DescribeAclsRequest(
             ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
         ),
-        describe_acls.encode_request,
-        describe_acls.decode_response,
+        describe_acls.DescribeAclsResponse,
     )
     if known_code(answer.error_code) is ErrorCode.SECURITY_DISABLED:
         return None
@@ -63,8 +62,7 @@ def create(cluster: Cluster, wanted: frozenset[Acl]) -> list[str]:
     answer = cluster.ask(
         apis.CREATE_ACLS,
         create_acls.CreateAclsRequest([create_acls.AclCreation(*acl) for acl in ordered]),
-        create_acls.encode_request,
-        create_acls.decode_response,
+        create_acls.CreateAclsResponse,
     )
     return [
         f"{acl}: {explain(result.error_code, result.error_message)}"

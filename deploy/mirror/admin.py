@@ -6,8 +6,9 @@ from uuid import uuid4
 
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
-from penstock.deploy.mirror.cluster import Cluster, Refused
+from penstock.deploy.mirror.cluster import Cluster
 from penstock.protocol import apis
+from penstock.protocol.client.errors import Refused
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import (
     create_partitions,
@@ -37,8 +38,7 @@ def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str,
                     for name in names[start : start + _AT_ONCE]
                 ]
             ),
-            describe_configs.encode_request,
-            describe_configs.decode_response,
+            describe_configs.DescribeConfigsResponse,
         )
         for result in answer.results:
             if known_code(result.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -73,8 +73,7 @@ def create_topic(
     answer = cluster.ask(
         apis.CREATE_TOPICS,
         create_topics.CreateTopicsRequest([topic], _TIMEOUT_MS, validates),
-        create_topics.encode_request,
-        create_topics.decode_response,
+        create_topics.CreateTopicsResponse,
     )
     for result in answer.topics:
         if known_code(result.error_code) is not ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -113,8 +112,7 @@ def add_partitions(cluster: Cluster, name: str, total: int) -> None:
     answer = cluster.ask(
         apis.CREATE_PARTITIONS,
         create_partitions.CreatePartitionsRequest([topic], _TIMEOUT_MS),
-        create_partitions.encode_request,
-        create_partitions.decode_response,
+        create_partitions.CreatePartitionsResponse,
     )
     for result in answer.results:
         what = f"topic {name!r} got no partitions"
@@ -136,8 +134,7 @@ def alter_topic(cluster: Cluster, name: str, changes: Mapping[str, str | None]) 
     answer = cluster.ask(
         apis.INCREMENTAL_ALTER_CONFIGS,
         incremental_alter_configs.IncrementalAlterConfigsRequest([resource], False),
-        incremental_alter_configs.encode_request,
-        incremental_alter_configs.decode_response,
+        incremental_alter_configs.IncrementalAlterConfigsResponse,
     )
     for result in answer.responses:
         what = f"the configs of topic {name!r} were not changed"

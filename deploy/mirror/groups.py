@@ -9,25 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.deploy.clients.brokers import Partition
-from penstock.deploy.mirror.cluster import GROUP, Cluster, Outdated, grouped
+from penstock.deploy.admin.groups.committed import CommittedOffset
+from penstock.deploy.mirror.cluster import Cluster, grouped
 from penstock.protocol import apis
+from penstock.protocol.client.brokers import GROUP, Partition
+from penstock.protocol.client.errors import Moved
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.gen import list_groups, offset_commit, offset_fetch
+from penstock.protocol.gen import list_groups, offset_commit
 
 _WITH_OFFSETS: Final = frozenset({"", "consumer", "streams"})
 """Protocol types of groups that commit offsets; consumers without a group protocol have none."""
 _ACTIVE: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """What a group has committed."""
-
-    offset: int
-    metadata: str
 
 
 @dataclass(slots=True)
@@ -73,12 +67,11 @@ def group_names(cluster: Cluster) -> tuple[list[str], list[int]]:
             answer = cluster.ask(
                 apis.LIST_GROUPS,
                 list_groups.ListGroupsRequest(),
-                list_groups.encode_request,
-                list_groups.decode_response,
+                list_groups.ListGroupsResponse,
                 node=node,
             )
             cluster.check(answer.error_code, None, f"broker {node} cannot list groups")
-        except Outdated:
+        except Moved:
             silent.append(node)
             continue
         found |= {
@@ -87,30 +80,6 @@ def group_names(cluster: Cluster) -> tuple[list[str], list[int]]:
             if item.protocol_type in _WITH_OFFSETS and item.group_type.lower() != "share"
         }
     return sorted(found), silent
-
-
-def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, CommittedOffset]:
-    """Return what a group has committed. Raises KafkaFailed."""
-    return cluster.retried(lambda: _committed_offsets(cluster, group))
-
-
-def _committed_offsets(cluster: Cluster, group: str) -> dict[Partition, CommittedOffset]:
-    answer = cluster.ask(
-        apis.OFFSET_FETCH,
-        offset_fetch.OffsetFetchRequest(group_id=group, topics=None),
-        offset_fetch.encode_request,
-        offset_fetch.decode_response,
-        node=cluster.coordinator(GROUP, group),
-    )
-    cluster.check(answer.error_code, None, f"the offsets of group {group!r} cannot be read")
-    return {
-        (topic.name, part.partition_index): CommittedOffset(
-            part.committed_offset, part.metadata or ""
-        )
-        for topic in answer.topics
-        for part in topic.partitions
-        if part.committed_offset >= 0 and not part.error_code
-    }
 
 
 def commit(cluster: Cluster, group: str, offsets: Mapping[Partition, CommittedOffset]) -> bool:
@@ -136,8 +105,7 @@ def _commit(cluster: Cluster, group: str, offsets: Mapping[Partition, CommittedO
     answer = cluster.ask(
         apis.OFFSET_COMMIT,
         offset_commit.OffsetCommitRequest(group, topics=topics),
-        offset_commit.encode_request,
-        offset_commit.decode_response,
+        offset_commit.OffsetCommitResponse,
         node=cluster.coordinator(GROUP, group),
     )
     codes = {part.error_code for topic in answer.topics for part in topic.partitions}

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.deploy.clients.brokers import Partition
 from penstock.deploy.mirror.translation import OffsetMap, Segment
 from penstock.protocol.batch.records import Record
+from penstock.protocol.client.brokers import Partition
 
 _BEGUN: Final = -2
 _FINISHED: Final = -1

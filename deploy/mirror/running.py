@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.deploy.clients.brokers import Partition
-from penstock.deploy.errors import DeployError, KafkaFailed
+from penstock.base.errors import ExpectedError
 from penstock.deploy.mirror.session import MirrorSession
 from penstock.deploy.mirror.views import MirrorView
+from penstock.protocol.client.brokers import Partition
+from penstock.protocol.client.errors import KafkaFailed
 
 REFRESH_S: Final = 5.0
 """How long a new topic, a config or an offset of a group waits until it is copied."""
@@ -53,13 +54,13 @@ def finish(
     """Copy until nothing is left, set the offsets of groups, and end the mirror. Returns the topics
     that clients can use.
 
-    force: do not wait until the source gets no more records. Raises KafkaFailed, and DeployError if
-    the source still gets records.
+    force: do not wait until the source gets no more records. Raises KafkaFailed, and
+    ExpectedError if the source still gets records.
     """
     session.look()
     if not any(topic.action == "continue" for topic in session.plan.topics):
         done = ", ".join(session.plan.finished)
-        raise DeployError(
+        raise ExpectedError(
             f"the mirror of these topics has ended already: {done}"
             if done
             else "no topic at the target is a mirror of this source: `penstock mirror` starts one"
@@ -90,7 +91,7 @@ def _wait_until_copied(
         if session.has_reached(ends) and (force or writes.is_quiet(now)):
             return
         if not force and now - began > WRITES_S and (written := writes.topics(now)):
-            raise DeployError(
+            raise ExpectedError(
                 f"the source still gets records in {', '.join(written)}: stop the producers, then"
                 " run this again. --force ends the mirror all the same; what is written to the"
                 " source after that is not copied"

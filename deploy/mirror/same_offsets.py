@@ -66,8 +66,7 @@ class SameOffsets:
                 ],
                 mirror_source=mirror_source,
             ),
-            produce.encode_request,
-            produce.decode_response,
+            produce.ProduceResponse,
             node=leader,
         )
         by_key = {copy.state.key: copy for copy in copies}
@@ -105,8 +104,7 @@ class SameOffsets:
                     [delete_records.DeleteRecordsTopic(*item) for item in topics.items()],
                     _TIMEOUT_MS,
                 ),
-                delete_records.encode_request,
-                delete_records.decode_response,
+                delete_records.DeleteRecordsResponse,
                 node=leader,
             )
             for result in answer.topics:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from penstock.base.errors import ExpectedError
 from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
-from penstock.deploy.clients.brokers import Partition
-from penstock.deploy.errors import DeployError, KafkaFailed
+from penstock.deploy.admin.groups.committed import committed_offsets
 from penstock.deploy.mirror import acls, admin, groups
-from penstock.deploy.mirror.cluster import Cluster, ClusterAddress, Outdated, Refused
+from penstock.deploy.mirror.cluster import Cluster, ClusterAddress
 from penstock.deploy.mirror.plan import (
     PROGRESS_PREFIX,
     MirrorContext,
@@ -32,6 +32,8 @@ from penstock.deploy.mirror.state import UNKNOWN, PartitionState
 from penstock.deploy.mirror.translated import TranslatedOffsets, load_progress
 from penstock.deploy.mirror.views import MirrorView, TopicView, mirror_view, topic_view
 from penstock.deploy.mirror.worker import CopyTask
+from penstock.protocol.client.brokers import Partition
+from penstock.protocol.client.errors import KafkaFailed, Moved, Refused
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 WORKERS: Final = 4
@@ -119,7 +121,7 @@ class MirrorSession:
         source_id, source_topics = self.source.topics()
         target_id, target_topics = self.target.topics()
         if source_id == target_id:
-            raise DeployError(
+            raise ExpectedError(
                 f"source and target are the same cluster ({source_id}): name the source with --from"
                 " and the target with --bootstrap"
             )
@@ -188,7 +190,7 @@ class MirrorSession:
         for topic in planned:
             try:
                 self._prepare(topic)
-            except Outdated:
+            except Moved:
                 raise
             except Refused as refused:
                 self.warn(f"topic {topic.name!r} is not copied: {refused}")
@@ -361,14 +363,14 @@ class MirrorSession:
         for name in self.selected_groups():
             source = {
                 key: item
-                for key, item in groups.committed_offsets(self.source, name).items()
+                for key, item in committed_offsets(self.source, name).items()
                 if key in self.states
             }
             if not source:
                 continue
             count += 1
             own = self._sync.set_offsets.setdefault(name, {})
-            present = groups.committed_offsets(self.target, name)
+            present = committed_offsets(self.target, name)
             wanted = groups.to_commit(source, present, own, self.translated)
             if not wanted:
                 continue

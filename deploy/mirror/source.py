@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from penstock.deploy.clients.brokers import Partition, by_topic
 from penstock.deploy.mirror.batches import Aborted, OldFormat, SourceBatch, committed_batches
 from penstock.deploy.mirror.cluster import Cluster
 from penstock.deploy.mirror.state import PartitionState
 from penstock.protocol import apis
 from penstock.protocol.batch.errors import BatchCorrupt
+from penstock.protocol.client.brokers import Partition, by_topic
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import fetch
 from penstock.protocol.offset_specs import EARLIEST, LATEST
@@ -54,12 +54,7 @@ def fetched(
         _FETCH_BY_ID if all(state.topic_id for state in states) else _FETCH_BY_ID - 1,
     )
     answer = source.ask(
-        apis.FETCH,
-        _request(by_key, max_wait_ms),
-        fetch.encode_request,
-        fetch.decode_response,
-        node=leader,
-        version=version,
+        apis.FETCH, _request(by_key, max_wait_ms), fetch.FetchResponse, node=leader, version=version
     )
     source.check(answer.error_code, None, "records cannot be fetched from the source")
     found: list[Copy] = []

@@ -5,8 +5,8 @@ One worker writes a state, and the thread that reports reads it: each field is o
 
 from dataclasses import dataclass
 
-from penstock.deploy.clients.brokers import Partition
 from penstock.deploy.mirror.plan import OffsetKind
+from penstock.protocol.client.brokers import Partition
 
 UNKNOWN = -1
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from penstock.base.buffers import Buffer
-from penstock.deploy.clients.brokers import Partition, by_topic
-from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.mirror.batches import in_transaction
-from penstock.deploy.mirror.cluster import TRANSACTION, Cluster, Outdated
+from penstock.deploy.mirror.cluster import Cluster
 from penstock.deploy.mirror.state import Ended
 from penstock.protocol import apis
+from penstock.protocol.client.brokers import TRANSACTION, Partition, by_topic
+from penstock.protocol.client.errors import KafkaFailed, Moved
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import add_partitions_to_txn, end_txn, init_producer_id, produce
 
@@ -46,8 +46,7 @@ class TransactionalProducer:
             answer = self._target.ask(
                 apis.INIT_PRODUCER_ID,
                 init_producer_id.InitProducerIdRequest(self._id, TIMEOUT_MS),
-                init_producer_id.encode_request,
-                init_producer_id.decode_response,
+                init_producer_id.InitProducerIdResponse,
                 node=self._target.coordinator(TRANSACTION, self._id),
             )
             if not answer.error_code:
@@ -77,8 +76,7 @@ class TransactionalProducer:
             answer = self._target.ask(
                 apis.ADD_PARTITIONS_TO_TXN,
                 request,
-                add_partitions_to_txn.encode_request,
-                add_partitions_to_txn.decode_response,
+                add_partitions_to_txn.AddPartitionsToTxnResponse,
                 node=self._target.coordinator(TRANSACTION, self._id),
             )
             codes = {
@@ -115,8 +113,7 @@ class TransactionalProducer:
                         for topic, items in data.items()
                     ],
                 ),
-                produce.encode_request,
-                produce.decode_response,
+                produce.ProduceResponse,
                 node=leader,
             )
             for topic in answer.responses:
@@ -137,8 +134,7 @@ class TransactionalProducer:
             return self._target.ask(
                 apis.END_TXN,
                 request,
-                end_txn.encode_request,
-                end_txn.decode_response,
+                end_txn.EndTxnResponse,
                 node=self._target.coordinator(TRANSACTION, self._id),
             ).error_code
 
@@ -156,7 +152,7 @@ class TransactionalProducer:
                     return
                 if time.monotonic() >= ends_at:
                     raise KafkaFailed(f"{failed}: the last transaction is still ending")
-            except Outdated:
+            except Moved:
                 if time.monotonic() >= ends_at:
                     raise
             time.sleep(_PAUSE_S)

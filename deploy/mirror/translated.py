@@ -9,10 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from penstock.deploy.clients.brokers import Partition
-from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.mirror.batches import Aborted, NewBatch, committed_batches, for_producer
-from penstock.deploy.mirror.cluster import Cluster, Refused
+from penstock.deploy.mirror.cluster import Cluster
 from penstock.deploy.mirror.progress import (
     Progress,
     begun_record,
@@ -26,6 +24,8 @@ from penstock.deploy.mirror.transactions import TransactionalProducer
 from penstock.deploy.mirror.translation import Segment, segments_of
 from penstock.protocol import apis
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
+from penstock.protocol.client.brokers import Partition
+from penstock.protocol.client.errors import KafkaFailed, Refused
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import fetch
 from penstock.protocol.offset_specs import EARLIEST, LATEST
@@ -194,8 +194,7 @@ def _read(target: Cluster, topic: str, offset: int) -> tuple[list[Record], int]:
                 isolation_level=1,
                 topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
             ),
-            fetch.encode_request,
-            fetch.decode_response,
+            fetch.FetchResponse,
             node=leader,
         )
         part = answer.responses[0].partitions[0]

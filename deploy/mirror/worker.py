@@ -11,10 +11,10 @@ from random import Random
 from typing import Final, Protocol
 
 from penstock.base.backoff import Backoff
-from penstock.deploy.errors import KafkaFailed
-from penstock.deploy.mirror.cluster import Cluster, ClusterAddress, Outdated, Refused
+from penstock.deploy.mirror.cluster import Cluster, ClusterAddress
 from penstock.deploy.mirror.source import Copy, fetched
 from penstock.deploy.mirror.state import UNKNOWN, Ended, PartitionState
+from penstock.protocol.client.errors import KafkaFailed, Moved, Refused
 from penstock.protocol.error_codes import ErrorCode, known_code
 
 WAIT_MS: Final = 250
@@ -110,7 +110,7 @@ class CopyTask:
                 self.trouble, is_started = str(error), False
                 for state in self._states:
                     state.position = UNKNOWN
-                if not isinstance(error, Outdated):
+                if not isinstance(error, Moved):
                     source.reset()
                     target.reset()
                 self._stopped.wait(backoff.next_s())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Run one node until it ends, and return the exit code. Raises DeployError for wrong usage."""
+    """Run one node until it ends, and return the exit code. Raises UsageError."""
     forgo_core_dumps()
     os.umask(os.umask(0o077) | 0o007)  # objects and metadata logs are not for all users
     raise_open_files_limit()
@@ -75,12 +75,11 @@ def _run_broker(config: "Effective", environment: Mapping[str, str]) -> int:
 
 
 def _run_controller(config: "Effective") -> int:
-    from penstock.base.errors import StreamError
+    from penstock.base.errors import ExpectedError, StreamError
     from penstock.base.settings import fields_of, renamed
     from penstock.controller.api.errors import ControllerError
     from penstock.controller.config import ControllerConfig
     from penstock.controller.main import run as run_controller
-    from penstock.deploy.errors import DeployError
     from penstock.deploy.node.config.definition import ProcessConfig
     from penstock.deploy.node.traces.set_up import of_moves
     from penstock.objectstore.errors import ObjectStoreError
@@ -99,7 +98,7 @@ def _run_controller(config: "Effective") -> int:
                 tls=open_tls(config),
             )
     except (ControllerError, ObjectStoreError, StreamError, OSError) as error:
-        raise DeployError(
+        raise ExpectedError(
             renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))
         ) from None
 
@@ -137,14 +136,16 @@ def check_sas_token(
 
 
 def open_tls(config: "Effective") -> "TlsFiles | None":
-    """Return the certificate of the connections between nodes; None: no TLS. Raises DeployError."""
+    """Return the certificate of the connections between nodes; None: no TLS. Raises
+    ExpectedError.
+    """
+    from penstock.base.errors import ExpectedError
     from penstock.controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
-    from penstock.deploy.errors import DeployError
 
     try:
         return TlsFiles.open(config.part(TlsConfig))
     except TlsFilesInvalid as error:
-        raise DeployError(str(error)) from None
+        raise ExpectedError(str(error)) from None
 
 
 def _serve_health(config: "Effective") -> "ServeHealth":

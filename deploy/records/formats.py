@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.broker.schemas.language import (
     CannotCheck,
@@ -25,7 +26,7 @@ from penstock.broker.schemas.language import (
     SchemaInvalid,
     compile_schema,
 )
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 
 if TYPE_CHECKING:
     from penstock.broker.schemas.registry import SchemaRegistry
@@ -47,7 +48,7 @@ class RecordFormat(StrEnum):
     PROTOBUF = "protobuf"
 
 
-class BadRecord(DeployError):
+class BadRecord(ExpectedError):
     """A key or a value is not in its format."""
 
 
@@ -265,7 +266,7 @@ def codec(
     registry: "SchemaRegistry | None" = None,
     subject: str = "",
 ) -> RecordCodec:
-    """Return the codec of a format. Raises UsageError, DeployError if a package is missing."""
+    """Return the codec of a format. Raises UsageError, ExpectedError if a package is missing."""
     if wanted in _PLAIN:
         return _PLAIN[wanted]()
     if wanted is RecordFormat.AVRO:
@@ -287,13 +288,13 @@ def _newest_id(registry: "SchemaRegistry", subject: str) -> int:
 
 @contextmanager
 def _registry_errors() -> Generator[None]:
-    """Raise what a schema registry fails with as DeployError."""
+    """Raise what a schema registry fails with as ExpectedError."""
     from penstock.broker.schemas.registry import RegistryError
 
     try:
         yield
     except RegistryError as error:
-        raise DeployError(str(error)) from None
+        raise ExpectedError(str(error)) from None
 
 
 def _frame(number: int) -> bytes:
@@ -338,5 +339,5 @@ def _varint(number: int) -> bytes:
     return bytes(found) + bytes([number])
 
 
-def _missing(error: ImportError) -> DeployError:
-    return DeployError(f"the package {error.name} is missing: {install_hint('schemas')}")
+def _missing(error: ImportError) -> ExpectedError:
+    return ExpectedError(f"the package {error.name} is missing: {install_hint('schemas')}")

@@ -11,10 +11,11 @@ from confluent_kafka import KafkaError
 
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import remark
 from penstock.deploy.records.stored_batch import StoredBatch, stored_batch
 from penstock.deploy.records.writer import RecordWriter
+from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from confluent_kafka import KafkaError
 
+from penstock.base.errors import ExpectedError
 from penstock.controller.metadata.topic_configs import KEY_SCHEMA, VALUE_SCHEMA, SchemaConfigs
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -21,7 +22,7 @@ _EXPLAINED: Final = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_TIM
 Refused: TypeAlias = "tuple[KafkaError, Message[bytes, bytes]]"
 
 
-def refusal(kafka: Kafka, topic: str, refused: Sequence[Refused]) -> DeployError:
+def refusal(kafka: Kafka, topic: str, refused: Sequence[Refused]) -> ExpectedError:
     """Return the error for records that were not acknowledged: sound ones, too, if their batch
     contains one that is not. One more request reads the topic's configs or partitions, if they can
     be the reason.
@@ -38,7 +39,7 @@ def refusal(kafka: Kafka, topic: str, refused: Sequence[Refused]) -> DeployError
         if error.code() not in _EXPLAINED:
             return failure
         configs = kafka.topic_config(topic)
-    except DeployError:  # the user may not describe the topic
+    except ExpectedError:  # the user may not describe the topic
         return failure
     has_keys = all(each.key() is not None for _, each in refused)
     reason = _reason(error.code(), configs, has_keys=has_keys)

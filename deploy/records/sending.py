@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.errors import DeployError, KafkaFailed
 from penstock.deploy.output import remark
 from penstock.deploy.records.lines import NewRecord
 from penstock.deploy.records.refusals import Refused, refusal
+from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -77,7 +78,7 @@ def send(
         try:
             run = _Run(kafka, producer, sending, progress, on_acknowledged)
             count = run.send(records)
-        except (DeployError, KeyboardInterrupt):
+        except (ExpectedError, KeyboardInterrupt):
             if is_transaction:
                 producer.abort_transaction(_FLUSH_S)
             raise

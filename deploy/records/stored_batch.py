@@ -5,15 +5,13 @@ it cannot decode, and waits for others forever.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.deploy.clients.brokers import Brokers, Moved, check
+from penstock.deploy.clients.brokers import Brokers
 from penstock.protocol import apis
 from penstock.protocol.batch.header import parse_header
 from penstock.protocol.batch.records import Record
 from penstock.protocol.batch.sound_records import LostRecords, decode_sound
 from penstock.protocol.gen import fetch
 
-_VERSION: Final = 12
-"""The last version that names topics."""
 _READ_COMMITTED: Final = 1
 
 
@@ -41,20 +39,9 @@ def stored_batch(
 def _fetched(
     brokers: Brokers, topic: str, partition: int, offset: int, committed: bool
 ) -> StoredBatch | None:
-    described = brokers.metadata([topic])
-    leaders = {
-        part.partition_index: part.leader_id
-        for item in described.topics
-        for part in item.partitions
-    }
-    addresses = {broker.node_id: broker for broker in described.brokers}
-    leader = leaders.get(partition, -1)
-    if leader not in addresses:
-        raise Moved(f"partition {topic}-{partition} has no leader now")
-    client = brokers.client(leader, addresses[leader].host, addresses[leader].port)
     # A broker returns one whole batch, however small the limit is.
     wanted = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1)
-    answer = client.ask(
+    answer = brokers.ask(
         apis.FETCH,
         fetch.FetchRequest(
             max_wait_ms=0,
@@ -63,13 +50,13 @@ def _fetched(
             isolation_level=_READ_COMMITTED if committed else 0,
             topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
         ),
-        fetch.encode_request,
-        fetch.decode_response,
-        version=_VERSION,
+        fetch.FetchResponse,
+        node=brokers.leader(topic, partition),
     )
-    check(answer.error_code, None, f"{topic}-{partition} cannot be fetched")
+    failed = f"{topic}-{partition} cannot be fetched at offset {offset}"
+    brokers.check(answer.error_code, None, failed)
     part = answer.responses[0].partitions[0]
-    check(part.error_code, None, f"{topic}-{partition} cannot be fetched at offset {offset}")
+    brokers.check(part.error_code, None, failed)
     if not part.records:
         return None
     header = parse_header(part.records)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from penstock.deploy.errors import DeployError, print_error
+from penstock.base.errors import ExpectedError
+from penstock.deploy.errors import print_error
 from penstock.deploy.output import Format, Progress, remark
 from penstock.deploy.sql.forms import (
     print_csv,
@@ -83,12 +84,12 @@ class Command:
         self.session.close()
 
     def run_all(self, sql: str) -> None:
-        """Run statements, one after the other. Raise SqlError, DeployError, or as `Session.run`
+        """Run statements, one after the other. Raise SqlError, ExpectedError, or as `Session.run`
         does.
         """
         statements = statements_of(sql)
         if not statements:
-            raise DeployError("there is no statement: give SQL, such as 'SHOW TABLES'")
+            raise ExpectedError("there is no statement: give SQL, such as 'SHOW TABLES'")
         for statement in statements:
             self.run(statement)
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.deploy.errors import DeployError
+from penstock.base.errors import ExpectedError
 from penstock.deploy.output import cell, json_text, remark
 from penstock.deploy.output.csv_rows import CsvWriter
 
@@ -81,7 +81,7 @@ def print_yaml_rows(result: "SqlResult") -> None:
 
 def write_parquet(result: "SqlResult", path: Path) -> int:
     """Write a file, and return the number of rows. A file that could not be completed is removed.
-    Raise DeployError.
+    Raise ExpectedError.
     """
     parquet: Any = __import__("pyarrow.parquet").parquet
     rows, beside = 0, path.with_name(f".{path.name}.part")
@@ -92,7 +92,7 @@ def write_parquet(result: "SqlResult", path: Path) -> int:
                 rows += batch.num_rows
         beside.replace(path)
     except OSError as error:
-        raise DeployError(f"--parquet {path}: {error.strerror or error}") from None
+        raise ExpectedError(f"--parquet {path}: {error.strerror or error}") from None
     finally:
         with suppress(OSError):
             beside.unlink()

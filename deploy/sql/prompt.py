@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from penstock.base.errors import StreamError
+from penstock.base.errors import ExpectedError, StreamError
 from penstock.base.own_directory import cache_roots
-from penstock.deploy.errors import DeployError, print_error
+from penstock.deploy.errors import print_error
 from penstock.deploy.output import remark, say
 from penstock.deploy.sql.command import Command
 from penstock.lake.sql.errors import SqlError
@@ -88,7 +88,7 @@ def _try(command: Command, sql: str) -> None:
         command.run_all(sql)
     except KeyboardInterrupt:
         remark("canceled")
-    except (SqlError, DeployError, StreamError, ObjectStoreError, ValueError) as error:
+    except (SqlError, ExpectedError, StreamError, ObjectStoreError, ValueError) as error:
         print_error(error)
     else:
         remark(f"({time.monotonic() - began:.1f} s)")

@@ -11,8 +11,9 @@ from typing import Final
 
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed, NoResponse
 from penstock.protocol import apis
+from penstock.protocol.client.brokers import offsets_request
+from penstock.protocol.client.errors import KafkaFailed, NoResponse
 from penstock.protocol.gen import list_offsets
 from penstock.protocol.offset_specs import LATEST
 
@@ -72,20 +73,12 @@ class EndOffsets:
         different brokers.
         """
         asked_at = self._now()
-        topics = [
-            list_offsets.ListOffsetsTopic(
-                name,
-                [list_offsets.ListOffsetsPartition(number, timestamp=LATEST) for number in numbers],
-            )
-            for name, numbers in partitions.items()
-        ]
-        request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
+        keys = ((topic, number) for topic, numbers in partitions.items() for number in numbers)
         try:
             answer = self._broker(address).ask(
                 apis.LIST_OFFSETS,
-                request,
-                list_offsets.encode_request,
-                list_offsets.decode_response,
+                offsets_request(dict.fromkeys(keys, LATEST)),
+                list_offsets.ListOffsetsResponse,
                 self._timeout_s,
             )
         except KafkaFailed as error:

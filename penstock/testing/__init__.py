@@ -9,7 +9,7 @@ does, which `pyspark_penstock.pytest_plugin` loads.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.deploy.errors import DeployError as PenstockError
+    from penstock.base.errors import ExpectedError as PenstockError
     from penstock.testing.cluster import PenstockCluster, StoreFaults
     from penstock.testing.penstock import Penstock
     from penstock.testing.records import Position, Record
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(records, name)
     if name == "PenstockError":
-        from penstock.deploy.errors import DeployError
+        from penstock.base.errors import ExpectedError
 
-        return DeployError
+        return ExpectedError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The Kafka client behind the helpers: few records, complete answers, and readable errors. It uses
+"""The Kafka client behind the helpers: few records, complete results, and readable errors. It uses
 the broker's own codecs, so that tests need no client library.
 
 Invariants: records that `produce` returned are durable, and in the log once (idempotent producer,
@@ -12,20 +12,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
-from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
-from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.header import iter_headers
 from penstock.protocol.batch.records import Record as BatchRecord
 from penstock.protocol.batch.records import decode_records, encode_batch
-from penstock.protocol.error_codes import ErrorCode, explain, known_code
-from penstock.protocol.gen import create_topics, fetch, init_producer_id, metadata, produce
-from penstock.protocol.primitives import Reader, Writer
+from penstock.protocol.client.brokers import Brokers
+from penstock.protocol.client.connection import Connection
+from penstock.protocol.client.errors import KafkaFailed, Moved
+from penstock.protocol.error_codes import ErrorCode, known_code
+from penstock.protocol.gen import create_topics, fetch, init_producer_id, produce
 from penstock.testing.records import Position, Record, partition_of
 
 _RETRY_S: Final = 0.01
@@ -36,8 +36,8 @@ _POLL_MS: Final = 20
 _FETCH_BYTES: Final = 16 << 20
 _BATCH_BYTES: Final = 512 * 1024
 """Below every `max.message.bytes` of topics unless a test sets a smaller one."""
-_RequestT = TypeVar("_RequestT")
-_ResponseT = TypeVar("_ResponseT")
+_RETRIABLE: Final = frozenset(code for code in ErrorCode if code.retriable)
+_T = TypeVar("_T")
 
 
 class RecordsMissing(KafkaFailed):
@@ -48,19 +48,18 @@ class RecordsMissing(KafkaFailed):
         self.records = list(records)
 
 
-class _Retriable(Exception):
-    """A retriable failure; the text is the reason."""
+class _Topic(NamedTuple):
+    topic_id: UUID
+    partitions: list[int]
 
 
-class _Topic:
-    """The leaders' addresses by partition; empty without a leader."""
-
-    def __init__(self, found: metadata.MetadataResponseTopic, addresses: Mapping[int, str]) -> None:
-        assert found.topic_id is not None
-        self.topic_id: UUID = found.topic_id
-        self.leaders = {
-            part.partition_index: addresses.get(part.leader_id, "") for part in found.partitions
-        }
+class _Brokers(Brokers):
+    def connect(self) -> Connection:
+        """Let a request be repeated where no broker can be reached: a test may restart them."""
+        try:
+            return super().connect()
+        except KafkaFailed as error:
+            raise Moved(str(error)) from None
 
 
 class KafkaClient:
@@ -69,18 +68,14 @@ class KafkaClient:
     """
 
     def __init__(self, bootstrap_servers: str, security: ClientSecurity = PLAINTEXT) -> None:
-        self._security = security
-        self._bootstrap = bootstrap_servers.split(",")
-        self._connections: dict[str, WireClient] = {}
+        self._brokers = _Brokers(bootstrap_servers, security, moved=_RETRIABLE)
         self._lock = threading.RLock()
         self._producer = (-1, -1)
         self._sequences: dict[tuple[UUID, int], int] = defaultdict(int)
 
     def close(self) -> None:
         with self._lock:
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
+            self._brokers.reset()
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -96,25 +91,18 @@ class KafkaClient:
         )
 
         def create() -> None:
-            answer = self._ask_any(
-                apis.CREATE_TOPICS,
-                request,
-                create_topics.encode_request,
-                create_topics.decode_response,
+            answer = self._brokers.ask(
+                apis.CREATE_TOPICS, request, create_topics.CreateTopicsResponse, timeout_s=_ANSWER_S
             )
             result = answer.topics[0]
-            _check(result.error_code, f"topic {name!r} was not created", result.error_message)
+            failed = f"topic {name!r} was not created"
+            self._brokers.check(result.error_code, result.error_message, failed)
 
         self._retried(create, time.monotonic() + timeout_s)
 
     def _topic(self, name: str) -> _Topic:
         """Look up a topic. Raise KafkaFailed if it does not exist."""
-        request = metadata.MetadataRequest(
-            topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
-        )
-        answer = self._ask_any(
-            apis.METADATA, request, metadata.encode_request, metadata.decode_response
-        )
+        answer = self._brokers.metadata([name], _ANSWER_S)
         found = answer.topics[0]
         if known_code(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             near = get_close_matches(name, self._names(), n=1)
@@ -124,19 +112,14 @@ class KafkaClient:
                 else f"create it first: penstock.topic({name!r})"
             )
             raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
-        _check(found.error_code, f"topic {name!r} cannot be looked up")
-        return _Topic(
-            found, {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
-        )
+        self._brokers.check(found.error_code, None, f"topic {name!r} cannot be looked up")
+        assert found.topic_id is not None
+        return _Topic(found.topic_id, [part.partition_index for part in found.partitions])
 
     def _names(self) -> list[str]:
-        request = metadata.MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        answer = self._ask_any(
-            apis.METADATA, request, metadata.encode_request, metadata.decode_response
-        )
         return [
             topic.name
-            for topic in answer.topics
+            for topic in self._brokers.metadata(None, _ANSWER_S).topics
             if topic.name is not None and not topic.is_internal
         ]
 
@@ -149,7 +132,7 @@ class KafkaClient:
         key. The `offset` of the given records is ignored.
         """
         deadline = time.monotonic() + timeout_s
-        count = len(self._retried(lambda: self._topic(topic), deadline).leaders)
+        count = len(self._retried(lambda: self._topic(topic), deadline).partitions)
         if partition is not None and not 0 <= partition < count:
             raise UsageError(
                 f"topic {topic!r} has no partition {partition}: they are 0 to {count - 1}"
@@ -212,33 +195,30 @@ class KafkaClient:
             topic_id, partition_data=[produce.PartitionProduceData(partition, batch)]
         )
         request = produce.ProduceRequest(acks=-1, timeout_ms=int(left_s * 1_000), topic_data=[data])
-        answer = self._ask(
-            self._leader(topic, partition),
+        answer = self._brokers.ask(
             apis.PRODUCE,
             request,
-            produce.encode_request,
-            produce.decode_response,
+            produce.ProduceResponse,
+            node=self._brokers.leader(topic, partition),
             timeout_s=left_s,
+            version=apis.PRODUCE.max,
         )
         result = answer.responses[0].partition_responses[0]
-        _check(
-            result.error_code,
-            f"{topic}-{partition} did not take the records",
-            result.error_message,
-        )
+        failed = f"{topic}-{partition} did not take the records"
+        self._brokers.check(result.error_code, result.error_message, failed)
         return result.base_offset
 
     def _new_producer(self) -> tuple[int, int]:
         request = init_producer_id.InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=60_000
         )
-        answer = self._ask_any(
+        answer = self._brokers.ask(
             apis.INIT_PRODUCER_ID,
             request,
-            init_producer_id.encode_request,
-            init_producer_id.decode_response,
+            init_producer_id.InitProducerIdResponse,
+            timeout_s=_ANSWER_S,
         )
-        _check(answer.error_code, "no producer id was given")
+        self._brokers.check(answer.error_code, None, "no producer id was given")
         return answer.producer_id, answer.producer_epoch
 
     # --- consume ----------------------------------------------------------------------------------
@@ -261,9 +241,9 @@ class KafkaClient:
                 if caught_up and arrived >= (count or 0):
                     return [record for number in sorted(read) for record in read[number]]
                 problem = ""
-            except _Retriable as error:
+            except Moved as error:
                 problem = f"; {error}"
-                self._pause(deadline)
+                time.sleep(_RETRY_S)
             if time.monotonic() > deadline:
                 arrived = sum(map(len, read.values()))
                 wanted = "the records there are" if count is None else f"{count} records"
@@ -290,26 +270,24 @@ class KafkaClient:
         """Fetch once from each leader. Return whether all partitions were read to their ends."""
         with self._lock:
             found = self._topic(topic)
-        by_leader: dict[str, list[int]] = defaultdict(list)
-        for number, address in found.leaders.items():
+            by_leader = self._brokers.by_leader((topic, number) for number in found.partitions)
+        for number in found.partitions:
             read.setdefault(number, [])
             positions.setdefault(number, 0)
-            if not address:
-                raise _Retriable(f"{topic}-{number} has no leader")
-            by_leader[address].append(number)
         ends: dict[int, int] = {}
         wait_ms = _POLL_MS if is_waiting else 0
-        for address, numbers in by_leader.items():
+        for leader, keys in by_leader.items():
+            numbers = [number for _, number in keys]
             for part in self._fetch(
-                address, found.topic_id, numbers, positions, wait_ms=wait_ms, timeout_s=left_s
+                leader, found.topic_id, numbers, positions, wait_ms=wait_ms, timeout_s=left_s
             ):
                 self._add_records(topic, part, read, positions)
                 ends[part.partition_index] = part.high_watermark
-        return all(positions[number] >= ends.get(number, 1 << 62) for number in found.leaders)
+        return all(positions[number] >= ends.get(number, 1 << 62) for number in found.partitions)
 
     def _fetch(
         self,
-        address: str,
+        leader: int,
         topic_id: UUID,
         numbers: Sequence[int],
         positions: Mapping[int, int],
@@ -331,15 +309,16 @@ class KafkaClient:
             topics=[fetch.FetchTopic(topic_id=topic_id, partitions=partitions)],
         )
         with self._lock:
-            answer = self._ask(
-                address,
+            answer = self._brokers.ask(
                 apis.FETCH,
                 request,
-                fetch.encode_request,
-                fetch.decode_response,
+                fetch.FetchResponse,
+                node=leader,
                 timeout_s=timeout_s,
+                version=apis.FETCH.max,
             )
-        _check(answer.error_code, f"the broker at {address} refuses to fetch")
+            failed = f"broker {leader} refuses to fetch"
+            self._brokers.check(answer.error_code, None, failed)
         return [part for topic in answer.responses for part in topic.partitions]
 
     def _add_records(
@@ -353,7 +332,8 @@ class KafkaClient:
         if known_code(part.error_code) is ErrorCode.OFFSET_OUT_OF_RANGE:
             positions[number] = max(part.log_start_offset, 0)
             return
-        _check(part.error_code, f"{topic}-{number} cannot be read")
+        with self._lock:
+            self._brokers.check(part.error_code, None, f"{topic}-{number} cannot be read")
         data = memoryview(part.records or b"")
         for at, header in iter_headers(data):
             for record in (
@@ -374,66 +354,15 @@ class KafkaClient:
                     )
             positions[number] = max(positions[number], header.next_offset)
 
-    # --- asking -----------------------------------------------------------------------------------
+    def _retried(self, call: Callable[[], _T], deadline: float) -> _T:
+        def in_turn() -> _T:
+            with self._lock:
+                return call()
 
-    def _leader(self, topic: str, partition: int) -> str:
-        address = self._topic(topic).leaders.get(partition, "")
-        if not address:
-            raise _Retriable(f"{topic}-{partition} has no leader")
-        return address
-
-    def _retried(self, call: Callable[[], _ResponseT], deadline: float) -> _ResponseT:
-        while True:
-            try:
-                with self._lock:
-                    return call()
-            except _Retriable as error:
-                if time.monotonic() > deadline:
-                    raise KafkaFailed(f"timed out: {error}") from None
-            self._pause(deadline)
-
-    def _pause(self, deadline: float) -> None:
-        time.sleep(max(0.0, min(_RETRY_S, deadline - time.monotonic())))
-
-    def _ask_any(
-        self,
-        api: ApiSpec,
-        request: _RequestT,
-        encode: Callable[[Writer, _RequestT, int], None],
-        decode: Callable[[Reader, int], _ResponseT],
-    ) -> _ResponseT:
-        """Return the answer of the first broker that answers."""
-        problem = _Retriable("no broker")
-        for address in self._bootstrap:
-            try:
-                return self._ask(address, api, request, encode, decode)
-            except _Retriable as error:
-                problem = error
-        raise problem
-
-    def _ask(
-        self,
-        address: str,
-        api: ApiSpec,
-        request: _RequestT,
-        encode: Callable[[Writer, _RequestT, int], None],
-        decode: Callable[[Reader, int], _ResponseT],
-        *,
-        timeout_s: float = _ANSWER_S,
-    ) -> _ResponseT:
-        """Send one request. Reopen a broken connection, because the broker may have been
-        restarted.
-        """
-        is_new = address not in self._connections
         try:
-            if is_new:
-                self._connections[address] = WireClient(address, self._security)
-            return self._connections[address].ask(api, request, encode, decode, timeout_s)
-        except KafkaFailed as error:
-            connection = self._connections.pop(address, None)
-            if connection is not None:
-                connection.close()
-            raise _Retriable(str(error)) from None
+            return self._brokers.retried(in_turn, deadline, _RETRY_S)
+        except Moved as error:
+            raise KafkaFailed(f"timed out: {error}") from None
 
 
 def _chunks(indexes: Sequence[int], records: Sequence[BatchRecord]) -> list[list[int]]:
@@ -448,13 +377,3 @@ def _chunks(indexes: Sequence[int], records: Sequence[BatchRecord]) -> list[list
         chunks[-1].append(index)
         room -= size_bytes
     return chunks
-
-
-def _check(code: int, failed: str, message: str | None = None) -> None:
-    """Raise _Retriable for errors that Kafka's clients retry, and KafkaFailed for the others."""
-    if not code:
-        return
-    text = f"{failed}: {explain(code, message)}"
-    if known_code(code).retriable:
-        raise _Retriable(text)
-    raise KafkaFailed(text)

@@ -18,8 +18,9 @@ from typing import IO, Final, TypeVar
 
 import msgspec
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.security import PLAINTEXT, read_file
-from penstock.deploy.errors import ClusterFailed, DeployError
+from penstock.deploy.errors import ClusterFailed
 from penstock.deploy.local import bytecode
 from penstock.testing.control import Answer, AnyCommand, Started
 from penstock.testing.options import Options
@@ -33,7 +34,7 @@ _LOG_BYTES_MAX: Final = 64 * 1024
 _T = TypeVar("_T")
 
 
-class Refused(DeployError):
+class Refused(ExpectedError):
     """The cluster could not do what a test requested; the message says why."""
 
 

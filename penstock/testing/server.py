@@ -23,7 +23,8 @@ gc.disable()
 
 import msgspec  # noqa: E402
 
-from penstock.deploy.errors import DeployError, PortTaken  # noqa: E402
+from penstock.base.errors import ExpectedError  # noqa: E402
+from penstock.deploy.errors import PortTaken  # noqa: E402
 from penstock.deploy.node import logs  # noqa: E402
 from penstock.testing.control import LINE_BYTES_MAX, Answer, AnyCommand, Started  # noqa: E402
 from penstock.testing.options import Options  # noqa: E402
@@ -58,7 +59,7 @@ def main() -> None:
 async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
     try:
         nodes, ports, client_properties = await _start(options, directory)
-    except DeployError as error:
+    except ExpectedError as error:
         _write_line(answers, Started(error=str(error)))
         return
     from penstock.base.collector import tune_collector

@@ -1,6 +1,6 @@
 """Log in as a client: the requests of one authentication, in order.
 
-Invariant: pure; nonces are parameters. A blocking and an asyncio connection send the requests.
+Invariant: pure; nonces are parameters. The blocking and the asyncio connection send the requests.
 """
 
 from collections.abc import Generator

@@ -55,13 +55,13 @@ def test_cells_of_csv_are_as_they_were(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_csv_sentences_and_errors_are_escaped_on_a_terminal() -> None:
     code = (
-        "from penstock.deploy.errors import DeployError, print_error\n"
+        "from penstock.deploy.errors import ExpectedError, print_error\n"
         "from penstock.deploy.output import Format, print_document, remark, say\n"
         f"name = {HOSTILE!r}\n"
         "print_document(Format.CSV, [{name: name}])\n"
         "say(f'deleted {name}')\n"
         "remark(f'warning: {name}')\n"
-        "print_error(DeployError(f'topic {name}'))\n"
+        "print_error(ExpectedError(f'topic {name}'))\n"
     )
     text = on_terminal([sys.executable, "-c", code]).decode()
     check_harmless(text)

@@ -17,13 +17,12 @@ from random import Random
 from typing import Any, Final
 
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.header import TRANSACTIONAL_MASK
 from penstock.protocol.batch.records import Record as BatchRecord
 from penstock.protocol.batch.records import encode_batch
-from penstock.protocol.codecs import CODECS
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import end_txn, find_coordinator, init_producer_id, metadata, produce
 from tests.chaos.clients import Client
@@ -240,11 +239,8 @@ class EpochSender(Client):
         next request makes a new connection.
         """
         client = self._clients.pop(address, None) or WireClient(address)
-        codec = CODECS[api.key]
         try:
-            answer = client.ask(
-                api, request, codec.encode_request, codec.decode_response, timeout_s
-            )
+            answer = client.ask(api, request, object, timeout_s)
         except KafkaFailed:
             client.close()
             raise

@@ -9,8 +9,8 @@ from typing import Final
 from uuid import UUID
 
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import fetch, list_offsets, metadata
 from penstock.protocol.offset_specs import LATEST
@@ -54,9 +54,7 @@ class LeaderAsker(Client):
                 for topic in sorted({topic for topic, _ in self._parts})
             ]
             request = metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-            answer = client.ask(
-                apis.METADATA, request, metadata.encode_request, metadata.decode_response, _ASK_S
-            )
+            answer = client.ask(apis.METADATA, request, metadata.MetadataResponse, _ASK_S)
             self._topic_ids = {
                 topic.name or "": topic.topic_id
                 for topic in answer.topics
@@ -75,13 +73,7 @@ class LeaderAsker(Client):
         ]
         began_s = self.record.now()
         request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
-        answer = client.ask(
-            apis.LIST_OFFSETS,
-            request,
-            list_offsets.encode_request,
-            list_offsets.decode_response,
-            _ASK_S,
-        )
+        answer = client.ask(apis.LIST_OFFSETS, request, list_offsets.ListOffsetsResponse, _ASK_S)
         for topic in answer.topics:
             for found in topic.partitions:
                 self._answered(
@@ -114,9 +106,7 @@ class LeaderAsker(Client):
         request = fetch.FetchRequest(
             max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES_MAX, topics=topics, session_epoch=-1
         )
-        answer = client.ask(
-            apis.FETCH, request, fetch.encode_request, fetch.decode_response, _ASK_S
-        )
+        answer = client.ask(apis.FETCH, request, fetch.FetchResponse, _ASK_S)
         for topic in answer.responses:
             for found in topic.partitions:
                 part = (topic.topic or names.get(topic.topic_id, ""), found.partition_index)

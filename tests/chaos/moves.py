@@ -12,7 +12,7 @@ from random import Random
 from penstock.deploy.admin.reassign.admin import elect_preferred, ongoing, reassign
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
+from penstock.protocol.client.errors import KafkaFailed
 from tests.support.history import Part
 
 

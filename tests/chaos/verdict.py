@@ -19,10 +19,10 @@ from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.metadata.errors import InvariantBroken
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectPhase, ObjectState
-from penstock.deploy.errors import KafkaFailed
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.stream.format.keys import parse_wal_key
 from tests.chaos.moves import still_moving
 from tests.chaos.patience import Patience

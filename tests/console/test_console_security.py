@@ -12,8 +12,8 @@ from penstock.deploy.clients.acls import AclSelection, AclView, listed_acls
 from penstock.deploy.clients.quotas import list_quotas
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console.rights import log_in
-from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.local.handle import LocalCluster
+from penstock.protocol.client.errors import KafkaFailed
 from tests.console.conftest import PASSWORD, admin_of, login
 from tests.console.test_console_pages import text_of, wait_for_text
 from tests.support.browser import axe_problems, fill, send_form

@@ -27,9 +27,10 @@ from penstock.deploy.console.records import find_records
 from penstock.deploy.console.samples import sample_of
 from penstock.deploy.console.server import config_of
 from penstock.deploy.console.sessions import Sessions
-from penstock.deploy.errors import KafkaFailed, NoController
+from penstock.deploy.errors import NoController
 from penstock.deploy.node.console_plan import BASE
 from penstock.deploy.top.view import TopView
+from penstock.protocol.client.errors import KafkaFailed
 from tests.fuzz import console_world
 from tests.fuzz.parts import Connection
 
@@ -88,7 +89,8 @@ class _OfflineConsole(Console):
         if function is find_records:
             return cast("_T", console_world.hostile_records(*cast("Any", args)))
         with patch(
-            "penstock.deploy.clients.wire._connect", lambda *_: console_world.BrokerSocket()
+            "penstock.protocol.client.connection.Connection._connect",
+            lambda *_: console_world.BrokerSocket(),
         ):
             return function(*args, **kwargs)
 

@@ -29,8 +29,9 @@ from penstock.broker.errors import ErrorCode
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.messages import CreateAcls, CreateTopics, NewTopic
 from penstock.controller.metadata.records import AclEntry
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import known_code
 from penstock.protocol.gen import (
     consumer_group_heartbeat,

@@ -227,8 +227,6 @@ def leader_by(address: str, topic: str) -> tuple[int, int]:
     """Return the leader and the leader epoch of the first partition."""
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
     with WireClient(address) as client:
-        found = client.ask(
-            apis.METADATA, request, metadata.encode_request, metadata.decode_response
-        )
+        found = client.ask(apis.METADATA, request, metadata.MetadataResponse)
     (partition,) = found.topics[0].partitions
     return partition.leader_id, partition.leader_epoch

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.base.errors import ExpectedError
+from penstock.deploy.errors import UsageError
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.url import open_store
 from penstock.stream.config import StreamConfig
@@ -134,7 +135,7 @@ async def test_what_cannot_be_compacted_is_refused(cluster: Cluster, topic: Topi
     # The manifest does not have the new topic yet.
     with pytest.raises(UsageError, match=r"plain has cleanup\.policy=delete: --by-key needs comp"):
         await topic.compact(topic="plain")
-    with pytest.raises(DeployError, match="topic 'nothing' does not exist"):
+    with pytest.raises(ExpectedError, match="topic 'nothing' does not exist"):
         await topic.compact(topic="nothing")
     with pytest.raises(UsageError, match="--key-map-mib 0 is not allowed: 1 to 65536"):
         await topic.compact("--key-map-mib", "0")

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+from penstock.base.errors import ExpectedError
 from penstock.base.log_levels import LOG_LEVELS
 from penstock.broker.handlers.loggers import LOGGERS
-from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
@@ -131,7 +133,7 @@ async def test_a_config_may_come_from_a_file(cli: Cli) -> None:
     found = json.loads(await cli.run("topics", "describe", "t", "--json"))["configs"]
     assert found["penstock.value.schema"] == found["penstock.key.schema"] == '{"type": "object"}'
     await cli.run("produce", "t", "--value", "{}")
-    with pytest.raises(DeployError, match=r"the value's schema in penstock\.value\.schema"):
+    with pytest.raises(ExpectedError, match=r"the value's schema in penstock\.value\.schema"):
         await cli.run("produce", "t", "--value", "[]")
     with pytest.raises(KafkaFailed, match=r"retention\.ms"):
         await cli.run("configs", "alter", "--topic=t", "--set", "retention.ms=x", "--dry-run")

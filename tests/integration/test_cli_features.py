@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 

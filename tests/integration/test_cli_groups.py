@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from confluent_kafka import Consumer
 
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cli import Cli
 from tests.support.clients import create_topic, produce, read_records
 from tests.support.cluster import Cluster

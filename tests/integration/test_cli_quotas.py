@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.deploy.cli.app import app
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cluster import Cluster
 
 

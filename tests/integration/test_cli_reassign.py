@@ -8,10 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.base.acls import STANDARD_AUTHORIZER
+from penstock.base.errors import ExpectedError
 from penstock.base.ids import NodeId
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.messages import CreateTopics, NewTopic
-from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
@@ -158,9 +160,9 @@ async def test_what_can_not_be_is_refused_in_words(tmp_path: Path) -> None:
             )
         with pytest.raises(UsageError, match="--preferred"):
             await cli.run("elect")
-        with pytest.raises(DeployError, match="never moved by plan"):
+        with pytest.raises(ExpectedError, match="never moved by plan"):
             await cli.run("reassign", "trace", "t-0")
-        with pytest.raises(DeployError, match="does not exist"):
+        with pytest.raises(ExpectedError, match="does not exist"):
             await cli.run("reassign", "trace", "t-7")
     with pytest.raises(KafkaFailed, match="no broker answers"):
         await cli.run("elect", "--preferred")

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.base.errors import ExpectedError
+from penstock.deploy.errors import UsageError
 from tests.support.child_process import killed_at_end
 from tests.support.cli import Cli
 from tests.support.clients import create_topic
@@ -148,7 +149,7 @@ async def test_a_refused_record_names_the_config(
 ) -> None:
     given = [item for pair in configs.items() for item in ("--config", "=".join(pair))]
     await cli.run("topics", "create", "strict", *given)
-    with pytest.raises(DeployError) as refused:
+    with pytest.raises(ExpectedError) as refused:
         await cli.run("produce", "strict", "--value", "x", *options)
     assert f"topic 'strict' refused a record: {reason}" in str(refused.value)
     assert "`penstock configs describe --topic strict`" in str(refused.value)
@@ -157,7 +158,7 @@ async def test_a_refused_record_names_the_config(
 async def test_the_reason_is_that_of_the_refused_record(cli: Cli) -> None:
     """Sound records of the same batch fail, too."""
     await cli.run("topics", "create", "strict", "--config", "cleanup.policy=compact")
-    with pytest.raises(DeployError, match="it has no key, and"):
+    with pytest.raises(ExpectedError, match="it has no key, and"):
         await cli.run("produce", "strict", "--key-separator", ":", given=b"a:1\nb:2\nnone\nc:3\n")
 
 
@@ -296,7 +297,7 @@ async def test_records_are_printed_at_a_rate(cli: Cli) -> None:
 
 async def test_a_transaction_has_all_records_or_none(cli: Cli) -> None:
     send = ("produce", "orders", "-p", "0", "--transactional-id", "t", "--format", "json")
-    with pytest.raises(DeployError, match="line 2: it is not JSON"):
+    with pytest.raises(ExpectedError, match="line 2: it is not JSON"):
         await cli.run(*send, given=b"1\n{\n")
     assert await cli.run("consume", "orders", *ALL) == ""
     await cli.run(*send, given=b'{"a":1}\n2\n')
@@ -316,7 +317,7 @@ async def test_avro_by_a_file_and_by_a_registry(cli: Cli, registry: str) -> None
     await cli.run("produce", "orders", *framed, given=b'{"id": 3}\n')
     assert await cli.run("consume", "orders", *ALL, *framed) == '{"id":3}\n'
     assert await cli.run("consume", "orders", *ALL, "--format", "hex") == "000000000706\n"
-    with pytest.raises(DeployError, match=r"value at offset 0 of copy-.* begin with a zero"):
+    with pytest.raises(ExpectedError, match=r"value at offset 0 of copy-.* begin with a zero"):
         await cli.run("consume", "copy", *ALL, *framed)
-    with pytest.raises(DeployError, match="returned 404 for GET /subjects/copy-value"):
+    with pytest.raises(ExpectedError, match="returned 404 for GET /subjects/copy-value"):
         await cli.run("produce", "copy", *framed, given=b'{"id": 3}\n')

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.base.errors import ExpectedError
+from penstock.deploy.errors import UsageError
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 
@@ -50,7 +51,7 @@ async def test_a_topic_gets_more_partitions(tmp_path: Path) -> None:
         said = await cli.run("topics", "alter", "orders", "--partitions", "3")
         assert "orders has 3 partitions" in said
         await cluster.until_served("orders", 2)
-        with pytest.raises(DeployError, match=r"orders.*the new total must be higher"):
+        with pytest.raises(ExpectedError, match=r"orders.*the new total must be higher"):
             await cli.run("topics", "alter", "orders", "-p", "3")
-        with pytest.raises(DeployError, match="no topic 'none'"):
+        with pytest.raises(ExpectedError, match="no topic 'none'"):
             await cli.run("topics", "alter", "none", "-p", "3")

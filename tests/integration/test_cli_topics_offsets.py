@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cli import Cli
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster

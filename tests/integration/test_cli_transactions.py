@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 from tests.integration.test_transactions import committed_values, transactional
 from tests.support.cli import Cli
 from tests.support.clients import TIMEOUT_S, create_topic, produce

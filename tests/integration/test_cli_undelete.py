@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.deploy.errors import KafkaFailed
+from penstock.protocol.client.errors import KafkaFailed
 from tests.integration.test_undelete import read
 from tests.support.cli import Cli
 from tests.support.clients import create_topic, produce

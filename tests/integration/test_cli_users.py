@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from penstock.deploy.cli.app import app
 from penstock.deploy.clients.security import ClientSecurity, parse
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
 from tests.support.token_issuer import TokenIssuer

@@ -11,7 +11,7 @@ from penstock.base.listeners import SecurityProtocol
 from penstock.base.scram import SCRAM_BY_NAME
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.console.rights import log_in
-from penstock.deploy.errors import KafkaFailed
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.sasl.mechanisms import OAUTHBEARER, PLAIN
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, secure_cluster
 

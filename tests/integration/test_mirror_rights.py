@@ -14,13 +14,14 @@ from penstock.deploy.clients.security import parse
 from penstock.deploy.mirror.admin import topic_configs
 from penstock.deploy.mirror.batches import SourceBatch
 from penstock.deploy.mirror.cluster import Cluster as Brokers
-from penstock.deploy.mirror.cluster import ClusterAddress, Refused
+from penstock.deploy.mirror.cluster import ClusterAddress
 from penstock.deploy.mirror.plan import OffsetKind
 from penstock.deploy.mirror.same_offsets import SameOffsets
 from penstock.deploy.mirror.source import Copy
 from penstock.deploy.mirror.state import PartitionState
 from penstock.protocol.batch.header import parse_header
 from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.client.errors import Refused
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.cluster import Cluster
 from tests.support.dev_cluster import penstock

@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import APIS, ApiSpec
-from penstock.protocol.codecs import CODECS
 from penstock.protocol.gen import describe_log_dirs, list_offsets, metadata
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
@@ -103,9 +102,6 @@ def _check(address: str) -> None:
 def _answered(
     address: str, api: ApiSpec, request: object, version: int
 ) -> list[tuple[str, object]]:
-    codec = CODECS[api.key]
     with WireClient(address) as client:
-        answer = client.ask(
-            api, request, codec.encode_request, codec.decode_response, version=version
-        )
+        answer = client.ask(api, request, object, version=version)
     return list(_values(answer, _own_fields(api, "response")))

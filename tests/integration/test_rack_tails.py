@@ -29,7 +29,6 @@ from penstock.objectstore.faults import (
 )
 from penstock.objectstore.memory import MemoryStore
 from penstock.protocol import apis
-from penstock.protocol.codecs import CODECS
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.stream.config import StreamConfig
@@ -392,7 +391,7 @@ async def test_the_leader_redirects_each_consumer_once(world: World) -> None:
     topic = world.leader.image.topics.by_name("many")
     assert topic is not None
     first, second = [at for at in range(6) if world.cluster.leader_of("many", at) == leader][:2]
-    codec, rack = CODECS[apis.FETCH.key], world.near.config.rack or ""
+    rack = world.near.config.rack or ""
 
     def fetch(client: WireClient, version: int, at: int, session: tuple[int, int]) -> Any:
         wanted = FetchPartition(at, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -406,8 +405,7 @@ async def test_the_leader_redirects_each_consumer_once(world: World) -> None:
             topics=[by_name if version < 13 else by_id],
             rack_id=rack,
         )
-        encode, decode = codec.encode_request, codec.decode_response
-        return client.ask(apis.FETCH, request, encode, decode, version=version)
+        return client.ask(apis.FETCH, request, object, version=version)
 
     def fetch_twice(version: int, epoch: int) -> None:
         with WireClient(f"127.0.0.1:{world.leader.port}") as client:

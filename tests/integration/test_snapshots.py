@@ -15,10 +15,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
 from penstock import scan, topics
+from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.app import app
 from penstock.deploy.clients.frozen_topics import frozen_topics
-from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.lake.manifest.errors import OffsetsLost, UnknownPartition
+from penstock.protocol.client.errors import KafkaFailed
 from tests.integration.test_forks import read
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
 from tests.support.cluster import Cluster, deleting_cluster
@@ -327,7 +329,7 @@ def cli(threaded: ThreadedCluster, *arguments: str, code: int = 0) -> str:
         "COLUMNS": "160",
     }
     result = CliRunner().invoke(app, list(arguments), env=environment)
-    if isinstance(result.exception, DeployError):
+    if isinstance(result.exception, ExpectedError):
         raise result.exception
     assert result.exit_code == code, result.output
     return result.stdout
@@ -427,5 +429,5 @@ def test_the_command_line_makes_and_restores_snapshots(threaded: ThreadedCluster
         ("create", "s", "--topics", "none"): "there is no topic 'none'",
         ("describe", "one", "--topics", "clicks"): "'clicks' is not in snapshot 'one'",
     }.items():
-        with pytest.raises(DeployError, match=error):
+        with pytest.raises(ExpectedError, match=error):
             cli(threaded, "snapshots", *arguments)

@@ -310,8 +310,7 @@ def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedC
                 describe_producers.DescribeProducersRequest(
                     [describe_producers.TopicRequest(topic, [0])]
                 ),
-                describe_producers.encode_request,
-                describe_producers.decode_response,
+                describe_producers.DescribeProducersResponse,
             )
         active = found.topics[0].partitions[0].active_producers
         (state,) = (item for item in active if item.current_txn_start_offset >= 0)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.errors import ExpectedError
 from penstock.base.ids import NodeId
 from penstock.broker.errors import ErrorCode
 from penstock.controller.api.messages import CreateTopics, DeleteTopics, NewTopic
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import DeployError
 from penstock.protocol import apis
 from penstock.protocol.gen import unregister_broker as wire
 from penstock.stream.config import StreamConfig
@@ -53,8 +53,7 @@ def unregister(cluster: Cluster, node_id: int) -> tuple[int, str | None]:
         answer = client.ask(
             apis.UNREGISTER_BROKER,
             wire.UnregisterBrokerRequest(node_id),
-            wire.encode_request,
-            wire.decode_response,
+            wire.UnregisterBrokerResponse,
         )
     return answer.error_code, answer.error_message
 
@@ -133,14 +132,14 @@ async def test_the_command_line_unregisters(cluster: Cluster, tmp_path: Path) ->
     await fill(cluster)
     cli = Cli(cluster, tmp_path)
     command = ("nodes", "unregister", str(GONE))
-    with pytest.raises(DeployError, match="broker 1 is alive"):
+    with pytest.raises(ExpectedError, match="broker 1 is alive"):
         await cli.run(*command)
     await cluster.kill_broker(GONE)
 
     async def is_gone() -> bool:
         try:
             return await cli.run(*command) == "Broker 1 is no longer registered\n"
-        except DeployError as error:
+        except ExpectedError as error:
             if "broker 1 is alive" in str(error) or "the WAL of broker 1" in str(error):
                 return False
             raise
@@ -148,5 +147,5 @@ async def test_the_command_line_unregisters(cluster: Cluster, tmp_path: Path) ->
     await until(is_gone)
     shown = json.loads(await cli.run("nodes", "--json"))
     assert [node["node_id"] for node in shown["nodes"]] == [0]
-    with pytest.raises(DeployError, match="Broker ID 1 is not currently registered"):
+    with pytest.raises(ExpectedError, match="Broker ID 1 is not currently registered"):
         await cli.run(*command)

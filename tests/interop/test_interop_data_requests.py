@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
 from penstock.protocol.batch.records import Record, encode_batch
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (
     alter_partition_reassignments,

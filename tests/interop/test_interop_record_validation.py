@@ -21,7 +21,6 @@ from penstock.protocol.batch.header import (
     BatchHeader,
     parse_header,
 )
-from penstock.protocol.codecs import CODECS
 from penstock.protocol.gen import fetch, produce
 from tests.interop.both import Both
 from tests.support.cluster import Cluster
@@ -82,10 +81,7 @@ class Talk:
         return bytes(found.records)
 
     def _ask(self, api: ApiSpec, request: object, version: int) -> Any:
-        codec = CODECS[api.key]
-        return self._client.ask(
-            api, request, codec.encode_request, codec.decode_response, version=version
-        )
+        return self._client.ask(api, request, object, version=version)
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ from penstock.broker.groups.share.state.records import (
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
-from penstock.protocol.codecs import CODECS
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (
     alter_share_group_offsets,
@@ -103,8 +102,7 @@ class Conversation:
         return {topic["name"]: topic["topic_id"] for topic in answer["topics"]}
 
     def ask(self, api: ApiSpec, request: object) -> Any:
-        codec = CODECS[api.key]
-        answer = self._client.ask(api, request, codec.encode_request, codec.decode_response)
+        answer = self._client.ask(api, request, object)
         return msgspec.to_builtins(answer, builtin_types=(UUID, bytes))
 
     def find(self, key: str, key_type: int) -> Any:

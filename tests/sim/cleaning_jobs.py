@@ -8,12 +8,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.base.errors import StreamError
+from penstock.base.errors import ExpectedError, StreamError
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError
 from penstock.deploy.cli.compact_by_key import read_checkpoints
 from penstock.deploy.cli.compact_job import ControllerRewrites
-from penstock.deploy.errors import DeployError
 from penstock.lake.cleaning.job import PassResult, PassTask, run_pass
 from penstock.lake.cleaning.run import Checkpoint, CleaningOptions, TopicCleaner
 from penstock.lake.manifest.view import ClusterView
@@ -61,7 +60,13 @@ class SimCleaningJob(SimRewriter):
         for _ in range(_RUNS_MAX):
             try:
                 report = await cleaning.run()
-            except (ControllerError, DeployError, StreamError, ObjectStoreError, TimeoutError) as e:
+            except (
+                ControllerError,
+                ExpectedError,
+                StreamError,
+                ObjectStoreError,
+                TimeoutError,
+            ) as e:
                 self.world.trace("cleaning job fails", self.process.name, type(e).__name__)
                 await asyncio.sleep(self.rng.uniform(0.5, 2.0))
                 continue

@@ -9,13 +9,12 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.base.errors import StreamError
+from penstock.base.errors import ExpectedError, StreamError
 from penstock.base.ids import Millis, ObjectId, StreamId
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.metadata.objects import ObjectPhase
 from penstock.deploy.cli.compact_job import ControllerRewrites
-from penstock.deploy.errors import DeployError
 from penstock.lake.rewrite.job import RewriteResult, RewriteTask, rewrite
 from penstock.lake.rewrite.run import Exchange
 from penstock.objectstore.errors import ObjectStoreError
@@ -56,7 +55,13 @@ class SimRewriter:
             for stream_id, compactions in self._planned():
                 await asyncio.sleep(self.rng.choice((0.0, 0.5, 3.0)))
                 await self._rewrite(ControllerRewrites(client), stream_id, compactions)
-        except (ControllerError, DeployError, StreamError, ObjectStoreError, TimeoutError) as error:
+        except (
+            ControllerError,
+            ExpectedError,
+            StreamError,
+            ObjectStoreError,
+            TimeoutError,
+        ) as error:
             self.world.trace("rewriter gives up", self.process.name, type(error).__name__)
 
     def _planned(self) -> list[tuple[StreamId, list[Compaction]]]:

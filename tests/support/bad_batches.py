@@ -142,13 +142,7 @@ def store(
                 30_000,
                 [produce.TopicProduceData(name=topic, partition_data=data)],
             )
-            answer = client.ask(
-                apis.PRODUCE,
-                request,
-                produce.encode_request,
-                produce.decode_response,
-                version=9,
-            )
+            answer = client.ask(apis.PRODUCE, request, produce.ProduceResponse, version=9)
             (part,) = answer.responses[0].partition_responses
             assert not part.error_code, (part.error_code, part.error_message)
     finally:

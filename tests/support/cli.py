@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from typer.testing import CliRunner
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.app import app
-from penstock.deploy.errors import DeployError
 from tests.support.cluster import Cluster
 
 
@@ -40,7 +40,7 @@ class Cli:
             result = await asyncio.to_thread(
                 CliRunner().invoke, app, list(arguments), input=given, env=environment
             )
-        if isinstance(result.exception, DeployError):
+        if isinstance(result.exception, ExpectedError):
             # Without the frames of the command: their clients would go on to connect while the
             # cluster stops.
             error = result.exception.with_traceback(None)

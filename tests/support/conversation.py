@@ -8,7 +8,6 @@ import msgspec
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
-from penstock.protocol.codecs import CODECS
 from penstock.protocol.gen import describe_configs, incremental_alter_configs
 
 SET, DELETE = 0, 1
@@ -16,9 +15,8 @@ SET, DELETE = 0, 1
 
 def ask(address: str, api: ApiSpec, request: object) -> Any:
     """Return the answer as dictionaries and lists."""
-    codec = CODECS[api.key]
     with WireClient(address) as client:
-        answer = client.ask(api, request, codec.encode_request, codec.decode_response)
+        answer = client.ask(api, request, object)
     return msgspec.to_builtins(answer)
 
 

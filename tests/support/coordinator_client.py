@@ -1,26 +1,21 @@
 """A client of one group that finds its coordinator again whenever it has lost it."""
 
 import time
-from typing import Any, Final
+from typing import Any
 
 from penstock.base.ids import NodeId
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.deploy.clients.security import PLAINTEXT
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
-from penstock.protocol.codecs import CODECS
+from penstock.protocol.client.brokers import GROUP, MOVED, Brokers
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import ErrorCode, known_code
-from penstock.protocol.gen import delete_groups, find_coordinator
+from penstock.protocol.gen import delete_groups
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
-
-_RETRIED: Final = {
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-}
 
 
 class CoordinatorClient:
@@ -37,17 +32,15 @@ class CoordinatorClient:
             except (KafkaFailed, OSError):
                 answer = None
             code = ErrorCode.NOT_COORDINATOR if answer is None else known_code(code_of(answer))
-            if code not in _RETRIED:
+            if code not in MOVED:
                 return answer
             assert time.monotonic() < end_s, f"{api.name}: {code.name}"
             time.sleep(0.05)
 
     def _ask_once(self, api: ApiSpec, request: object) -> Any:
-        find = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group])
-        found = send(self._cluster.bootstrap, apis.FIND_COORDINATOR, find).coordinators[0]
-        if found.error_code:
-            return None
-        return send(f"{found.host}:{found.port}", api, request)
+        with Brokers(self._cluster.bootstrap, PLAINTEXT) as brokers:
+            node = brokers.coordinator(GROUP, self.group)
+            return brokers.ask(api, request, object, node=node, version=api.max)
 
     def delete(self) -> ErrorCode:
         request = delete_groups.DeleteGroupsRequest([self.group])
@@ -56,9 +49,8 @@ class CoordinatorClient:
 
 
 def send(address: str, api: ApiSpec, request: object) -> Any:
-    codec = CODECS[api.key]
     with WireClient(address) as client:
-        return client.ask(api, request, codec.encode_request, codec.decode_response)
+        return client.ask(api, request, object)
 
 
 def coordinator_of(cluster: Cluster, group: str) -> int:

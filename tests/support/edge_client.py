@@ -9,25 +9,17 @@ from uuid import UUID
 import msgspec
 
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.records import Record, encode_batch
-from penstock.protocol.codecs import CODECS
-from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.client.brokers import MOVED
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import find_coordinator, metadata, offset_fetch, produce
 from tests.support.clients import create_topic
 from tests.support.waiting import wait_until
 
 CLOSED = "closed"
 """The answer of a broker that closes the connection."""
-_RETRIED = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 
 
 class EdgeClient:
@@ -43,11 +35,8 @@ class EdgeClient:
 
     def ask(self, api: ApiSpec, request: Any, version: int | None = None) -> Any:
         """Return the answer as dictionaries and lists without its throttle time."""
-        codec = CODECS[api.key]
         try:
-            answer = self._client.ask(
-                api, request, codec.encode_request, codec.decode_response, version=version
-            )
+            answer = self._client.ask(api, request, object, version=version)
         except KafkaFailed:
             self._client.close()
             self._client = WireClient(self.address)
@@ -78,8 +67,7 @@ class EdgeClient:
             wait_until(
                 lambda find=find, fetch=fetch: (
                     not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
-                    and self.ask(apis.OFFSET_FETCH, fetch)["groups"][0]["error_code"]
-                    not in _RETRIED
+                    and self.ask(apis.OFFSET_FETCH, fetch)["groups"][0]["error_code"] not in MOVED
                 )
             )
 

@@ -13,7 +13,6 @@ from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.header import iter_headers
-from penstock.protocol.codecs import CODECS
 from penstock.protocol.gen import (
     find_coordinator,
     metadata,
@@ -56,8 +55,7 @@ class ShareMember:
         self._client.close()
 
     def ask(self, api: ApiSpec, request: object) -> Any:
-        codec = CODECS[api.key]
-        answer = self._client.ask(api, request, codec.encode_request, codec.decode_response)
+        answer = self._client.ask(api, request, object)
         return msgspec.to_builtins(answer, builtin_types=(UUID, bytes, memoryview))
 
     def topic_id(self, topic: str) -> UUID:

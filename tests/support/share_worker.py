@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import find_coordinator, metadata
 from tests.support.share_client import ACCEPT, Acks, ShareMember
 

@@ -17,7 +17,7 @@ from penstock.protocol import apis
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.header import TRANSACTIONAL_MASK
 from penstock.protocol.batch.records import Record, encode_batch
-from penstock.protocol.codecs import CODECS
+from penstock.protocol.client.brokers import MOVED
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (
     add_offsets_to_txn,
@@ -35,21 +35,13 @@ from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.waiting import wait_until
 
 TOPIC = "ledger"
-_UNAVAILABLE = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 
 
 def create_ledger(address: str, partitions: int = 2) -> None:
     """Create the topic unless it is there."""
     with WireClient(address) as client:
-        codec = CODECS[apis.METADATA.key]
         request = metadata.MetadataRequest(topics=None)
-        found = client.ask(apis.METADATA, request, codec.encode_request, codec.decode_response)
+        found = client.ask(apis.METADATA, request, metadata.MetadataResponse)
     if all(topic.name != TOPIC for topic in found.topics):
         create_topic(address, TOPIC, partitions)
         _wait_for_leaders(address, partitions)
@@ -87,9 +79,8 @@ class TransactionClient:
         self._client.close()
 
     def ask(self, api: ApiSpec, request: object, version: int | None = None) -> Any:
-        codec = CODECS[api.key]
         asked = api if version is None else replace(api, max=version)
-        answer = self._client.ask(asked, request, codec.encode_request, codec.decode_response)
+        answer = self._client.ask(asked, request, object)
         return msgspec.to_builtins(answer)
 
     def _who(self, answer: Any) -> tuple[str, str, int]:
@@ -254,7 +245,7 @@ class TransactionClient:
         while True:
             answer = self.ask(apis.ADD_OFFSETS_TO_TXN, request, version)
             code = ErrorCode(answer["error_code"])
-            if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *_UNAVAILABLE}:
+            if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *MOVED}:
                 return code.name
 
     def commit_offset(
@@ -278,7 +269,7 @@ class TransactionClient:
         while True:
             answer = self.ask(apis.TXN_OFFSET_COMMIT, request, version)
             code = ErrorCode(answer["topics"][0]["partitions"][0]["error_code"])
-            if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *_UNAVAILABLE}:
+            if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *MOVED}:
                 return code.name
 
     def committed(self, group: str) -> int:

@@ -76,9 +76,9 @@ def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | Non
         for name, configs in forks.items()
     ]
     request = create_topics.CreateTopicsRequest(topics, timeout_ms=60_000)
-    codec = create_topics.encode_request, create_topics.decode_response
+    kind = create_topics.CreateTopicsResponse
     with WireClient(f"127.0.0.1:{port}") as client:
-        answer = client.ask(CREATE_TOPICS, request, *codec, timeout_s=90)
+        answer = client.ask(CREATE_TOPICS, request, kind, timeout_s=90)
     return {topic.name: (topic.error_code, topic.error_message) for topic in answer.topics}
 
 

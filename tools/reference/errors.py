@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
+from penstock.base import errors as base
 from penstock.controller.api import errors as controller
 from penstock.deploy import errors as deploy
 from penstock.lake.fetch import errors as reader
@@ -23,6 +24,7 @@ from penstock.lake.table import errors as table
 from penstock.objectstore import errors as objectstore
 from penstock.protocol import errors as wire
 from penstock.protocol.batch import errors as batches
+from penstock.protocol.client import errors as client
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream import errors as stream
 
@@ -183,7 +185,9 @@ MODULES: Final[tuple[tuple[str, ModuleType], ...]] = (
     ("Spark source", spark),
     ("Spark sink", sink),
     ("Table export", table),
+    ("Kafka clients", client),
     ("Command line", deploy),
+    ("Bases", base),
 )
 
 

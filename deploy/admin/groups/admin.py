@@ -8,6 +8,7 @@ KIP-932, KIP-1071.
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.broker.groups.classic.embedded import MalformedEmbedded, decode_assignment
+from penstock.deploy.admin.groups.committed import committed_offsets
 from penstock.deploy.admin.groups.streams import described_streams
 from penstock.deploy.admin.groups.views import (
     DescribedGroup,
@@ -17,25 +18,23 @@ from penstock.deploy.admin.groups.views import (
     MemberView,
     OffsetView,
 )
-from penstock.deploy.clients.brokers import Brokers, Partition, check
+from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed, near_hint
+from penstock.deploy.errors import near_hint
 from penstock.protocol import apis
+from penstock.protocol.client.brokers import GROUP, Partition
+from penstock.protocol.client.errors import KafkaFailed, check
 from penstock.protocol.gen import (
     consumer_group_describe,
     delete_groups,
     describe_groups,
     describe_share_group_offsets,
     list_groups,
-    offset_fetch,
     share_group_describe,
 )
 from penstock.protocol.offset_specs import LATEST
 
 EndsOf = Callable[[Sequence[Partition]], Mapping[Partition, int]]
-
-NAMED_TOPICS: int = 9
-"""Version of OffsetFetch and OffsetCommit that names topics; later ones have only ids."""
 
 
 def listed_groups(
@@ -44,33 +43,23 @@ def listed_groups(
     """Return the groups of all coordinators by name, only those in these states and of these types
     if there are any.
     """
+    request = list_groups.ListGroupsRequest(list(states), list(types))
     found: list[ListedGroup] = []
-    for node_id, client in brokers.all():
-        found += groups_of(node_id, client, states, types)
+    for node_id in brokers.nodes():
+        found += _listed_at(brokers, node_id, request)
     return sorted(found, key=lambda item: item.group)
 
 
-def groups_of(
-    node_id: int, client: WireClient, states: Sequence[str] = (), types: Sequence[str] = ()
-) -> list[ListedGroup]:
+def groups_of(node_id: int, client: WireClient) -> list[ListedGroup]:
     """Return the groups that one broker coordinates."""
-    answer = client.ask(
-        apis.LIST_GROUPS,
-        list_groups.ListGroupsRequest(list(states), list(types)),
-        list_groups.encode_request,
-        list_groups.decode_response,
-    )
-    check(answer.error_code, None, f"broker {node_id} cannot list groups")
-    return [
-        ListedGroup(item.group_id, item.group_type, item.group_state, item.protocol_type, node_id)
-        for item in answer.groups
-    ]
+    request = list_groups.ListGroupsRequest()
+    return _listed(node_id, client.ask(apis.LIST_GROUPS, request, list_groups.ListGroupsResponse))
 
 
 def found_group(brokers: Brokers, name: str) -> ListedGroup:
     """Return one group, from its coordinator alone. Raises KafkaFailed."""
-    node_id, client = brokers.retried(lambda: brokers.group_coordinator(name))
-    for group in groups_of(node_id, client):
+    node_id = brokers.retried(lambda: brokers.coordinator(GROUP, name))
+    for group in _listed_at(brokers, node_id, list_groups.ListGroupsRequest()):
         if group.group == name:
             return group
     raise KafkaFailed(
@@ -99,8 +88,8 @@ def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = Non
     if group.type == GroupType.SHARE:
         offsets = brokers.retried(lambda: _share_offsets(brokers, group.group, ends_of))
     else:
-        committed = committed_offsets(brokers, group.group)
-        offsets = _with_readers(_lags(committed, found.members, ends_of), found.members)
+        own = committed(brokers, group.group)
+        offsets = _with_readers(_lags(own, found.members, ends_of), found.members)
     lag = sum(item.lag for item in offsets if item.lag is not None)
     return GroupView(
         group.group,
@@ -115,30 +104,9 @@ def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = Non
     )
 
 
-def committed_offsets(brokers: Brokers, group: str) -> dict[Partition, int]:
-    """Return what a group has committed."""
-    request = offset_fetch.OffsetFetchRequest(
-        [offset_fetch.OffsetFetchRequestGroup(group, topics=None)]
-    )
-
-    def ask() -> dict[Partition, int]:
-        answer = brokers.coordinator(group).ask(
-            apis.OFFSET_FETCH,
-            request,
-            offset_fetch.encode_request,
-            offset_fetch.decode_response,
-            version=NAMED_TOPICS,
-        )
-        (found,) = answer.groups
-        check(found.error_code, None, f"the offsets of group {group!r} cannot be read")
-        return {
-            (topic.name, part.partition_index): part.committed_offset
-            for topic in found.topics
-            for part in topic.partitions
-            if part.committed_offset >= 0
-        }
-
-    return brokers.retried(ask)
+def committed(brokers: Brokers, group: str) -> dict[Partition, int]:
+    """Return the offsets that a group has committed."""
+    return {key: item.offset for key, item in committed_offsets(brokers, group).items()}
 
 
 def delete(brokers: Brokers, group: str) -> None:
@@ -146,14 +114,14 @@ def delete(brokers: Brokers, group: str) -> None:
     request = delete_groups.DeleteGroupsRequest([group])
 
     def ask() -> None:
-        answer = brokers.coordinator(group).ask(
+        answer = brokers.ask(
             apis.DELETE_GROUPS,
             request,
-            delete_groups.encode_request,
-            delete_groups.decode_response,
+            delete_groups.DeleteGroupsResponse,
+            node=brokers.coordinator(GROUP, group),
         )
         for result in answer.results:
-            check(result.error_code, None, f"group {group!r} was not deleted")
+            brokers.check(result.error_code, None, f"group {group!r} was not deleted")
 
     brokers.retried(ask)
 
@@ -168,6 +136,21 @@ def share_start_offsets(brokers: Brokers, group: str) -> dict[Partition, OffsetV
     return {(item.topic, item.partition): item for item in found}
 
 
+def _listed_at(
+    brokers: Brokers, node_id: int, request: list_groups.ListGroupsRequest
+) -> list[ListedGroup]:
+    answer = brokers.ask(apis.LIST_GROUPS, request, list_groups.ListGroupsResponse, node=node_id)
+    return _listed(node_id, answer)
+
+
+def _listed(node_id: int, answer: list_groups.ListGroupsResponse) -> list[ListedGroup]:
+    check(answer.error_code, None, f"broker {node_id} cannot list groups")
+    return [
+        ListedGroup(item.group_id, item.group_type, item.group_state, item.protocol_type, node_id)
+        for item in answer.groups
+    ]
+
+
 def _described(brokers: Brokers, group: ListedGroup) -> DescribedGroup:
     if group.type == GroupType.STREAMS:
         return described_streams(brokers, group.group)
@@ -179,14 +162,14 @@ def _described(brokers: Brokers, group: ListedGroup) -> DescribedGroup:
 
 
 def _described_classic(brokers: Brokers, name: str) -> DescribedGroup:
-    answer = brokers.coordinator(name).ask(
+    answer = brokers.ask(
         apis.DESCRIBE_GROUPS,
         describe_groups.DescribeGroupsRequest([name]),
-        describe_groups.encode_request,
-        describe_groups.decode_response,
+        describe_groups.DescribeGroupsResponse,
+        node=brokers.coordinator(GROUP, name),
     )
     (found,) = answer.groups
-    check(found.error_code, found.error_message, f"group {name!r} cannot be described")
+    brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
     members = [
         MemberView(
             member.member_id,
@@ -215,14 +198,14 @@ def _classic_assignment(protocol: str, assignment: bytes) -> dict[str, list[int]
 
 
 def _described_consumer(brokers: Brokers, name: str) -> DescribedGroup:
-    answer = brokers.coordinator(name).ask(
+    answer = brokers.ask(
         apis.CONSUMER_GROUP_DESCRIBE,
         consumer_group_describe.ConsumerGroupDescribeRequest([name]),
-        consumer_group_describe.encode_request,
-        consumer_group_describe.decode_response,
+        consumer_group_describe.ConsumerGroupDescribeResponse,
+        node=brokers.coordinator(GROUP, name),
     )
     (found,) = answer.groups
-    check(found.error_code, found.error_message, f"group {name!r} cannot be described")
+    brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
     members = [
         MemberView(
             member.member_id,
@@ -241,14 +224,14 @@ def _described_consumer(brokers: Brokers, name: str) -> DescribedGroup:
 
 
 def _described_share(brokers: Brokers, name: str) -> DescribedGroup:
-    answer = brokers.coordinator(name).ask(
+    answer = brokers.ask(
         apis.SHARE_GROUP_DESCRIBE,
         share_group_describe.ShareGroupDescribeRequest([name]),
-        share_group_describe.encode_request,
-        share_group_describe.decode_response,
+        share_group_describe.ShareGroupDescribeResponse,
+        node=brokers.coordinator(GROUP, name),
     )
     (found,) = answer.groups
-    check(found.error_code, found.error_message, f"group {name!r} cannot be described")
+    brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
     members = [
         MemberView(
             member.member_id,
@@ -270,19 +253,19 @@ def _share_offsets(brokers: Brokers, name: str, ends_of: EndsOf) -> list[OffsetV
     request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
         [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(name, None)]
     )
-    answer = brokers.coordinator(name).ask(
+    answer = brokers.ask(
         apis.DESCRIBE_SHARE_GROUP_OFFSETS,
         request,
-        describe_share_group_offsets.encode_request,
-        describe_share_group_offsets.decode_response,
+        describe_share_group_offsets.DescribeShareGroupOffsetsResponse,
+        node=brokers.coordinator(GROUP, name),
     )
     (found,) = answer.groups
     failed = f"the offsets of group {name!r} cannot be read"
-    check(found.error_code, found.error_message, failed)
+    brokers.check(found.error_code, found.error_message, failed)
     views: list[OffsetView] = []
     for topic in found.topics:
         for part in topic.partitions:
-            check(part.error_code, part.error_message, failed)
+            brokers.check(part.error_code, part.error_message, failed)
             start = part.start_offset if part.start_offset >= 0 else None
             lag = part.lag if part.lag >= 0 else None
             views.append(OffsetView(topic.topic_name, part.partition_index, start, None, lag))

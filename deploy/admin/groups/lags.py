@@ -4,8 +4,8 @@ Invariant: a lag is None unless all of its parts are known.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
-from penstock.deploy.admin.groups.admin import NAMED_TOPICS
 from penstock.deploy.admin.groups.views import GroupType, ListedGroup
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
@@ -13,6 +13,8 @@ from penstock.protocol.gen import describe_share_group_offsets, offset_fetch
 
 KnownEnds = Callable[[str], Mapping[int, int]]
 """Returns the end offsets of a topic by partition, as far as they are known."""
+_NAMED_TOPICS: Final = 9
+"""The last version of OffsetFetch that names topics; later ones have only ids."""
 
 
 def group_lags(
@@ -32,9 +34,8 @@ def _others(client: WireClient, groups: Sequence[str], ends: KnownEnds) -> dict[
         offset_fetch.OffsetFetchRequest(
             [offset_fetch.OffsetFetchRequestGroup(group, topics=None) for group in groups]
         ),
-        offset_fetch.encode_request,
-        offset_fetch.decode_response,
-        version=NAMED_TOPICS,
+        offset_fetch.OffsetFetchResponse,
+        version=_NAMED_TOPICS,
     )
     found: dict[str, int | None] = {}
     for group in answer.groups:
@@ -61,8 +62,7 @@ def _shares(client: WireClient, groups: Sequence[str]) -> dict[str, int | None]:
     answer = client.ask(
         apis.DESCRIBE_SHARE_GROUP_OFFSETS,
         request,
-        describe_share_group_offsets.encode_request,
-        describe_share_group_offsets.decode_response,
+        describe_share_group_offsets.DescribeShareGroupOffsetsResponse,
     )
     found: dict[str, int | None] = {}
     for group in answer.groups:

@@ -12,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from penstock.deploy.admin.groups.admin import committed_offsets, share_start_offsets
+from penstock.deploy.admin.groups.admin import committed, share_start_offsets
 from penstock.deploy.admin.groups.views import GroupType, ListedGroup, NewOffset
-from penstock.deploy.clients.brokers import Brokers, Partition, by_topic, check
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.clients.brokers import Brokers
+from penstock.deploy.errors import UsageError
 from penstock.protocol import apis
+from penstock.protocol.client.brokers import GROUP, Partition, by_topic
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import (
     alter_share_group_offsets,
     delete_share_group_offsets,
@@ -26,7 +28,6 @@ from penstock.protocol.gen import (
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 _INACTIVE: Final = frozenset({"Empty", "Dead"})
-_NAMED_TOPICS: Final = 9
 _DURATION: Final = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
     r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -71,7 +72,7 @@ def plan(
             if view.current_offset is not None
         }
     else:
-        current = committed_offsets(brokers, group.group)
+        current = committed(brokers, group.group)
     found = _resolved(brokers, wanted, goal, current)
     return [NewOffset(group.group, *key, current.get(key), found[key]) for key in sorted(wanted)]
 
@@ -219,17 +220,16 @@ def _commit(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> None:
         )
         for topic, items in _per_topic(planned).items()
     ]
-    answer = brokers.coordinator(group).ask(
+    answer = brokers.ask(
         apis.OFFSET_COMMIT,
         offset_commit.OffsetCommitRequest(group, topics=topics),
-        offset_commit.encode_request,
-        offset_commit.decode_response,
-        version=_NAMED_TOPICS,
+        offset_commit.OffsetCommitResponse,
+        node=brokers.coordinator(GROUP, group),
     )
     for topic in answer.topics:
         for part in topic.partitions:
             name = f"{topic.name}-{part.partition_index}"
-            check(part.error_code, None, f"group {group!r} kept its offset in {name}")
+            brokers.check(part.error_code, None, f"group {group!r} kept its offset in {name}")
 
 
 def _alter_share(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> None:
@@ -245,17 +245,17 @@ def _alter_share(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> 
         )
         for topic, items in _per_topic(planned).items()
     ]
-    answer = brokers.coordinator(group).ask(
+    answer = brokers.ask(
         apis.ALTER_SHARE_GROUP_OFFSETS,
         alter_share_group_offsets.AlterShareGroupOffsetsRequest(group, topics),
-        alter_share_group_offsets.encode_request,
-        alter_share_group_offsets.decode_response,
+        alter_share_group_offsets.AlterShareGroupOffsetsResponse,
+        node=brokers.coordinator(GROUP, group),
     )
     failed = f"the offsets of group {group!r} were not set"
-    check(answer.error_code, answer.error_message, failed)
+    brokers.check(answer.error_code, answer.error_message, failed)
     for topic in answer.responses:
         for part in topic.partitions:
-            check(part.error_code, part.error_message, failed)
+            brokers.check(part.error_code, part.error_message, failed)
 
 
 def _delete(brokers: Brokers, group: str, wanted: Sequence[Partition]) -> None:
@@ -265,30 +265,30 @@ def _delete(brokers: Brokers, group: str, wanted: Sequence[Partition]) -> None:
         )
         for topic, indexes in by_topic(wanted).items()
     ]
-    answer = brokers.coordinator(group).ask(
+    answer = brokers.ask(
         apis.OFFSET_DELETE,
         offset_delete.OffsetDeleteRequest(group, topics),
-        offset_delete.encode_request,
-        offset_delete.decode_response,
+        offset_delete.OffsetDeleteResponse,
+        node=brokers.coordinator(GROUP, group),
     )
-    check(answer.error_code, None, f"offsets of group {group!r} were not deleted")
+    brokers.check(answer.error_code, None, f"offsets of group {group!r} were not deleted")
     for topic in answer.topics:
         for part in topic.partitions:
             name = f"{topic.name}-{part.partition_index}"
-            check(part.error_code, None, f"group {group!r} kept its offset in {name}")
+            brokers.check(part.error_code, None, f"group {group!r} kept its offset in {name}")
 
 
 def _delete_share(brokers: Brokers, group: str, topics: Sequence[str]) -> None:
     named = [
         delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic(topic) for topic in topics
     ]
-    answer = brokers.coordinator(group).ask(
+    answer = brokers.ask(
         apis.DELETE_SHARE_GROUP_OFFSETS,
         delete_share_group_offsets.DeleteShareGroupOffsetsRequest(group, named),
-        delete_share_group_offsets.encode_request,
-        delete_share_group_offsets.decode_response,
+        delete_share_group_offsets.DeleteShareGroupOffsetsResponse,
+        node=brokers.coordinator(GROUP, group),
     )
     failed = f"offsets of group {group!r} were not deleted"
-    check(answer.error_code, answer.error_message, failed)
+    brokers.check(answer.error_code, answer.error_message, failed)
     for topic in answer.responses:
-        check(topic.error_code, topic.error_message, f"{failed} in {topic.topic_name}")
+        brokers.check(topic.error_code, topic.error_message, f"{failed} in {topic.topic_name}")

@@ -7,8 +7,9 @@ Source: Kafka's `kafka-streams-groups`; KIP-1071.
 from collections.abc import Sequence
 
 from penstock.deploy.admin.groups.views import DescribedGroup, MemberView, TasksView
-from penstock.deploy.clients.brokers import Brokers, by_topic, check
+from penstock.deploy.clients.brokers import Brokers
 from penstock.protocol import apis
+from penstock.protocol.client.brokers import GROUP, by_topic
 from penstock.protocol.gen import streams_group_describe
 from penstock.protocol.gen.streams_group_describe import (
     Assignment,
@@ -21,14 +22,14 @@ from penstock.protocol.gen.streams_group_describe import (
 
 def described_streams(brokers: Brokers, name: str) -> DescribedGroup:
     """Return the state and the members of a streams group; its assignor has no name."""
-    answer = brokers.coordinator(name).ask(
+    answer = brokers.ask(
         apis.STREAMS_GROUP_DESCRIBE,
         streams_group_describe.StreamsGroupDescribeRequest([name]),
-        streams_group_describe.encode_request,
-        streams_group_describe.decode_response,
+        streams_group_describe.StreamsGroupDescribeResponse,
+        node=brokers.coordinator(GROUP, name),
     )
     (found,) = answer.groups
-    check(found.error_code, found.error_message, f"group {name!r} cannot be described")
+    brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
     topology = found.topology or Topology()
     sources = {item.subtopology_id: _sources(item) for item in topology.subtopologies or ()}
     read = {

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from penstock.deploy.admin.reassign.plan import Assignment, Key
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.protocol import apis
+from penstock.protocol.client.errors import check
 from penstock.protocol.error_codes import ErrorCode, explain, known_code
 from penstock.protocol.gen import alter_partition_reassignments as alter
 from penstock.protocol.gen import elect_leaders as elect
@@ -38,11 +38,10 @@ def current_assignment(
         topics=[metadata.MetadataRequestTopic(name=name) for name in sorted(topics)],
         allow_auto_topic_creation=False,
     )
-    answer = client.ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response)
+    answer = client.ask(apis.METADATA, request, metadata.MetadataResponse)
     found: dict[Key, tuple[int, ...]] = {}
     for topic in answer.topics:
-        if topic.error_code:
-            raise KafkaFailed(f"topic {topic.name!r}: {_text(topic.error_code, None)}")
+        check(topic.error_code, None, f"topic {topic.name!r}")
         for partition in topic.partitions:
             found[Key(topic.name or "", partition.partition_index)] = tuple(partition.replica_nodes)
     return found, frozenset(broker.node_id for broker in answer.brokers)
@@ -76,12 +75,9 @@ def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) 
         topics=[alter.ReassignableTopic(name, items) for name, items in topics.items()],
     )
     answer = client.ask(
-        apis.ALTER_PARTITION_REASSIGNMENTS, request, alter.encode_request, alter.decode_response
+        apis.ALTER_PARTITION_REASSIGNMENTS, request, alter.AlterPartitionReassignmentsResponse
     )
-    if answer.error_code:
-        raise KafkaFailed(
-            f"the reassignment was not accepted: {_text(answer.error_code, answer.error_message)}"
-        )
+    check(answer.error_code, answer.error_message, "the reassignment was not accepted")
     return {
         Key(topic.name, item.partition_index): _problem(item.error_code, item.error_message)
         for topic in answer.responses
@@ -94,12 +90,9 @@ def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
     """Return the moving partitions with (added brokers, removed brokers)."""
     request = listing.ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
     answer = client.ask(
-        apis.LIST_PARTITION_REASSIGNMENTS, request, listing.encode_request, listing.decode_response
+        apis.LIST_PARTITION_REASSIGNMENTS, request, listing.ListPartitionReassignmentsResponse
     )
-    if answer.error_code:
-        raise KafkaFailed(
-            f"reassignments cannot be listed: {_text(answer.error_code, answer.error_message)}"
-        )
+    check(answer.error_code, answer.error_message, "reassignments cannot be listed")
     return {
         Key(topic.name, item.partition_index): (
             list(item.adding_replicas),
@@ -138,9 +131,8 @@ def _elect_preferred(
     request = elect.ElectLeadersRequest(
         election_type=_PREFERRED, topic_partitions=asked, timeout_ms=_TIMEOUT_MS
     )
-    answer = client.ask(apis.ELECT_LEADERS, request, elect.encode_request, elect.decode_response)
-    if answer.error_code:
-        raise KafkaFailed(f"the election failed: {_text(answer.error_code, None)}")
+    answer = client.ask(apis.ELECT_LEADERS, request, elect.ElectLeadersResponse)
+    check(answer.error_code, None, "the election failed")
     results = [
         (Key(topic.topic, item.partition_id), item)
         for topic in answer.replica_election_results
@@ -156,7 +148,3 @@ def _elect_preferred(
 
 def _problem(code: int, message: str | None) -> tuple[ErrorCode, str]:
     return known_code(code), explain(code, message)
-
-
-def _text(code: int, message: str | None) -> str:
-    return _problem(code, message)[1]

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.base.errors import ExpectedError
 from penstock.controller.api.messages import MoveTrace, TraceMove
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.controllers import answer_of, connect
-from penstock.deploy.errors import DeployError
 
 _TIMEOUT_S: Final = 10.0
 
@@ -50,7 +50,7 @@ def parse_partition(text: str) -> Key:
     """Parse TOPIC-PARTITION."""
     topic, _, number = text.rpartition("-")
     if not topic or not number.isdigit():
-        raise DeployError(f"{text!r} is not a partition: use TOPIC-PARTITION, as in orders-3")
+        raise ExpectedError(f"{text!r} is not a partition: use TOPIC-PARTITION, as in orders-3")
     return Key(topic, int(number))
 
 
@@ -101,7 +101,7 @@ def _steps_of(
 
 
 def ask_move(controller: str, key: Key) -> MoveView | None:
-    """Return the partition's last planned move. Raises NoController, or DeployError if the
+    """Return the partition's last planned move. Raises NoController, or ExpectedError if the
     partition does not exist.
     """
     return asyncio.run(_ask(controller, key))
@@ -116,7 +116,7 @@ async def _ask(controller: str, key: Key) -> MoveView | None:
         await answer_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
         topic = follower.image.topics.by_name(key.topic)
         if topic is None or key.partition >= len(topic.partitions):
-            raise DeployError(
+            raise ExpectedError(
                 f"partition {key} does not exist; `penstock topics list` lists the topics"
             )
         record = topic.partitions[key.partition]

@@ -1,13 +1,12 @@
 """Ask brokers about transactions, and abort one.
 
-Each broker knows the transactions that it coordinates and the producers of the partitions that it
-leads, so most questions go to all of them.
+Each broker lists the transactions that it coordinates and the producers of the partitions that it
+leads, so most requests go to all of them.
 Invariant: a failure is a KafkaFailed that names what could not be asked.
-Limits: PARTITIONS_PER_REQUEST_MAX; a partition whose leader changes is asked for ROUNDS_MAX times.
+Limits: PARTITIONS_PER_REQUEST_MAX.
 Source: KIP-664.
 """
 
-import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Self
 
@@ -20,23 +19,18 @@ from penstock.deploy.admin.transactions.views import (
     older_than,
     still_open,
 )
-from penstock.deploy.clients.brokers import Brokers, by_topic
-from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.clients.brokers import Brokers
 from penstock.protocol import apis
-from penstock.protocol.error_codes import ErrorCode, explain, known_code
+from penstock.protocol.client.brokers import TRANSACTION, Partition, by_topic
+from penstock.protocol.client.errors import KafkaFailed, check
 from penstock.protocol.gen import (
     describe_producers,
     describe_transactions,
     list_transactions,
-    metadata,
     write_txn_markers,
 )
 
 PARTITIONS_PER_REQUEST_MAX: Final = 500
-ROUNDS_MAX: Final = 10
-_PAUSE_S: Final = 0.2
-_MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE})
 
 
 class TransactionsClient:
@@ -50,7 +44,7 @@ class TransactionsClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._brokers.close()
+        self._brokers.reset()
 
     # --- coordinators -----------------------------------------------------------------------------
 
@@ -68,17 +62,14 @@ class TransactionsClient:
             list(states), list(producer_ids), transactional_id_pattern=pattern
         )
         found: list[ListedTransaction] = []
-        for node_id, client in self._brokers.all():
-            answer = client.ask(
+        for node_id in self._brokers.nodes():
+            answer = self._brokers.ask(
                 apis.LIST_TRANSACTIONS,
                 request,
-                list_transactions.encode_request,
-                list_transactions.decode_response,
+                list_transactions.ListTransactionsResponse,
+                node=node_id,
             )
-            if answer.error_code:
-                raise KafkaFailed(
-                    f"broker {node_id} cannot list transactions: {explain(answer.error_code, None)}"
-                )
+            check(answer.error_code, None, f"broker {node_id} cannot list transactions")
             if answer.unknown_state_filters:
                 raise KafkaFailed(
                     f"there are no states {', '.join(answer.unknown_state_filters)}; there are"
@@ -94,18 +85,15 @@ class TransactionsClient:
 
     def describe(self, transactional_id: str) -> TransactionView:
         """Describe one transactional id. Raises KafkaFailed if it does not exist."""
-        node_id, coordinator = self._brokers.transaction_coordinator(transactional_id)
-        states = coordinator.ask(
+        node_id = self._brokers.coordinator(TRANSACTION, transactional_id)
+        states = self._brokers.ask(
             apis.DESCRIBE_TRANSACTIONS,
             describe_transactions.DescribeTransactionsRequest([transactional_id]),
-            describe_transactions.encode_request,
-            describe_transactions.decode_response,
+            describe_transactions.DescribeTransactionsResponse,
+            node=node_id,
         )
         (state,) = states.transaction_states
-        if state.error_code:
-            raise KafkaFailed(
-                f"transactional id {transactional_id!r}: {explain(state.error_code, None)}"
-            )
+        check(state.error_code, None, f"transactional id {transactional_id!r}")
         return _view(state, node_id)
 
     # --- partitions -------------------------------------------------------------------------------
@@ -116,34 +104,19 @@ class TransactionsClient:
         """Return the transactions that are open in all partitions, in those of a topic, or in one.
         Raises KafkaFailed if a partition has no leader for some seconds.
         """
-        wanted: set[Key] | None = None if partition is None else {Key(topic or "", partition)}
-        found: list[OpenTransaction] = []
-        for round_number in range(ROUNDS_MAX):
-            if round_number:
-                time.sleep(_PAUSE_S)
-            answer = self._metadata(None if topic is None else [topic])
-            leaders = _leaders(answer, wanted)
-            wanted = set()
-            for broker in answer.brokers:
-                keys = sorted(key for key, node_id in leaders.items() if node_id == broker.node_id)
-                for at in range(0, len(keys), PARTITIONS_PER_REQUEST_MAX):
-                    some = keys[at : at + PARTITIONS_PER_REQUEST_MAX]
-                    transactions, moved = self._open_at(broker, some)
-                    found += transactions
-                    wanted |= moved
-            present = {broker.node_id for broker in answer.brokers}
-            wanted |= {key for key, node_id in leaders.items() if node_id not in present}
-            if not wanted:
-                return sorted(found, key=lambda item: (item.key, item.start_offset))
-        raise KafkaFailed(f"partition {min(wanted or ())} has no leader; try again later")
 
-    def _open_at(
-        self, broker: metadata.MetadataResponseBroker, keys: Collection[Key]
-    ) -> tuple[list[OpenTransaction], set[Key]]:
-        """Return the open transactions in partitions that this broker should lead, and those that
-        it does not lead.
-        """
-        answer = self._client(broker).ask(
+        def ask() -> list[OpenTransaction]:
+            found: list[OpenTransaction] = []
+            for leader, keys in self._brokers.by_leader(self._keys(topic, partition)).items():
+                for at in range(0, len(keys), PARTITIONS_PER_REQUEST_MAX):
+                    found += self._open_at(leader, keys[at : at + PARTITIONS_PER_REQUEST_MAX])
+            return sorted(found, key=lambda item: (item.key, item.start_offset))
+
+        return self._brokers.retried(ask)
+
+    def _open_at(self, leader: int, keys: Iterable[Partition]) -> list[OpenTransaction]:
+        """Return the open transactions in partitions of this leader. Raises Moved."""
+        answer = self._brokers.ask(
             apis.DESCRIBE_PRODUCERS,
             describe_producers.DescribeProducersRequest(
                 [
@@ -151,20 +124,16 @@ class TransactionsClient:
                     for name, indexes in by_topic(keys).items()
                 ]
             ),
-            describe_producers.encode_request,
-            describe_producers.decode_response,
+            describe_producers.DescribeProducersResponse,
+            node=leader,
         )
         found: list[OpenTransaction] = []
-        moved: set[Key] = set()
         for topic in answer.topics:
             for part in topic.partitions:
                 key = Key(topic.name, part.partition_index)
-                if known_code(part.error_code) in _MOVED:
-                    moved.add(key)
-                elif part.error_code:
-                    raise KafkaFailed(f"{key}: {explain(part.error_code, part.error_message)}")
+                self._brokers.check(part.error_code, part.error_message, str(key))
                 found += _open_transactions(key, part.active_producers)
-        return found, moved
+        return found
 
     def find_hanging(
         self, topic: str | None, partition: int | None, age_ms: int, now_ms: int
@@ -194,11 +163,7 @@ class TransactionsClient:
         """Abort a transaction in one partition, with a marker that is durable on return. Raises
         KafkaFailed if a later producer or coordinator has written there.
         """
-        answer = self._metadata([item.topic])
-        node_id = _leaders(answer, {item.key}).get(item.key, -1)
-        leader = next((found for found in answer.brokers if found.node_id == node_id), None)
-        if leader is None:
-            raise KafkaFailed(f"partition {item.key} has no leader; try again later")
+        (key,) = self._keys(item.topic, item.partition)
         marker = write_txn_markers.WritableTxnMarker(
             producer_id=item.producer_id,
             producer_epoch=item.producer_epoch,
@@ -207,44 +172,33 @@ class TransactionsClient:
             # No coordinator has an epoch below 0.
             coordinator_epoch=max(item.coordinator_epoch, 0),
         )
-        done = self._client(leader).ask(
+        done = self._brokers.ask(
             apis.WRITE_TXN_MARKERS,
             write_txn_markers.WriteTxnMarkersRequest([marker]),
-            write_txn_markers.encode_request,
-            write_txn_markers.decode_response,
+            write_txn_markers.WriteTxnMarkersResponse,
+            node=self._brokers.leader(*key),
         )
         code = done.markers[0].topics[0].partitions[0].error_code
-        if code:
-            raise KafkaFailed(f"{item.key} was not changed: {explain(code, None)}")
+        check(code, None, f"{item.key} was not changed")
 
-    # --- brokers ----------------------------------------------------------------------------------
-
-    def _metadata(self, topics: Sequence[str] | None) -> metadata.MetadataResponse:
-        """Return brokers and topics; None: all topics. Raises KafkaFailed for a missing topic."""
-        answer = self._brokers.metadata(topics)
-        for topic in answer.topics:
-            if topic.error_code:
-                raise KafkaFailed(f"topic {topic.name!r}: {explain(topic.error_code, None)}")
-        return answer
-
-    def _client(self, broker: metadata.MetadataResponseBroker) -> WireClient:
-        return self._brokers.client(broker.node_id, broker.host, broker.port)
-
-
-def _leaders(answer: metadata.MetadataResponse, wanted: Collection[Key] | None) -> dict[Key, int]:
-    """Return the leaders of the wanted partitions; None: of all. Raises KafkaFailed for a partition
-    that does not exist.
-    """
-    leaders = {
-        Key(topic.name or "", part.partition_index): part.leader_id
-        for topic in answer.topics
-        for part in topic.partitions
-    }
-    if wanted is None:
-        return leaders
-    if missing := sorted(key for key in wanted if key not in leaders):
-        raise KafkaFailed(f"partition {missing[0]} does not exist")
-    return {key: leaders[key] for key in wanted}
+    def _keys(self, topic: str | None, partition: int | None) -> list[Key]:
+        """Return all partitions, those of a topic, or one. Raises KafkaFailed if it does not
+        exist.
+        """
+        answer = self._brokers.metadata(None if topic is None else [topic])
+        for found in answer.topics:
+            check(found.error_code, None, f"topic {found.name!r}")
+        keys = [
+            Key(found.name or "", part.partition_index)
+            for found in answer.topics
+            for part in found.partitions
+        ]
+        if partition is None:
+            return sorted(keys)
+        key = Key(topic or "", partition)
+        if key not in keys:
+            raise KafkaFailed(f"partition {key} does not exist")
+        return [key]
 
 
 def _open_transactions(

@@ -6,7 +6,6 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.deploy.clients.wire import TIMEOUT_S, wait_at_most
 from penstock.deploy.console.console import (
     console_of,
     done,
@@ -18,6 +17,7 @@ from penstock.deploy.console.console import (
 )
 from penstock.deploy.console.forks import ForkOptions, make_fork, plan_fork
 from penstock.deploy.console.paging import page_of
+from penstock.protocol.client.connection import TIMEOUT_S, wait_at_most
 
 
 async def ask(request: Request) -> Response:

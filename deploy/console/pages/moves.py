@@ -26,7 +26,8 @@ from penstock.deploy.console.console import (
 )
 from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, comes, event, stream
 from penstock.deploy.console.paging import page_of
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 
 TRACE_S_MAX: Final = 5.0
 """How long after the election brokers may take to report their steps."""

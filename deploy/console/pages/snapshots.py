@@ -19,7 +19,6 @@ from penstock.deploy.admin.snapshots import (
 )
 from penstock.deploy.clients.frozen_topics import find_deleted, frozen_topics, full_name
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.clients.wire import TIMEOUT_S, wait_at_most
 from penstock.deploy.console import views
 from penstock.deploy.console.console import (
     confirmed,
@@ -31,8 +30,10 @@ from penstock.deploy.console.console import (
     rights_of,
 )
 from penstock.deploy.console.paging import page_of
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import counted
+from penstock.protocol.client.connection import TIMEOUT_S, wait_at_most
+from penstock.protocol.client.errors import KafkaFailed
 
 
 async def snapshots(request: Request) -> Response:

@@ -29,7 +29,8 @@ from penstock.deploy.console.console import (
     rights_of,
 )
 from penstock.deploy.console.paging import page_of
-from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import UsageError
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import ErrorCode
 
 TOPIC_RESOURCE = 2

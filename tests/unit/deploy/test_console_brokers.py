@@ -16,10 +16,11 @@ from penstock.deploy.console.broker_watch import REFUSED_S, BrokerWatch
 from penstock.deploy.console.group_list import LastGroups
 from penstock.deploy.console.health import BrokerHealth, StoreHealth, diagnose
 from penstock.deploy.console.store_probe import StoreProbe
-from penstock.deploy.errors import AuthenticationRefused, Busy
+from penstock.deploy.errors import Busy
 from penstock.deploy.top.offsets import Led, Measured
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectInfo
+from penstock.protocol.client.errors import AuthenticationRefused
 from tests.support.waiting import until
 
 _P = ParamSpec("_P")

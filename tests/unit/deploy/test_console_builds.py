@@ -19,7 +19,8 @@ from penstock.deploy.console.page_builds import BUILDS_MAX, BUILDS_OF_SESSION_MA
 from penstock.deploy.console.rights import Rights
 from penstock.deploy.console.rights_checks import RightsChecks, SessionOver
 from penstock.deploy.console.sessions import RIGHTS_S, UNKNOWN_S, Session, Sessions
-from penstock.deploy.errors import AuthenticationRefused, Busy, KafkaFailed, NoResponse
+from penstock.deploy.errors import Busy
+from penstock.protocol.client.errors import AuthenticationRefused, KafkaFailed, NoResponse
 
 SEES = Rights(cluster=frozenset({Operation.DESCRIBE}))
 PAGE = b"page"

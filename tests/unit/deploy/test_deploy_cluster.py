@@ -13,12 +13,13 @@ from random import Random
 import pytest
 from rich.console import Console
 
+from penstock.base.errors import ExpectedError
 from penstock.broker.config import BrokerConfig
 from penstock.controller.config import ControllerConfig
 from penstock.deploy.clients import state_file as state
 from penstock.deploy.clients.state_file import ClusterState, ProcessState
 from penstock.deploy.demo.story import Demo
-from penstock.deploy.errors import DeployError, PortTaken, UsageError
+from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.local import moto_store
 from penstock.deploy.local.dev_cluster import check
 from penstock.deploy.local.directories import TEMPORARY_PREFIX, controller_directory
@@ -115,7 +116,7 @@ def test_without_moto_the_error_says_what_to_type(
     needed = (
         f'the local S3 server needs the package {missing}: pip install "penstock-streams[local]"'
     )
-    with pytest.raises(DeployError) as refused:
+    with pytest.raises(ExpectedError) as refused:
         check(ClusterOptions())
     assert (
         str(refused.value) == f"{needed}, or choose another store: --store memory, --store file:DIR"

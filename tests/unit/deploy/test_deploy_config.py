@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from penstock.base.errors import ExpectedError
 from penstock.base.settings import Kind
 from penstock.broker.config import BrokerConfig
 from penstock.broker.quotas.connections import ListenerLimits
 from penstock.controller.config import ControllerConfig
-from penstock.deploy.errors import DeployError, UnknownSetting, UsageError
+from penstock.deploy.errors import UnknownSetting, UsageError
 from penstock.deploy.node import process as node
 from penstock.deploy.node.config.definition import (
     ROLES,
@@ -399,7 +400,7 @@ def test_controllers_refuse_likewise(arguments: list[str], told: str) -> None:
 def test_a_node_without_a_store_or_with_no_file_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"store is missing: set --store URL \(s3://"):
         load("broker", [], {})
-    with pytest.raises(DeployError, match="No such file"):
+    with pytest.raises(ExpectedError, match="No such file"):
         load("broker", [], {"PENSTOCK_CONFIG": str(tmp_path / "none.toml")})
 
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.errors import ExpectedError
 from penstock.base.settings import fields_of
 from penstock.controller.api.tls import TlsConfig
 from penstock.deploy.clients.controllers import connect
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.deploy.node.config.definition import variable_of
 from tests.support.certs import Authority
 
@@ -28,5 +29,5 @@ async def test_a_missing_variable_and_a_missing_file_are_named(tmp_path: Path) -
     variable = "PENSTOCK_CONTROLLER_SSL_CA_LOCATION"
     with pytest.raises(UsageError, match=f"{variable} is missing"):
         connect(ADDRESS, files.environment | {variable: ""})
-    with pytest.raises(DeployError, match="cannot be read: No such file"):
+    with pytest.raises(ExpectedError, match="cannot be read: No such file"):
         connect(ADDRESS, files.environment | {variable: str(tmp_path / "none.pem")})

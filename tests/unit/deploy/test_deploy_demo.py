@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.demo.flights import read_flights
 from penstock.deploy.demo.record_count import Tally
 from penstock.deploy.demo.spark_job import probe_of
 from penstock.deploy.demo.spark_master import SparkTarget, explained
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from tests.support.ports import free_port
 
 
@@ -80,7 +81,7 @@ def test_an_archive_is_for_a_cluster_and_exists(tmp_path: Path) -> None:
 
 def test_a_silent_spark_master_is_named() -> None:
     master = SparkTarget(f"spark://127.0.0.1:{free_port()}").checked()
-    with pytest.raises(DeployError, match=rf"--master {master.url}: no connection .* refused"):
+    with pytest.raises(ExpectedError, match=rf"--master {master.url}: no connection .* refused"):
         master.local_address()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

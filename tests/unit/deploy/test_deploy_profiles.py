@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.app import app
 from penstock.deploy.clients import profiles, security, state_file
 from penstock.deploy.clients.metadata import find_controller
 from penstock.deploy.clients.target import find_brokers, find_store, no_broker
-from penstock.deploy.errors import DeployError, NoController, UsageError
+from penstock.deploy.errors import NoController, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(*arguments: str) -> str:
     result = copy_context().run(CliRunner().invoke, app, list(arguments))
-    if isinstance(result.exception, DeployError):
+    if isinstance(result.exception, ExpectedError):
         raise result.exception
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -147,7 +148,7 @@ def test_what_a_profile_leaves_open_is_never_that_of_another_cluster(
 
 
 def test_a_cluster_that_does_not_answer_says_how_to_start_one() -> None:
-    with pytest.raises(DeployError, match=r"no broker answers at 127.0.0.1:1; start one with"):
+    with pytest.raises(ExpectedError, match=r"no broker answers at 127.0.0.1:1; start one with"):
         run("topics", "list", "--bootstrap-server", "127.0.0.1:1")
 
 

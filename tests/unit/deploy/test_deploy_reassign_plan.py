@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from penstock.base.errors import ExpectedError
 from penstock.base.ids import (
     Millis,
     NodeEpoch,
@@ -31,7 +32,7 @@ from penstock.deploy.admin.reassign.plan import (
 )
 from penstock.deploy.admin.reassign.trace import parse_partition, view_move
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import UsageError
 from penstock.protocol.gen import alter_partition_reassignments as alter
 from penstock.protocol.gen import elect_leaders as elect
 
@@ -58,7 +59,7 @@ class Asked(WireClient):
     def __init__(self) -> None:
         self.requests: list[Any] = []
 
-    def ask(self, api: object, request: Any, encode: object, decode: object) -> Any:
+    def ask(self, api: object, request: Any, kind: object) -> Any:
         self.requests.append(request)
         moves = isinstance(request, alter.AlterPartitionReassignmentsRequest)
         return (
@@ -133,7 +134,7 @@ def test_bad_broker_lists_and_partitions() -> None:
         with pytest.raises(UsageError, match="broker-list"):
             parse_brokers(text)
     for text in ("orders", "-1", "orders-x"):
-        with pytest.raises(DeployError, match="TOPIC-PARTITION"):
+        with pytest.raises(ExpectedError, match="TOPIC-PARTITION"):
             parse_partition(text)
     assert parse_partition("my-topic-12") == Key("my-topic", 12)
 

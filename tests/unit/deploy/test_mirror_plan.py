@@ -3,10 +3,10 @@
 import pytest
 
 from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
-from penstock.deploy.clients.brokers import Partition
+from penstock.deploy.admin.groups.committed import CommittedOffset
 from penstock.deploy.errors import UsageError
 from penstock.deploy.mirror.batches import OldFormat, committed_batches
-from penstock.deploy.mirror.groups import CommittedOffset, to_commit
+from penstock.deploy.mirror.groups import to_commit
 from penstock.deploy.mirror.plan import (
     MirrorContext,
     OffsetKind,
@@ -24,6 +24,7 @@ from penstock.deploy.mirror.progress import (
 )
 from penstock.deploy.mirror.translation import OffsetMap, Segment
 from penstock.protocol.batch.records import Record
+from penstock.protocol.client.brokers import Partition
 
 PENSTOCK = MirrorContext("cluster", has_same_offsets=True)
 KAFKA = MirrorContext("cluster", has_same_offsets=False)

@@ -10,11 +10,13 @@ from typing import TypeVar
 import pytest
 
 from penstock.deploy.clients import restarts, state_file
+from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.restarts import has_restarted, is_restarting, wait_for_restarts
-from penstock.deploy.clients.security import PLAINTEXT
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.clients.state_file import ClusterState, Phase, ProcessState
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import NoResponse
+from penstock.protocol.client.connection import Connection
+from penstock.protocol.client.errors import NoResponse
 
 HERE = os.getpid()
 BOOTSTRAP = "127.0.0.1:1"
@@ -112,8 +114,15 @@ def test_a_cluster_that_ends_is_not_waited_for_any_longer(path: Path) -> None:
     assert not waiting(lambda: has_restarted(BOOTSTRAP, lambda _: path.unlink()))
 
 
+@pytest.mark.parametrize(
+    "connect",
+    [WireClient, lambda bootstrap, security: Brokers(bootstrap, security=security).connect()],
+)
 def test_a_client_connects_once_a_broker_serves_again(
-    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    connect: Callable[[str, ClientSecurity], Connection],
 ) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))  # Nobody listens yet.
@@ -125,7 +134,7 @@ def test_a_client_connects_once_a_broker_serves_again(
             state_file.write(path, state_of(("serving", HERE), bootstrap=bootstrap))
 
         with pytest.raises(NoResponse):
-            WireClient(bootstrap, PLAINTEXT)
+            connect(bootstrap, PLAINTEXT)
         monkeypatch.setattr(has_restarted, "__defaults__", (serve,))
-        waiting(lambda: WireClient(bootstrap, PLAINTEXT)).close()
+        waiting(lambda: connect(bootstrap, PLAINTEXT)).close()
     assert "waiting for the brokers of `penstock dev`" in capsys.readouterr().err

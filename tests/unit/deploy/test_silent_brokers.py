@@ -9,9 +9,10 @@ from contextvars import copy_context
 import pytest
 
 from penstock.deploy.clients.security import PLAINTEXT
-from penstock.deploy.clients.wire import WireClient, wait_at_most
-from penstock.deploy.errors import NoResponse
+from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
+from penstock.protocol.client.connection import wait_at_most
+from penstock.protocol.client.errors import NoResponse
 from penstock.protocol.codecs import CODECS
 from penstock.protocol.framing import SIZE_BYTES, encode_response_frame, parse_header
 from penstock.protocol.gen import api_versions, metadata
@@ -65,8 +66,7 @@ def cluster_id(bootstrap: str) -> str | None:
         return client.ask(
             apis.METADATA,
             metadata.MetadataRequest([]),
-            metadata.encode_request,
-            metadata.decode_response,
+            metadata.MetadataResponse,
         ).cluster_id
 
 

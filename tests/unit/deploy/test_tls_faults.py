@@ -17,10 +17,10 @@ from penstock.deploy.clients.bearer_tokens import TokenSource
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.mirror.cluster import Cluster, ClusterAddress
 from penstock.deploy.node.client_metrics import OtlpMetrics
 from penstock.protocol import apis
+from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import api_versions
 from tests.support.certs import Authority
 from tests.support.waiting import until
@@ -58,8 +58,7 @@ def greeted(address: str, security: ClientSecurity) -> None:
         client.ask(
             apis.API_VERSIONS,
             api_versions.ApiVersionsRequest(),
-            api_versions.encode_request,
-            api_versions.decode_response,
+            api_versions.ApiVersionsResponse,
             timeout_s=5,
         )
 

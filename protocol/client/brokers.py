@@ -1,0 +1,381 @@
+"""The blocking client of a cluster: a connection to each broker that a request needs.
+
+Invariants: one request at a time, so each thread has its own `Brokers`. A failure is a KafkaFailed.
+Where a broker does not respond or is not responsible any more, leaders and coordinators are
+forgotten and the failure is a Moved, after which `retried` repeats for RETRY_S at most.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Self, TypeVar
+
+from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.client.connection import TIMEOUT_S, Access, Connection, patience_s
+from penstock.protocol.client.errors import (
+    AuthenticationRefused,
+    BrokerGone,
+    KafkaFailed,
+    Moved,
+    NoBroker,
+    NoResponse,
+    check,
+)
+from penstock.protocol.error_codes import ErrorCode, explain
+from penstock.protocol.gen import find_coordinator, list_offsets, metadata
+from penstock.protocol.offset_specs import LATEST
+
+RETRY_S: Final = 10.0
+PAUSE_S: Final = 0.2
+GROUP: Final = 0
+TRANSACTION: Final = 1
+"""Key types of FindCoordinator."""
+MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+BY_NAME: Final = {
+    apis.PRODUCE: 11,
+    apis.FETCH: 12,
+    apis.METADATA: 12,
+    apis.OFFSET_COMMIT: 9,
+    apis.OFFSET_FETCH: 7,
+    apis.FIND_COORDINATOR: 3,
+    apis.ADD_PARTITIONS_TO_TXN: 3,
+    apis.END_TXN: 4,
+}
+"""The last versions that name topics instead of ids, one group or key instead of a list, and
+partitions of transactions as older brokers expect.
+"""
+Partition = tuple[str, int]
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What `Brokers` has found out, until `forget`."""
+
+    addresses: dict[int, str] = field(default_factory=dict[int, str])
+    leaders: dict[Partition, int] = field(default_factory=dict[Partition, int])
+    coordinators: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+
+
+class Brokers:
+    """Use as a context manager. Connects when it has to."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        access: Access,
+        *,
+        moved: Collection[ErrorCode] = MOVED,
+        negotiates: bool = False,
+        skipped: Collection[int] = (),
+    ) -> None:
+        """moved: errors after which a request is repeated. negotiates: as for `Connection`.
+        skipped: ids of brokers that `nodes` and `known_ends` leave out, because they do not
+        respond.
+        """
+        self.access = access
+        self._bootstrap = bootstrap
+        self._moved = moved
+        self._negotiates = negotiates
+        self._skipped = skipped
+        self._known = _Known()
+        self._any: Connection | None = None
+        self._connections: dict[int, Connection] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Close all connections, and forget leaders and coordinators."""
+        for connection in (self._any, *self._connections.values()):
+            if connection is not None:
+                connection.close()
+        self._any, self._connections = None, {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget leaders and coordinators. Connections stay."""
+        self._known = _Known()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        api: ApiSpec,
+        request: object,
+        kind: type[_T],
+        *,
+        node: int | None = None,
+        timeout_s: float = TIMEOUT_S,
+        version: int | None = None,
+    ) -> _T:
+        """Ask a broker, any one for None. Raises BrokerGone if it does not respond; the next
+        request may go to another one. version: None for the newest one of `BY_NAME`.
+        """
+        connection = self._connection(node, timeout_s)
+        if version is None:
+            version = connection.version(api, BY_NAME.get(api))
+        try:
+            return connection.ask(api, request, kind, timeout_s, version=version)
+        except KafkaFailed as error:
+            self._drop(node)
+            raise BrokerGone(str(error)) if isinstance(error, NoResponse) else error from None
+
+    def version_of(self, api: ApiSpec, node: int, newest: int) -> int:
+        """Return the newest version that a broker serves, at most `newest`."""
+        return self._connection(node).version(api, newest)
+
+    def retried(
+        self, ask: Callable[[], _T], ends_at: float | None = None, pause_s: float = PAUSE_S
+    ) -> _T:
+        """Return what `ask` returns, repeated while it raises Moved. ends_at: by `time.monotonic`;
+        None for RETRY_S from now, or as long as the context waits.
+        """
+        if ends_at is None:
+            ends_at = time.monotonic() + min(RETRY_S, patience_s())
+        while True:
+            try:
+                return ask()
+            except Moved:
+                if time.monotonic() >= ends_at:
+                    raise
+            time.sleep(pause_s)
+
+    def check(self, code: int, message: str | None, failed: str) -> None:
+        """Raise Refused for a code that is not 0; Moved where another broker is responsible."""
+        if code in self._moved:
+            raise self.moved(f"{failed}: {explain(code, message)}")
+        check(code, message, failed)
+
+    def moved(self, reason: str) -> Moved:
+        """Forget leaders and coordinators, and return the error to raise."""
+        self.forget()
+        return Moved(reason)
+
+    # --- who is responsible -----------------------------------------------------------------------
+
+    def metadata(
+        self, topics: Iterable[str] | None = None, timeout_s: float = TIMEOUT_S
+    ) -> metadata.MetadataResponse:
+        """Return the brokers and these topics; all topics for None."""
+        asked = None if topics is None else [metadata.MetadataRequestTopic(name=t) for t in topics]
+        found = self.ask(
+            apis.METADATA,
+            metadata.MetadataRequest(asked, allow_auto_topic_creation=False),
+            metadata.MetadataResponse,
+            timeout_s=timeout_s,
+        )
+        for broker in found.brokers:
+            self._add_address(broker.node_id, broker.host, broker.port)
+        for topic in found.topics:
+            for part in topic.partitions:
+                self._known.leaders[topic.name or "", part.partition_index] = part.leader_id
+        return found
+
+    def nodes(self) -> list[int]:
+        """Return the ids of all brokers but the skipped ones."""
+        found = [broker.node_id for broker in self.metadata([]).brokers]
+        return [node for node in found if node not in self._skipped]
+
+    def existing(self, wanted: Iterable[Partition]) -> list[Partition]:
+        """Return the partitions that exist."""
+        keys = list(wanted)
+        topics = self.metadata(by_topic(keys)).topics if keys else ()
+        there = {
+            (topic.name or "", part.partition_index)
+            for topic in topics
+            for part in topic.partitions
+        }
+        return [key for key in keys if key in there]
+
+    def by_leader(self, wanted: Iterable[Partition]) -> dict[int, list[Partition]]:
+        """Return the partitions by the broker that leads them. Raises Moved."""
+        keys = list(wanted)
+        if missing := sorted({key[0] for key in keys if key not in self._known.leaders}):
+            self.metadata(missing)
+        found: dict[int, list[Partition]] = {}
+        for key in keys:
+            leader = self._known.leaders.get(key, -1)
+            if leader not in self._known.addresses:
+                raise self.moved(f"partition {key[0]}-{key[1]} has no leader now")
+            found.setdefault(leader, []).append(key)
+        return found
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the leader of a partition. Raises Moved."""
+        return next(iter(self.by_leader([(topic, partition)])))
+
+    def coordinator(self, kind: int, key: str) -> int:
+        """Return the broker that coordinates a group or a transactional id. Raises Moved."""
+        node = self._known.coordinators.get((kind, key))
+        if node is None:
+            found = self.ask(
+                apis.FIND_COORDINATOR,
+                find_coordinator.FindCoordinatorRequest(key=key, key_type=kind),
+                find_coordinator.FindCoordinatorResponse,
+            )
+            what = "group" if kind == GROUP else "transactional id"
+            failed = f"{what} {key!r} has no coordinator"
+            self.check(found.error_code, found.error_message, failed)
+            node = self._known.coordinators[kind, key] = found.node_id
+            self._add_address(node, found.host, found.port)
+        return node
+
+    def offsets(
+        self,
+        wanted: Iterable[Partition],
+        timestamp: int | Mapping[Partition, int],
+        *,
+        committed: bool = False,
+    ) -> dict[Partition, int]:
+        """Return an offset of each partition, -1 if it has none at that time.
+
+        timestamp: one of `offset_specs`, or milliseconds since 1970, for all or by partition.
+        committed: the latest offset is the last stable one.
+        """
+        keys = list(wanted)
+        times = timestamp if isinstance(timestamp, Mapping) else dict.fromkeys(keys, timestamp)
+
+        def ask() -> dict[Partition, int]:
+            found: dict[Partition, int] = {}
+            for leader, led in self.by_leader(keys).items():
+                for key, part in self.offsets_at(leader, led, times, committed=committed).items():
+                    failed = f"the offsets of {key[0]}-{key[1]} cannot be read"
+                    self.check(part.error_code, part.error_message, failed)
+                    found[key] = part.offset
+            return found
+
+        return self.retried(ask)
+
+    def known_ends(self, wanted: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the end offsets of partitions whose leaders respond."""
+        keys = list(wanted)
+        if not keys:
+            return {}
+        self.metadata(by_topic(keys))
+        led: dict[int, list[Partition]] = {}
+        for key in keys:
+            led.setdefault(self._known.leaders.get(key, -1), []).append(key)
+        found: dict[Partition, int] = {}
+        for leader, some in led.items():
+            if leader < 0 or leader in self._skipped:
+                continue
+            with suppress(KafkaFailed):
+                ends = self.offsets_at(leader, some, dict.fromkeys(some, LATEST))
+                found |= {key: part.offset for key, part in ends.items() if not part.error_code}
+        return found
+
+    def offsets_at(
+        self,
+        leader: int,
+        led: Sequence[Partition],
+        times: Mapping[Partition, int],
+        *,
+        committed: bool = False,
+        timeout_s: float = TIMEOUT_S,
+    ) -> dict[Partition, list_offsets.ListOffsetsPartitionResponse]:
+        """Return what a leader responds for each of its partitions. Raises KafkaFailed."""
+        found = self.ask(
+            apis.LIST_OFFSETS,
+            offsets_request({key: times[key] for key in led}, committed=committed),
+            list_offsets.ListOffsetsResponse,
+            node=leader,
+            timeout_s=timeout_s,
+        )
+        return offsets_by_partition(found)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def connect(self) -> Connection:
+        """Connect to any broker."""
+        return self._opened(self._bootstrap)
+
+    def _opened(self, bootstrap: str) -> Connection:
+        return Connection(bootstrap, self.access, negotiates=self._negotiates)
+
+    def _connection(self, node: int | None, timeout_s: float = TIMEOUT_S) -> Connection:
+        if node is None:
+            if self._any is None:
+                self._any = self.connect()
+            return self._any
+        if node not in self._connections:
+            if node not in self._known.addresses:
+                self.metadata([], timeout_s)
+            address = self._known.addresses.get(node)
+            if address is None:
+                raise self.moved(f"there is no broker {node} now")
+            try:
+                self._connections[node] = self._opened(address)
+            except NoBroker:
+                self.forget()
+                raise BrokerGone(f"broker {node} does not respond at {address}") from None
+            except NoResponse as error:
+                self.forget()
+                raise BrokerGone(str(error)) from None
+            except AuthenticationRefused:
+                raise  # by this broker, and so by the others
+            except KafkaFailed as error:
+                raise self.moved(str(error)) from None
+        return self._connections[node]
+
+    def _drop(self, node: int | None) -> None:
+        """Close a connection that failed."""
+        connection = self._any if node is None else self._connections.pop(node, None)
+        if connection is not None:
+            connection.close()
+        if node is None:
+            self._any = None
+        self.forget()
+
+    def _add_address(self, node: int, host: str, port: int) -> None:
+        literal = f"[{host}]" if ":" in host else host
+        self._known.addresses[node] = f"{literal}:{port}"
+
+
+def by_topic(wanted: Iterable[Partition]) -> dict[str, list[int]]:
+    """Return the partitions of each topic."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in wanted:
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def offsets_request(
+    times: Mapping[Partition, int], *, committed: bool = False
+) -> list_offsets.ListOffsetsRequest:
+    """Return the request for an offset of each partition, which go to their leader."""
+    topics = [
+        list_offsets.ListOffsetsTopic(
+            topic,
+            [
+                list_offsets.ListOffsetsPartition(index, timestamp=times[topic, index])
+                for index in indexes
+            ],
+        )
+        for topic, indexes in by_topic(times).items()
+    ]
+    timeout_ms = int(min(RETRY_S, patience_s()) * 1_000)
+    return list_offsets.ListOffsetsRequest(-1, int(committed), topics, timeout_ms)
+
+
+def offsets_by_partition(
+    response: list_offsets.ListOffsetsResponse,
+) -> dict[Partition, list_offsets.ListOffsetsPartitionResponse]:
+    return {
+        (topic.name, part.partition_index): part
+        for topic in response.topics
+        for part in topic.partitions
+    }

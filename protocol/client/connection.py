@@ -1,0 +1,277 @@
+"""A connection of a thread to one broker.
+
+Invariant: no step of a request waits longer than its timeout, nor than `wait_at_most` allows, and
+every failure is a KafkaFailed.
+"""
+
+import socket
+import ssl
+from contextvars import ContextVar
+from math import inf
+from typing import Final, Protocol, Self, TypeVar
+
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.tls_faults import explain
+from penstock.protocol import apis, framing
+from penstock.protocol.apis import ApiSpec
+from penstock.protocol.client.errors import (
+    AuthenticationRefused,
+    KafkaFailed,
+    NoBroker,
+    NoResponse,
+)
+from penstock.protocol.errors import FrameTooLarge, WireError
+from penstock.protocol.gen import api_versions
+from penstock.protocol.sasl.login import SaslLogin
+from penstock.protocol.sasl.mechanisms import AuthenticationFailed
+
+TIMEOUT_S: Final = 35.0
+"""Longer than the brokers wait for the controller."""
+_CONNECT_TIMEOUT_S: Final = 5.0
+_GREETING_TIMEOUT_S: Final = 1.0
+"""Longest wait for a broker to greet, if there are others. A hung one still accepts connections."""
+_TLS_ALERT: Final = b"\x15\x03"
+_ALERTS: Final = ("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE")
+_CA: Final = "ssl.ca.location"
+_T = TypeVar("_T")
+_patience_s: ContextVar[float] = ContextVar("patience_s", default=inf)
+
+
+def wait_at_most(seconds: float) -> None:
+    """Let no request of this context wait longer."""
+    _patience_s.set(seconds)
+
+
+def patience_s() -> float:
+    """Return the longest wait of a request in this context."""
+    return _patience_s.get()
+
+
+class Access(Protocol):
+    """How to connect to a listener."""
+
+    @property
+    def protocol(self) -> SecurityProtocol: ...
+
+    @property
+    def who(self) -> str:
+        """The user, for messages."""
+        ...
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return a context for connections; None without TLS."""
+        ...
+
+    def login(self) -> SaslLogin | None:
+        """Return a new login; None without SASL."""
+        ...
+
+
+class Connection:
+    """A connection to the first address whose broker responds. If none does in time, one to the
+    first that accepts connections: it may only be slow. Use as a context manager.
+    """
+
+    def __init__(self, bootstrap: str, access: Access, *, negotiates: bool = False) -> None:
+        """bootstrap: HOST:PORT, separated by commas. negotiates: ask for the versions that the
+        broker serves, for brokers of any Kafka. Raises KafkaFailed.
+        """
+        self.bootstrap = bootstrap
+        self._has_tls = access.protocol.has_tls
+        self._correlation_id = 0
+        self._served: dict[int, tuple[int, int]] | None = None
+        self._socket = self._connect(bootstrap.split(","), access)
+        try:
+            self._log_in(access)
+            if negotiates:
+                self._negotiate()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    @property
+    def connection(self) -> socket.socket:
+        """Return the authenticated socket, for a caller that sends its own frames."""
+        return self._socket
+
+    def ask(
+        self,
+        api: ApiSpec,
+        request: object,
+        kind: type[_T],
+        timeout_s: float = TIMEOUT_S,
+        *,
+        version: int | None = None,
+    ) -> _T:
+        """Send a request and return the response, which is of this kind. After a failure the
+        connection cannot be used.
+
+        version: None for the newest one.
+        """
+        self._correlation_id += 1
+        version = self.version(api) if version is None else version
+        frame = framing.encode_request_frame(
+            api,
+            version,
+            self._correlation_id,
+            api.codec.encode_request,
+            request,
+            client_id="penstock",
+        )
+        self._socket.settimeout(min(timeout_s, patience_s()))
+        try:
+            self._socket.sendall(frame)
+            data = self._read(self._read_size(api))
+            response = framing.decode_response(api, version, self._correlation_id, data)
+            assert isinstance(response, kind)
+            return response
+        except (OSError, WireError) as error:
+            # With TLS 1.3 a broker refuses a client's certificate after the handshake.
+            fault = explain(str(error), ca_setting=_CA) if isinstance(error, ssl.SSLError) else ""
+            failed = AuthenticationRefused if _is_refused(error) else NoResponse
+            raise failed(
+                f"{api.name} got no response from {self.bootstrap}: {fault or error}"
+            ) from None
+
+    def version(self, api: ApiSpec, newest: int | None = None) -> int:
+        """Return the newest version that both sides know, at most `newest`; without `negotiates`,
+        of this side. Raises KafkaFailed.
+        """
+        own = api.max if newest is None else min(api.max, newest)
+        if self._served is None:
+            return own
+        low, high = self._served.get(api.key, (0, -1))
+        if min(own, high) < max(low, api.served_min):
+            raise KafkaFailed(
+                f"the broker serves {api.name} up to version {high}, {api.served_min} is needed:"
+                " use Kafka 2.1 or newer"
+            )
+        return min(own, high)
+
+    def greet(self, timeout_s: float = TIMEOUT_S) -> api_versions.ApiVersionsResponse:
+        """Send the first request of every client, which needs no login."""
+        return self.ask(
+            apis.API_VERSIONS,
+            api_versions.ApiVersionsRequest(),
+            api_versions.ApiVersionsResponse,
+            timeout_s,
+            version=0,
+        )
+
+    def _connect(self, addresses: list[str], access: Access) -> socket.socket:
+        slow = ""
+        for address in addresses:
+            connection = _connected(address, access)
+            if connection is None:
+                continue
+            if len(addresses) == 1 or self._greets(connection):
+                return connection
+            connection.close()
+            slow = slow or address
+        connection = _connected(slow, access) if slow else None
+        if connection is None:
+            raise NoBroker(self.bootstrap)
+        return connection
+
+    def _greets(self, connection: socket.socket) -> bool:
+        """Return whether a broker responds in time. With TLS it has, in the handshake."""
+        if self._has_tls:
+            return True
+        self._socket = connection
+        try:
+            self.greet(_GREETING_TIMEOUT_S)
+        except KafkaFailed:
+            self._correlation_id = 0  # Of the next connection, whose first request says why.
+            return False
+        return True
+
+    def _negotiate(self) -> None:
+        self._served = {
+            item.api_key: (item.min_version, item.max_version) for item in self.greet().api_keys
+        }
+
+    def _log_in(self, access: Access) -> None:
+        login = access.login()
+        if login is None:
+            return
+        requests = login.requests()
+        try:
+            request = next(requests)
+            while True:
+                request = requests.send(self.ask(*request))
+        except StopIteration:
+            pass
+        except AuthenticationFailed as error:
+            raise AuthenticationRefused(f"{access.who}: {error}") from None
+
+    def _read_size(self, api: ApiSpec) -> int:
+        prefix = self._read(framing.SIZE_BYTES)
+        if not self._has_tls:
+            _check_plain(prefix, self.bootstrap)
+        try:
+            return framing.frame_size_bytes(prefix)
+        except FrameTooLarge:
+            raise KafkaFailed(
+                f"the answer of {self.bootstrap} to {api.name} is not a Kafka response"
+            ) from None
+
+    def _read(self, count: int) -> bytearray:
+        data = bytearray()
+        while len(data) < count:
+            piece = self._socket.recv(min(count - len(data), 1 << 20))
+            if not piece:
+                if self._correlation_id == 1 and not self._has_tls:
+                    _check_plain(data, self.bootstrap)
+                raise OSError("the broker closed the connection")
+            data += piece
+        return data
+
+
+def _check_plain(begin: bytes | bytearray, address: str) -> None:
+    """Raise KafkaFailed if a response without TLS begins like an alert of TLS, or not at all."""
+    if not begin or begin.startswith(_TLS_ALERT):
+        how = "uses TLS" if begin else "closes connections without TLS"
+        raise KafkaFailed(
+            f"the port of {address} {how}: set security.protocol=SSL or SASL_SSL in the file of"
+            " --command-config, or use the port without TLS"
+        )
+
+
+def _connected(address: str, access: Access) -> socket.socket | None:
+    """Return a connection, None if nothing responds there. Raises KafkaFailed for faults of TLS."""
+    host, _, port = address.strip().rpartition(":")
+    host = host.strip("[]")
+    try:
+        connection = socket.create_connection(
+            (host, int(port)), timeout=min(_CONNECT_TIMEOUT_S, patience_s())
+        )
+    except (OSError, ValueError, OverflowError):
+        return None
+    try:
+        tls = access.tls()
+        return connection if tls is None else tls.wrap_socket(connection, server_hostname=host)
+    except TimeoutError:
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        fault = explain(f"{type(error).__name__}: {error}", ca_setting=_CA)
+        failed = AuthenticationRefused if _is_refused(error) else KafkaFailed
+        raise failed(f"TLS with {address} failed: {fault or error}") from None
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _is_refused(error: Exception) -> bool:
+    """Return whether the broker rejects the certificate of the client, or requires one."""
+    return isinstance(error, ssl.SSLError) and any(alert in str(error) for alert in _ALERTS)

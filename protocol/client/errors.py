@@ -1,0 +1,45 @@
+"""Failures of the blocking client."""
+
+from penstock.base.errors import ExpectedError
+from penstock.protocol.error_codes import explain
+
+
+class KafkaFailed(ExpectedError):
+    """The brokers did not respond, or refused a request."""
+
+
+class AuthenticationRefused(KafkaFailed):
+    """A broker rejects the user, the password or the certificate of a client."""
+
+
+class NoResponse(KafkaFailed):
+    """The brokers that a request needs do not respond; they may, later."""
+
+
+class NoBroker(NoResponse):
+    """No address accepts connections."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(f"no broker answers at {bootstrap}")
+
+
+class Moved(KafkaFailed):
+    """Another broker is responsible now, or will be soon: repeat the request."""
+
+
+class BrokerGone(Moved, NoResponse):
+    """The responsible broker does not respond; another one may be responsible soon."""
+
+
+class Refused(KafkaFailed):
+    """A broker responded with an error."""
+
+    def __init__(self, failed: str, code: int, message: str | None = None) -> None:
+        super().__init__(f"{failed}: {explain(code, message)}")
+        self.code = code
+
+
+def check(code: int, message: str | None, failed: str) -> None:
+    """Raise Refused for a code that is not 0. message: of the broker; None for that of the code."""
+    if code:
+        raise Refused(failed, code, message)
