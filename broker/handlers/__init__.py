@@ -1,3 +1,5 @@
-"""Request handlers: one module per family of requests. Each handler is `(node, ctx) ->
-response`.
+"""Request handlers: one module per family of requests. Each handler is `(node, ctx) -> response`,
+and `table` lists them.
+
+The read path begins in `fetch`; `cold_reads` reads older records from the object store.
 """

@@ -30,6 +30,7 @@ from penstock.controller.managers import (
     configs,
     delegation_tokens,
     deleted_topics,
+    failover,
     features,
     kv,
     nodes,
@@ -37,7 +38,6 @@ from penstock.controller.managers import (
     producer_ids,
     quotas,
     reassign,
-    recovery,
     rewrites,
     scram,
     streams,
@@ -140,7 +140,7 @@ def managers(
         m.Commit: lambda image, request, now_ms: commits.commit(
             image, request, now_ms, live=live()
         ),
-        m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(
+        m.CommitRecovered: lambda image, request, now_ms: failover.commit_recovered(
             image, request, now_ms, live=live()
         ),
         **_topic_managers(config, live, new_uuid, mutation_quotas),

@@ -20,10 +20,10 @@ from penstock.controller.managers.delegation_tokens import remove_expired_tokens
 from penstock.controller.managers.deleted_records import drop_kept
 from penstock.controller.managers.deleted_topics import remove_deleted
 from penstock.controller.managers.elections import elect_leaderless
+from penstock.controller.managers.failover import assign_recoveries
 from penstock.controller.managers.nodes import fence_brokers
 from penstock.controller.managers.objects import destroy_unreferenced, expire_prepared
 from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
-from penstock.controller.managers.recovery import assign_recoveries
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import MetadataOffset, Record

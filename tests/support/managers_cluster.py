@@ -43,10 +43,10 @@ from penstock.controller.api.messages import (
 from penstock.controller.managers import (
     commits,
     deleted_topics,
+    failover,
     nodes,
     objects,
     reassign,
-    recovery,
     streams,
     topics,
 )
@@ -203,7 +203,7 @@ class ManagersCluster:
         overdue = self.overdue()
         self.apply(nodes.fence_brokers(self.image, overdue))
         self.live -= {node.node_id for node in overdue}
-        self.apply(recovery.assign_recoveries(self.image, self.live))
+        self.apply(failover.assign_recoveries(self.image, self.live))
         self.apply(elect_leaderless(self.image, self.live, self.now_ms))
         self.apply(deleted_topics.remove_deleted(self.image, self.age_s, DELETED_PARTITIONS_MAX))
         self.apply(drop_kept(self.image, self.age_s))
@@ -377,7 +377,7 @@ class ManagersCluster:
             held=[StreamId(stream_id) for stream_id in held],
         )
         return self.run(
-            recovery.commit_recovered(self.image, request, self.now_ms, live=self.live),
+            failover.commit_recovered(self.image, request, self.now_ms, live=self.live),
             status,
             records=records,
         )

@@ -40,10 +40,10 @@ from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.managers import (
     commits,
     deleted_topics,
+    failover,
     nodes,
     objects,
     reassign,
-    recovery,
     streams,
     topics,
 )
@@ -147,7 +147,7 @@ class PartitionHarness:
 
     async def commit_recovered(self, request, *, timeout_s=0):
         while self.run(
-            recovery.commit_recovered(self.image, request, self.now_ms, live=self.live)
+            failover.commit_recovered(self.image, request, self.now_ms, live=self.live)
         ).remaining:
             pass
 

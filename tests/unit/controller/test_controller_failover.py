@@ -14,7 +14,7 @@ from penstock.controller.api.messages import (
     Status,
     UnregisterBroker,
 )
-from penstock.controller.managers import elections, nodes, recovery
+from penstock.controller.managers import elections, failover, nodes
 from penstock.controller.metadata.records import WalRecord
 from penstock.controller.metadata.topics import NO_LEADER, leader_of
 from penstock.stream.ports import BrokerIncarnation
@@ -109,13 +109,13 @@ class TestRegistration:
 class TestAppointment:
     def test_a_live_broker_is_appointed_once(self, cluster: ManagersCluster) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
-        assert recovery.assign_recoveries(cluster.image, cluster.live) == []
+        assert failover.assign_recoveries(cluster.image, cluster.live) == []
         cluster.die(one)
         cluster.tick()
         wal = cluster.image.nodes.wal(one)
         assert wal is not None
         assert wal.recoverer == two
-        assert recovery.assign_recoveries(cluster.image, cluster.live) == []
+        assert failover.assign_recoveries(cluster.image, cluster.live) == []
 
     def test_a_recoverer_that_dies_or_starts_again_is_replaced(
         self, cluster: ManagersCluster
@@ -167,7 +167,7 @@ class TestAppointment:
 
     def test_nobody_alive_nobody_appointed(self, cluster: ManagersCluster) -> None:
         cluster.die(cluster.broker(1))
-        assert recovery.assign_recoveries(cluster.image, cluster.live) == []
+        assert failover.assign_recoveries(cluster.image, cluster.live) == []
 
     def test_an_own_earlier_wal_is_recovered_too(self, cluster: ManagersCluster) -> None:
         old = cluster.broker(1)
@@ -331,7 +331,7 @@ class TestRecovery:
     def test_many_partitions_take_several_transactions(
         self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(recovery, "ELECTIONS_PER_TRANSACTION_MAX", 2)
+        monkeypatch.setattr(failover, "ELECTIONS_PER_TRANSACTION_MAX", 2)
         one = cluster.broker(1)
         cluster.topic("t", partitions=5)
         cluster.open_led(one)
@@ -350,7 +350,7 @@ class TestRecovery:
     def test_a_second_recoverer_finds_less_to_do(
         self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(recovery, "ELECTIONS_PER_TRANSACTION_MAX", 1)
+        monkeypatch.setattr(failover, "ELECTIONS_PER_TRANSACTION_MAX", 1)
         one = cluster.broker(1)
         partitions = cluster.topic("t", partitions=2)
         cluster.open_led(one)

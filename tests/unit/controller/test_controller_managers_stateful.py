@@ -48,10 +48,10 @@ from penstock.controller.api.rewrite_messages import (
 from penstock.controller.managers import (
     commits,
     deleted_topics,
+    failover,
     nodes,
     objects,
     reassign,
-    recovery,
     rewrites,
     streams,
     topics,
@@ -498,11 +498,11 @@ class Managers(RuleBasedStateMachine):
             end=WalSequence(100),
         )
         if self.submit(
-            recovery.commit_recovered(
+            failover.commit_recovered(
                 self.image, request, self.cluster.now_ms, live=self.cluster.live
             )
         ):
-            repeat = recovery.commit_recovered(
+            repeat = failover.commit_recovered(
                 self.image, request, self.cluster.now_ms, live=self.cluster.live
             )
             assert repeat.status == Status.OK, repeat.detail

@@ -24,7 +24,7 @@ from penstock.controller.api.messages import (
 )
 from penstock.controller.api.transport import MESSAGE_BYTES_MAX
 from penstock.controller.config import ControllerConfig
-from penstock.controller.managers import deleted_topics, reassign, recovery, topics
+from penstock.controller.managers import deleted_topics, failover, reassign, topics
 from penstock.controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, elect_leaderless
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.codec import encode_record
@@ -186,7 +186,7 @@ def test_a_broker_that_leads_all_of_them_is_drained_in_pieces(cluster: Large) ->
 def test_a_broker_that_led_all_of_them_is_replaced_in_pieces(cluster: Large) -> None:
     cluster.open_all()
     cluster.die(cluster.me)
-    cluster.apply(recovery.assign_recoveries(cluster.image, cluster.live))
+    cluster.apply(failover.assign_recoveries(cluster.image, cluster.live))
     wal = cluster.image.nodes.wal(cluster.me)
     assert wal is not None
     request = CommitRecovered(
@@ -199,7 +199,7 @@ def test_a_broker_that_led_all_of_them_is_replaced_in_pieces(cluster: Large) -> 
         end=WalSequence(0),
     )
     pieces = cluster.pieces(
-        lambda: recovery.commit_recovered(cluster.image, request, cluster.now_ms, live=cluster.live)
+        lambda: failover.commit_recovered(cluster.image, request, cluster.now_ms, live=cluster.live)
     )
     assert [partitions_in(piece) for piece in pieces] == [ELECTIONS_PER_TRANSACTION_MAX] * (
         PARTITIONS // ELECTIONS_PER_TRANSACTION_MAX
