@@ -114,10 +114,11 @@ def test_a_cluster_that_ends_is_not_waited_for_any_longer(path: Path) -> None:
     assert not waiting(lambda: has_restarted(BOOTSTRAP, lambda _: path.unlink()))
 
 
-@pytest.mark.parametrize(
-    "connect",
-    [WireClient, lambda bootstrap, security: Brokers(bootstrap, security=security).connect()],
-)
+def connected(bootstrap: str, security: ClientSecurity) -> Connection:
+    return Brokers(bootstrap, security=security).connect()
+
+
+@pytest.mark.parametrize("connect", [WireClient, connected])
 def test_a_client_connects_once_a_broker_serves_again(
     path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ Respond = Callable[[Any], Any]
 
 
 @asynccontextmanager
-async def broker(respond: Respond, *, late_by: int = 0) -> AsyncIterator[StreamServer]:
+async def broker(respond: Respond, *, late_by: int = 0) -> AsyncGenerator[StreamServer]:
     """late_by: how many requests ago that was to which the broker responds."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
