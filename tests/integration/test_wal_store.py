@@ -3,12 +3,17 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from confluent_kafka import TopicPartition
 
+from penstock.base.clock import wall_ms
+from penstock.controller.api.errors import RecoveryRefused
 from penstock.controller.api.messages import FeatureUpdate, UpdateFeatures
+from penstock.controller.disaster_recovery.recovery import Recovery
 from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.memory import MemoryStore
+from penstock.stream.errors import WalStoreWrong
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.wal.wal_store import ConfiguredWalStore
 from tests.support.clients import confluent_consumer, create_topic, produce, read_records
@@ -88,3 +93,22 @@ async def test_a_cluster_begins_to_use_a_wal_store_after_the_upgrade(tmp_path: P
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
         found = await asyncio.to_thread(read, cluster.bootstrap, 2 * len(VALUES))
         assert found == VALUES + VALUES
+
+
+async def test_the_metadata_are_rebuilt_with_the_wal_store_only(tmp_path: Path) -> None:
+    main, wals = MemoryStore(), MemoryStore()
+    ours = ConfiguredWalStore(wals, "memory:")
+    async with Cluster(tmp_path, store=main, wal_store=ours) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        cluster_id = cluster.broker.cluster_id
+        await cluster.kill_broker(0)
+    before = await keys_below(wals, "wals/")
+    with pytest.raises(RecoveryRefused, match=r"in its WAL store 1 .* which is not configured"):
+        await Recovery(main, cluster_id, now_ms=wall_ms).run(force=True)
+    empty = ConfiguredWalStore(MemoryStore(), "memory:")
+    with pytest.raises(WalStoreWrong, match="has no identity object"):
+        await Recovery(main, cluster_id, now_ms=wall_ms, wal_store=empty).run(force=True)
+    assert await keys_below(wals, "wals/") == before
+    report = await Recovery(main, cluster_id, now_ms=wall_ms, wal_store=ours).run(force=True)
+    assert (report.gaps, report.record_count >= len(VALUES)) == ([], True)
