@@ -11,7 +11,8 @@ from penstock.base.listeners import SecurityProtocol
 from penstock.base.scram import SCRAM_BY_NAME
 from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.console.rights import log_in
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.deploy.top.offsets import EndOffsets
+from penstock.protocol.client.errors import AuthenticationRefused, KafkaFailed, NoResponse
 from penstock.protocol.sasl.mechanisms import OAUTHBEARER, PLAIN
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, secure_cluster
 
@@ -44,3 +45,22 @@ async def test_the_console_sends_no_password_unless_it_is_set_to_plain(
                 continue
             found[mechanism] = user.mechanism
         assert found == expected
+
+
+async def test_a_broker_that_rejects_the_console_is_not_silent(tmp_path: Path) -> None:
+    mechanism = "SCRAM-SHA-512"
+    security = {
+        "sasl_enabled_mechanisms": (mechanism,),
+        "sasl_mechanism_inter_broker_protocol": mechanism,
+    }
+    async with secure_cluster(tmp_path, LISTENER.value, security=security) as cluster:
+        address = f"127.0.0.1:{cluster.broker.server.ports[LISTENER.value]}"
+        refused = ClientSecurity(LISTENER, mechanism, BROKER_USER, "not the password")
+        found = await asyncio.to_thread(EndOffsets(refused).of_broker, address, {})
+        assert (found.responded, BROKER_USER in found.refusal) == (False, True)
+        with pytest.raises(AuthenticationRefused):
+            await asyncio.to_thread(log_in, address, refused, BROKER_USER, "not the password")
+    found = await asyncio.to_thread(EndOffsets(refused).of_broker, address, {})
+    assert (found.responded, found.refusal) == (False, "")
+    with pytest.raises(NoResponse):
+        await asyncio.to_thread(log_in, address, refused, BROKER_USER, BROKER_PASSWORD)
