@@ -155,7 +155,7 @@ test-spark: venv
 
 .PHONY: test-table
 test-table: venv
-	$(MEASURED) $(BIN)/pytest -q tests/table $(ARGS)
+	$(MEASURED) $(BIN)/pytest -q tests/table -m "not long" $(ARGS)
 
 .PHONY: test-stores
 test-stores: venv versitygw
@@ -170,8 +170,9 @@ interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and 
 	$(BIN)/pytest -q tests/interop $(ARGS)
 
 .PHONY: spark-cluster
-spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Connect, with every way to ship Penstock; 5 minutes
-	$(BIN)/pytest -q tests/spark/test_spark_standalone.py $(ARGS)
+spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Connect, with every way to ship Penstock, and with Iceberg on exported tables; 7 minutes
+	@tools/ensure-java.sh --jdk $(IF_POSSIBLE)
+	$(BIN)/pytest -q tests/spark/test_spark_standalone.py tests/table/test_table_iceberg_spark.py $(ARGS)
 
 .PHONY: stores
 stores: venv jre ## moto, a directory, memory, a stand-in for Google, Azurite (npm), and versitygw and MinIO, compiled once if Go is at hand: contract, failover, Spark; 8 minutes

@@ -5,7 +5,6 @@ jars of Hadoop that they need come with pyspark.
 `tests/table/catalog` has the programs.
 """
 
-import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -17,7 +16,7 @@ from subprocess import Popen
 import pyspark
 
 from tests.support.java import JVM, running, wait_while_running
-from tests.support.missing import missing
+from tests.support.maven import Program
 from tests.support.ports import free_port
 
 VERSION = "1.10.1"
@@ -34,45 +33,13 @@ ARTIFACTS = (
     ("software.amazon.awssdk", "kms", "2.33.0", ""),
     ("software.amazon.awssdk", "sts", "2.33.0", ""),
 )
-HOME = Path(__file__).parents[2] / "build" / "iceberg"
-SOURCES = Path(__file__).parents[1] / "table" / "catalog"
-FETCHED_S = 600
+PROGRAM = Program(
+    Path(__file__).parents[2] / "build" / "iceberg",
+    Path(__file__).parents[1] / "table" / "catalog",
+    ARTIFACTS,
+    tuple(sorted(Path(pyspark.__file__).parent.glob("jars/hadoop-client-*.jar"))),
+)
 RUN_S = 90
-
-
-def java_classes() -> str:
-    """Return the class path of the programs, fetched and compiled if they are not there."""
-    if not all(shutil.which(command) for command in ("java", "javac", "mvn")):
-        missing("there is no JDK 17 with Maven on this machine: run `make jdk`")
-    sources = sorted(SOURCES.glob("*.java"))
-    built = _pom() + "".join(source.read_text() for source in sources)
-    complete, libs, classes = HOME / "complete", HOME / "libs", HOME / "classes"
-    hadoop = sorted(Path(pyspark.__file__).parent.glob("jars/hadoop-client-*.jar"))
-    class_path = ":".join((f"{classes}", f"{libs}/*", *map(str, hadoop)))
-    if not complete.exists() or complete.read_text() != built:
-        shutil.rmtree(HOME, ignore_errors=True)
-        HOME.mkdir(parents=True)
-        (HOME / "pom.xml").write_text(_pom())
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
-        subprocess.run(command, cwd=HOME, check=True, timeout=FETCHED_S)
-        command = ["javac", "-cp", class_path, "-d", str(classes), *map(str, sources)]
-        subprocess.run(command, check=True, timeout=RUN_S)
-        complete.write_text(built)
-    return class_path
-
-
-def _pom() -> str:
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-        f"<version>{version}</version>"
-        f"{f'<classifier>{classifier}</classifier>' if classifier else ''}</dependency>"
-        for group, name, version, classifier in ARTIFACTS
-    )
-    return (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId>"
-        "<artifactId>x</artifactId><version>1</version>"
-        f"<dependencies>{dependencies}</dependencies></project>"
-    )
 
 
 class RestCatalog:
@@ -106,7 +73,7 @@ class RestCatalog:
 
     def _process(self, *arguments: str) -> "AbstractContextManager[Popen[bytes]]":
         main = "org.apache.iceberg.rest.CatalogServer"
-        return running(*JVM, "-cp", java_classes(), main, *arguments, log=self._log)
+        return running(*JVM, "-cp", PROGRAM.class_path(), main, *arguments, log=self._log)
 
     def _answers(self) -> bool:
         try:
@@ -122,7 +89,7 @@ class RestCatalog:
 def rows_by_java(url: str, table: str) -> list[tuple[int, int, int | None]]:
     """Return partition, offset and `n` of all rows, as Iceberg's Java client reads them."""
     done = subprocess.run(
-        (*JVM, "-cp", java_classes(), "TableReader", url, table),
+        (*JVM, "-cp", PROGRAM.class_path(), "TableReader", url, table),
         capture_output=True,
         text=True,
         timeout=RUN_S,

@@ -65,10 +65,13 @@ class Run:
     directory: Path
     kind: str
     engine: Engine = field(default_factory=lambda: LocalEngine(2))
+    catalog_name: str = "penstock"
 
     @property
     def warehouse(self) -> Warehouse:
-        return Warehouse(kind=self.kind, location=str(self.directory))
+        return Warehouse(
+            kind=self.kind, location=str(self.directory), catalog_name=self.catalog_name
+        )
 
     def sync(
         self,

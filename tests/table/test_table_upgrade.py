@@ -38,12 +38,12 @@ def run(log: Log, tmp_path: Path) -> Run:
 
 
 def native(run: Run) -> NativeTable:
-    return open_catalog("penstock", run.warehouse.properties()).load_table("default.t")
+    return open_catalog(run.catalog_name, run.warehouse.properties()).load_table("default.t")
 
 
 def create_older(run: Run, *, upsert: bool = False, by_day: bool = False) -> None:
     """Create an Iceberg table with layout version 1."""
-    catalog: Any = open_catalog("penstock", run.warehouse.properties())
+    catalog: Any = open_catalog(run.catalog_name, run.warehouse.properties())
     catalog.create_namespace("default")
     schema = row_schema(ValueDecoder(JSON).schema, headers=False, partition_column=OLDER_PARTITION)
     with (
