@@ -103,7 +103,7 @@ async def serve(
     try:
         store = open_store(store_url, meter=health.requests)
     except (ObjectStoreError, OSError) as error:
-        log.error("broker_not_started", reason=str(error))
+        log.error("broker_start_failed", reason=str(error))
         return EXIT_NOT_STARTED
     try:
         async with serve_health(health):
@@ -182,7 +182,7 @@ async def _start(
         StreamError,
         TimeoutError,
     ) as error:
-        log.error("broker_not_started", reason=str(error))
+        log.error("broker_start_failed", reason=str(error))
         is_fenced = isinstance(error, NodeRefused | FollowerFenced)
         return EXIT_FENCED if is_fenced else EXIT_NOT_STARTED
 
@@ -211,5 +211,5 @@ async def _run_until_ended(
     await probe.close()
     if not starts_again or stop_requested.is_set():
         return EXIT_FENCED
-    log.warning("broker_starts_again", node_id=broker.node_id, node_epoch=broker.node_epoch)
+    log.warning("broker_restarting", node_id=broker.node_id, node_epoch=broker.node_epoch)
     return None

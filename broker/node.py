@@ -586,7 +586,7 @@ class Broker:
         try:
             await self.client.report_moves(report, timeout_s=_REPORT_TIMEOUT_S)
         except (TimeoutError, ControllerError) as error:
-            log.info("move_report_lost", partitions=len(report.items), error=str(error))
+            log.info("move_report_failed", partitions=len(report.items), error=str(error))
 
     async def stop(self) -> None:
         """Stop gracefully within `shutdown_timeout_ms` plus `shutdown_redirect_ms`: move partitions
@@ -604,7 +604,7 @@ class Broker:
                 await self._leave(timeout_s, redirect_s)
         except (TimeoutError, ControllerError, StreamError) as error:
             log.warning(
-                "broker_stopped_unclean",
+                "broker_stopped_uncleanly",
                 node_id=self.node_id,
                 node_epoch=self.node_epoch,
                 error=repr(error),

@@ -55,7 +55,7 @@ async def check(advertised: Sequence[Listener], connection_of: ConnectionOf = no
         problem = await _problem(listener, connection_of(listener.name))
         if problem:
             raise UnreachableAsAdvertised(listener, problem)
-        log.debug("reached_as_advertised", listener=listener.name, address=listener.address)
+        log.debug("advertised_address_reachable", listener=listener.name, address=listener.address)
 
 
 async def warn(advertised: Sequence[Listener], connection_of: ConnectionOf = no_tls) -> None:
@@ -65,7 +65,7 @@ async def warn(advertised: Sequence[Listener], connection_of: ConnectionOf = no_
             await check([listener], connection_of)
         except UnreachableAsAdvertised as error:
             log.warning(
-                "unreachable_as_advertised",
+                "advertised_address_unreachable",
                 listener=listener.name,
                 address=listener.address,
                 reason=str(error),

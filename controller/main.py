@@ -434,8 +434,8 @@ async def _log_removal(quorum: RaftQuorum) -> None:
                 controller_id=quorum.core.id,
                 members=quorum.members.everyone,
                 next=(
-                    "it no longer votes: stop it; to add it again, start it with an empty directory"
-                    " and --controller-quorum-join-servers"
+                    "this controller no longer votes; stop it. To add it again, start it with "
+                    "an empty directory and --controller-quorum-join-servers"
                 ),
             )
         await quorum.wait_changed()

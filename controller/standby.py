@@ -70,7 +70,7 @@ class Standby:
                 self._is_handed_over = False
                 return
             except ObjectStoreError as error:
-                _log.warning("standby_not_loaded", error=str(error))
+                _log.warning("standby_load_failed", error=str(error))
                 await asyncio.sleep(_RETRY_S)
 
     async def catch_up(self) -> None:
@@ -96,7 +96,7 @@ class Standby:
         try:
             loaded = await self._snapshots.load_newest()
         except ObjectStoreError as error:
-            _log.warning("snapshot_not_loaded", error=str(error))
+            _log.warning("snapshot_load_failed", error=str(error))
             loaded = None
         if loaded is None or loaded.offset <= self.image.end_offset:
             await asyncio.sleep(_RETRY_S)
@@ -111,7 +111,7 @@ class Standby:
         try:
             needed_from = await self._snapshots.needed_from()
         except ObjectStoreError as error:
-            _log.warning("log_not_trimmed", error=str(error))
+            _log.warning("log_trim_failed", error=str(error))
         else:
             await quorum.drop_before(MetadataOffset(min(needed_from, self.image.end_offset)))
         self._trim_at = (

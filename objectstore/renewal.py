@@ -180,7 +180,7 @@ class RenewedCredentials:
             is_renewal = self._keys is not None
         if is_renewal:
             _log.warning(
-                "object_store_keys_not_renewed",
+                "object_store_credentials_renewal_failed",
                 reason=str(error),
                 keys_expire_s=max(0, round(left_s)) if left_s < math.inf else None,
                 next_try_s=round(pause_s, 1),

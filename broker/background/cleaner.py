@@ -138,7 +138,7 @@ class CleanerDuty:
             async with asyncio.timeout(_UPLOAD_MAX_S):
                 await self._upload()
         except TimeoutError:
-            _log.warning("upload_before_cleaning_is_slow", seconds=_UPLOAD_MAX_S)
+            _log.warning("upload_before_cleaning_slow", seconds=_UPLOAD_MAX_S)
         self._next_upload_at = clock() + UPLOAD_INTERVAL_S
         return True
 
@@ -176,17 +176,17 @@ class CleanerDuty:
             self.failures += 1
             if isinstance(error, (ObjectCorrupt, NotContiguous)):
                 self._set_aside.add(partition.log.data.stream_id)
-                _log.error("log_not_cleaned_until_restart", **names, error=str(error))
+                _log.error("log_cleaning_disabled", **names, error=str(error))
             elif isinstance(error, BatchTooLarge):
                 self._set_aside.add(partition.log.data.stream_id)
                 _log.error(
-                    "log_not_cleaned_until_restart",
+                    "log_cleaning_disabled",
                     **names,
                     error=str(error),
                     remedy="raise decompressed.batch.max.bytes and restart the broker",
                 )
             else:
-                _log.warning("log_not_cleaned", **names, error=repr(error))
+                _log.warning("log_cleaning_failed", **names, error=repr(error))
             return
         if report is None:
             return

@@ -112,7 +112,7 @@ class LoadReporter:
                 await self._client.report_load(report, timeout_s=_TIMEOUT_S)
             ).excluded
         except (TimeoutError, ControllerError) as error:
-            _log.info("load_report_lost", error=str(error))
+            _log.info("load_report_failed", error=str(error))
 
     def _troubles(self) -> Troubles | None:
         now = self._loop.time()

@@ -101,7 +101,7 @@ class RecoveryDuty:
         damaged_count = 0
         while (start := self._start_slot(writer)) is not None:
             log.info(
-                "wal_recovery_began",
+                "wal_recovery_started",
                 node_id=writer.node_id,
                 node_epoch=writer.node_epoch,
                 start=start,
@@ -113,7 +113,7 @@ class RecoveryDuty:
                 if damaged_count >= DAMAGED_ATTEMPTS_COUNT:
                     await self._wait_for_operator(writer, start, error)
                     continue
-                log.warning("wal_recovery_met_damage", writer=writer, start=start, error=str(error))
+                log.warning("wal_recovery_blocked", writer=writer, start=start, error=str(error))
             except Exception as error:  # noqa: BLE001 - whatever went wrong, the WAL stays assigned: log and retry
                 log.warning("wal_recovery_failed", writer=writer, start=start, error=repr(error))
             else:

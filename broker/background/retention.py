@@ -108,7 +108,7 @@ class RetentionDuty:
             else:
                 self.failed_partitions += 1
                 _log.warning(
-                    "old_records_not_deleted",
+                    "retention_failed",
                     topic=partition.topic_name,
                     partition=partition.index,
                     error=str(error),

@@ -155,7 +155,7 @@ class CoordinatorLogCompactor:
             usage.due_bytes = max(due_bytes, usage.size_bytes + limits.log_bytes_min)
         except Exception as error:  # noqa: BLE001 - the log is valid as before; the next pass comes when it has grown
             log.warning(
-                "coordinator_log_not_compacted",
+                "coordinator_log_compaction_failed",
                 partition=self._partition,
                 error=str(error),
                 kind=type(error).__name__,

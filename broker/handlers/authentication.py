@@ -202,7 +202,7 @@ class AuthenticatingDispatcher:
             suppressed = self._log_limit.take(self._loop.time())
             if suppressed is not None:
                 log.error(
-                    "authentication_broken",
+                    "authentication_error",
                     peer=connection.peer,
                     mechanism=sasl.mechanism,
                     suppressed_count=suppressed,

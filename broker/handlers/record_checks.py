@@ -357,7 +357,7 @@ class RecordChecks:
         suppressed = self._log_limit.take(asyncio.get_running_loop().time())
         if suppressed is not None:
             _log.warning(
-                "records_refused_by_schema",
+                "records_rejected_by_schema",
                 topic=partition.topic_name,
                 partition=partition.index,
                 reason=reason,

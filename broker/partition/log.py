@@ -338,7 +338,7 @@ class PartitionLog:
                 stream_id=self.data.stream_id,
                 count=dropped,
                 limit=self._config.producers_count_max,
-                effect="a batch that one of them retries may be stored twice",
+                effect="batches that these producers retry may be stored twice",
             )
 
     @property

@@ -91,7 +91,7 @@ class CheckProcess:
         except (OSError, EOFError, TimeoutError, MsgspecError) as error:
             status = await self._end_worker()
             if status is not None and -status in LIMIT_SIGNALS:
-                _log.warning("schema_check_ended", signal=signal.Signals(-status).name)
+                _log.warning("schema_worker_exited", signal=signal.Signals(-status).name)
                 return Verdict(messages.TOO_SLOW)
             self._paused_until_s = now_s() + PAUSE_S
             _log.error("schema_worker_failed", status=status, error=repr(error))

@@ -122,7 +122,7 @@ class SecurityConfig:
         int, Setting("ssl.reload.interval.ms", Kind.DURATION, 100, 86_400_000)
     ] = 10_000
     """How often the broker checks whether the PEM files or the users file have changed. New
-    connections use the new contents; if these are invalid, the old ones stay in use.
+    connections use the new contents; if these are invalid, the previous files stay in use in use.
     """
 
     sasl_enabled_mechanisms: Annotated[

@@ -38,8 +38,8 @@ class FileUsers(NamedTuple):
 class WatchedFiles(Generic[_Contents]):
     """A group of files that are used together. Call `read` before the first use of `contents`.
 
-    New contents replace the old ones completely or not at all: if they are invalid, the old ones
-    stay, an error is logged once for these contents, and `refused_count` increases.
+    New contents replace the old ones completely or not at all: if they are invalid, the previous
+    files stay in use, an error is logged once for these contents, and `refused_count` increases.
 
     parse: returns their contents, in a thread. Raises SecurityFileInvalid.
     """
@@ -83,7 +83,11 @@ class WatchedFiles(Generic[_Contents]):
             _, self._digest, self._contents = await asyncio.to_thread(self._read)
         except SecurityFileInvalid as error:
             self.refused_count += 1
-            log.error("security_files_refused", reason=str(error), remedy="the old ones stay")
+            log.error(
+                "security_files_rejected",
+                reason=str(error),
+                remedy="the previous files stay in use",
+            )
             return
         self.reload_count += 1
         log.info("security_files_reloaded", files=[str(path) for path in self.paths])

@@ -112,7 +112,7 @@ class TokenKeys:
 
     def _log_failure(self, reason: str) -> None:
         log.error(
-            "token_keys_not_read", url=self._url, reason=reason[:500], kept_count=len(self._keys)
+            "jwks_fetch_failed", url=self._url, reason=reason[:500], kept_count=len(self._keys)
         )
 
 

@@ -191,7 +191,7 @@ class TailLinks:
             raise
         except (StreamError, ObjectStoreError, TimeoutError) as error:
             # Damaged, in an unknown format, or too slow. The leader has the records in memory.
-            log.warning("tail_not_read", leader=leader, error=str(error) or type(error).__name__)
+            log.warning("tail_read_failed", leader=leader, error=str(error) or type(error).__name__)
             self.back_off(leader, read)
             return None
 
@@ -412,7 +412,7 @@ class TailLinks:
 
     def _broke(self, link: _Link, error: Exception) -> None:
         if link.is_reached:
-            log.info("tail_link_broke", node_id=link.node_id, error=repr(error))
+            log.info("tail_link_broken", node_id=link.node_id, error=repr(error))
         link.is_reached, link.has_failed = False, True
         link.session.reset()
         self._end_tails(link)

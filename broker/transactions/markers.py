@@ -154,7 +154,7 @@ class MarkerSender:
                 results = await self._write(node_id, batch)
         except Exception as error:  # noqa: BLE001 - whatever failed, the final outcome has to arrive: log, wait, retry
             log.info(
-                "markers_not_written",
+                "marker_write_failed",
                 node_id=node_id,
                 partitions=len(batch),
                 error=str(error),
@@ -177,7 +177,7 @@ class MarkerSender:
             codes = sorted(
                 {results.get(target, ErrorCode.UNKNOWN_SERVER_ERROR) for target in again}
             )
-            log.info("markers_refused", node_id=node_id, partitions=len(again), codes=codes)
+            log.info("markers_rejected", node_id=node_id, partitions=len(again), codes=codes)
             self._retry(again)
 
     def _retry(self, targets: Sequence[Target]) -> None:

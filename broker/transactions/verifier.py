@@ -114,7 +114,7 @@ class TransactionVerifier:
                 return await self._ask(node_id, wanted)
         except Exception as error:  # noqa: BLE001 - whatever failed, every question gets an answer
             log.info(
-                "coordinator_not_asked",
+                "transaction_verification_failed",
                 node_id=node_id,
                 questions=len(batch),
                 error=f"{type(error).__name__}: {error}",

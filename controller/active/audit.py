@@ -63,7 +63,7 @@ class AdminLog:
             return
         client, caller = _client(request), self._gate.caller(context)
         log.warning(
-            "forwarded_request_refused",
+            "forwarded_request_rejected",
             principal=shown("" if client is None else client.principal),
             host=shown(host_of(context) if client is None else client.host),
             api=type(request).__name__,

@@ -246,7 +246,7 @@ class ActiveController:
         except (ObjectStoreError, TimeoutError) as error:
             if self._began_empty:
                 raise
-            _log.warning("backup_not_found_yet", error=str(error))
+            _log.warning("backup_check_failed", error=str(error))
 
     async def stop_tasks(self) -> None:
         """Stop the periodic tasks; no broker is fenced after this returns."""

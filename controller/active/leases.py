@@ -61,8 +61,8 @@ class LeaseBook:
             if len(lease_ids) > LEASES_MAX:
                 _log.error(
                     "too_many_leases",
-                    obeyed=LEASES_MAX,
-                    hint="the others protect nothing; release what is not needed",
+                    honored=LEASES_MAX,
+                    hint="the remaining leases have no effect; release leases that are not needed",
                 )
                 break
             known = self._known.get(info.key)
@@ -104,7 +104,7 @@ class LeaseBook:
                 "lease_unreadable",
                 key=info.key,
                 error=str(error),
-                hint="while it is, it holds every object, for seven days at most",
+                hint="until it is readable, it protects all objects, for at most seven days",
             )
             return _Known(
                 info.etag,

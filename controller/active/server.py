@@ -380,7 +380,7 @@ class ControllerService:
                 await context.abort(failure.code, failure.detail)
             elif failure is not None:
                 detail = f"{type(failure).__name__}: {failure}"
-                _log.warning("follower_stream_failed", node_id=hello.node_id, error=detail)
+                _log.warning("metadata_stream_failed", node_id=hello.node_id, error=detail)
                 await context.abort(StatusCode.UNAVAILABLE, detail)
         elif self._stopping:
             await context.abort(StatusCode.UNAVAILABLE, STOPPING_DETAIL)

@@ -114,5 +114,5 @@ class Gate:
             if len(self._logged_at) >= _LOGGED_COUNT_MAX:
                 self._logged_at.clear()
             self._logged_at[key] = now
-            _log.warning("caller_refused", method=method, host=host_of(context), reason=why)
+            _log.warning("caller_rejected", method=method, host=host_of(context), reason=why)
         raise CallerRefused(why)

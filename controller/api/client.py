@@ -61,7 +61,7 @@ class ImageReached(Protocol):
 
 def log_trouble(trouble: str) -> None:
     """Log that a controller cannot be used. Nodes pass this to their clients."""
-    _log.warning("controller_refused_connection", reason=trouble, next="it is tried again")
+    _log.warning("controller_refused_connection", reason=trouble, next="retrying")
 
 
 class ControllerClient:

@@ -455,7 +455,7 @@ class MetadataFollower:
     def _shorten_lease(self, address: str, end: _StreamEnd, detail: str) -> None:
         """Shorten or end the lease as required by the end of a stream of this controller."""
         if end is _StreamEnd.FENCED:
-            _log.warning("session_refused", node=self._node, detail=detail)
+            _log.warning("session_rejected", node=self._node, detail=detail)
             self.replaced = self.replaced or REPLACED_TEXT in detail
             self._lease.end()
             self.report_session()
@@ -515,12 +515,12 @@ class MetadataFollower:
         if self._now() - self._went_back_at >= ALARM_INTERVAL_S:
             self._went_back_at = self._now()
             _log.error(
-                "metadata_went_back",
+                "metadata_regressed",
                 controller=address,
                 detail=str(error),
                 next=(
-                    "stop all controllers: committed metadata are missing. See 'A controller's data"
-                    " directory' in docs/how-to/alerts.md"
+                    "committed metadata is missing; stop all controllers. See 'A controller's "
+                    "data directory' in docs/how-to/alerts.md"
                 ),
             )
 

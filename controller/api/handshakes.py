@@ -76,7 +76,7 @@ class HandshakeCounts:
             await asyncio.sleep(interval_s)
             if count := self.look():
                 _log.warning(
-                    "handshakes_without_call",
+                    "handshakes_without_rpc",
                     count=count,
                     next="set GRPC_VERBOSITY=INFO to see why each handshake fails",
                 )

@@ -135,10 +135,10 @@ class TlsFiles:
         if self._broken and not self._is_reported and self._now() - self._broken_at >= SETTLE_S:
             self._is_reported = True
             _log.error(
-                "tls_files_refused",
+                "tls_files_rejected",
                 reason=self._broken,
                 in_use=self._pem.subject,
-                next="the files read before stay in use until these are whole",
+                next="the previous files stay in use until these are complete",
             )
 
     def _take(self) -> None:
@@ -149,10 +149,10 @@ class TlsFiles:
         else:
             self._expiry_logged_at = float("-inf")
             _log.info(
-                "tls_files_read",
+                "tls_files_loaded",
                 subject=self._pem.subject,
                 expires=_day(self._pem.ends_s),
-                next="new connections use them",
+                next="new connections use the new files",
             )
 
     def _log_expiry(self) -> None:
@@ -164,7 +164,7 @@ class TlsFiles:
                 "tls_certificate_expires",
                 file=self._config.certificate,
                 reason=f"this node's {trouble}",
-                next="put a new certificate into the file; no restart is needed",
+                next="replace the certificate in this file; no restart is needed",
             )
 
     def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:

@@ -126,7 +126,7 @@ class SnapshotStore:
             try:
                 body = await self._read(key)
             except SnapshotCorrupt as error:
-                _log.error("snapshot_passed_over", key=key, reason=str(error))
+                _log.error("snapshot_skipped", key=key, reason=str(error))
                 damaged = damaged or error
                 continue
             return LoadedSnapshot(
@@ -145,7 +145,7 @@ class SnapshotStore:
         try:
             return _unpack(key, await self._store.get(key))
         except SnapshotCorrupt as error:
-            _log.warning("snapshot_read_again", key=key, reason=str(error))
+            _log.warning("snapshot_reread", key=key, reason=str(error))
             return _unpack(key, await self._store.get(key))
 
     async def save(self, copied: ImageCopy, base: Base) -> int:
@@ -161,7 +161,7 @@ class SnapshotStore:
                 snapshot_key(self._cluster_id, base.offset, base.term), parts
             )
         except PreconditionFailed:
-            _log.info("snapshot_already_there", offset=base.offset, epoch=base.term)
+            _log.info("snapshot_exists", offset=base.offset, epoch=base.term)
         return len(encoded)
 
     async def drop_old(self) -> MetadataOffset:

@@ -52,11 +52,11 @@ async def join(
                     while not quorum.core.is_member:
                         await quorum.wait_changed()
             except RequestRefused as error:
-                _log.warning("not_taken_in_yet", reason=error.detail)
+                _log.warning("quorum_join_pending", reason=error.detail)
                 client.learn(quorum.controllers)
             except TimeoutError as error:
                 _log.warning(
-                    "no_quorum_to_join", reason=str(error) or "the leader's log has not come yet"
+                    "quorum_join_failed", reason=str(error) or "the leader's log has not come yet"
                 )
             await asyncio.sleep(_AGAIN_S)
     finally:

@@ -193,7 +193,7 @@ class RaftQuorum:
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
-            _log.warning("journal_torn_end_cut", bytes=recovered.cut_bytes)
+            _log.warning("journal_torn_tail_truncated", bytes=recovered.cut_bytes)
         self.began_empty = recovered.base.index == 0 and not recovered.entries
         if self.began_empty and passed_over is not None:
             raise passed_over
@@ -248,7 +248,7 @@ class RaftQuorum:
         error = JournalForgot(str(self._identity), f"{why}, as controller {member} remembers")
         self._node.fail(error)
         _log.critical(
-            "controller_forgot_its_promises",
+            "controller_state_lost",
             controller_id=self.core.id,
             remembered_by=member,
             detail=str(error),
@@ -466,7 +466,7 @@ class RaftQuorum:
         self._publish_is_outside()
         if core.transferring_to not in {None, self._transferring_to}:
             _log.info(
-                "leadership_is_handed_over",
+                "leadership_transfer_started",
                 target=core.transferring_to,
                 fsync_p99_us=core.fsyncs.p99_us,
             )

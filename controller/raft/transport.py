@@ -192,7 +192,7 @@ class PeerTransport:
                 self._refused = refused.why
                 _log.log(
                     ERROR if refused.forgot else WARNING,
-                    "peer_refused",
+                    "peer_rejected",
                     peer=context.peer(),
                     reason=refused.why,
                 )
@@ -343,7 +343,7 @@ class _Sender:
                     logged = trouble
                     _log.log(
                         WARNING if trouble else INFO,
-                        "peer_not_reached",
+                        "peer_unreachable",
                         peer=self._node_id,
                         address=address,
                         detail=trouble or _detail(error),

@@ -1,4 +1,4 @@
-"""Make certificates for development: `penstock certs`."""
+"""Generate certificates for development: `penstock certs`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -110,8 +110,8 @@ def _announce(options: ConsoleOptions, listening: socket.socket) -> None:
         return
     if options.login:
         remark(
-            "penstock: passwords cross the network in clear; use --ssl-certificate and --ssl-key"
-            " unless something in front of the console encrypts"
+            "penstock: passwords are sent unencrypted; use --ssl-certificate and --ssl-key "
+            "unless something in front of the console encrypts"
         )
     else:
         remark("penstock: everyone who reaches this address sees the cluster")

@@ -393,7 +393,7 @@ MANIFEST_STALE: Final = Kind(
     Level.WARN,
     "The newest manifest is {age_s:.0f} s old and lacks later metadata: readers of the"
     " bucket see an old state.",
-    "Look for manifest_not_published in the log of the leading controller (`penstock quorum"
+    "Look for manifest_publish_failed in the log of the leading controller (`penstock quorum"
     " describe`).",
 )
 LEASES_MANY: Final = Kind(

@@ -121,9 +121,7 @@ class InProcessBroker:
             await broker.abandon()
             broker = self._broker = await self._start_again()
             tune_collector()
-            log.warning(
-                "broker_started_again", node_id=broker.node_id, node_epoch=broker.node_epoch
-            )
+            log.warning("broker_restarted", node_id=broker.node_id, node_epoch=broker.node_epoch)
 
     async def _start_again(self) -> Broker:
         backoff = Backoff(_RESTART_FIRST_MS, _RESTART_MAX_MS, Random())  # noqa: S311 - jitter
@@ -131,7 +129,7 @@ class InProcessBroker:
             try:
                 return await self._start_broker()
             except _START_FAILURES as error:
-                log.warning("broker_not_started", reason=str(error) or repr(error))
+                log.warning("broker_start_failed", reason=str(error) or repr(error))
             await asyncio.sleep(backoff.next_s())
 
     async def _start_broker(self) -> Broker:

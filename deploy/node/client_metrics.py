@@ -145,7 +145,7 @@ class OtlpMetrics:
             suppressed = self._log_limit.take(asyncio.get_running_loop().time())
             if suppressed is not None:
                 _log.warning(
-                    "client_metrics_refused",
+                    "client_metrics_rejected",
                     endpoint=self._url,
                     reason=str(refused),
                     suppressed_count=suppressed,
@@ -226,13 +226,13 @@ class OtlpMetrics:
         self._is_failing = bool(failure)
         if failure:
             _log.warning(
-                "client_metrics_wait",
+                "client_metrics_delayed",
                 endpoint=self._url,
                 reason=failure,
-                next="they are sent again; beyond 16 MiB the oldest are dropped",
+                next="retrying; beyond 16 MiB, the oldest metrics are dropped",
             )
         else:
-            _log.info("client_metrics_sent_again", endpoint=self._url)
+            _log.info("client_metrics_resumed", endpoint=self._url)
 
 
 def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:

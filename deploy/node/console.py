@@ -60,12 +60,16 @@ class NodeConsole:
         """Log what an operator should know at the start of the node."""
         missing = [name for name in _MODULES if find_spec(name) is None]
         if missing:
-            _log.warning("console_missing", package=missing[0], next=install_hint("console"))
+            _log.warning(
+                "console_package_missing", package=missing[0], next=install_hint("console")
+            )
         if self._plan.is_in_clear:
             _log.warning(
                 "console_unencrypted",
-                next="passwords cross the network in clear unless something in front of the health"
-                " listener encrypts",
+                next=(
+                    "passwords are sent unencrypted, unless a TLS proxy is in front of the health "
+                    "listener"
+                ),
             )
 
     async def take(self, request: bytes, connection: int) -> str:

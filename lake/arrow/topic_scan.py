@@ -387,9 +387,9 @@ class ScanLease:
             self._lease_id = lease_id
         except (TooManyLeases, ObjectStoreError, TimeoutError) as error:
             _log.warning(
-                "scan_without_lease",
+                "read_lease_failed",
                 error=str(error),
-                hint="objects that are deleted meanwhile are planned again",
+                hint="if objects are deleted in the meantime, their offsets are planned again",
             )
 
     def close(self) -> None:
@@ -398,7 +398,7 @@ class ScanLease:
                 self._cluster.release(self._lease_id)
             except (ObjectStoreError, TimeoutError) as error:
                 _log.warning(
-                    "scan_lease_not_released", error=str(error), hint="it expires by itself"
+                    "read_lease_release_failed", error=str(error), hint="the lease will expire"
                 )
 
 

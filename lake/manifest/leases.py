@@ -62,7 +62,7 @@ class HeldLease:
                 await self._store.delete(list(before))
             except ObjectStoreError as error:
                 _log.warning(
-                    "old_renewals_left",
+                    "lease_renewals_not_deleted",
                     lease_id=str(self._lease_id),
                     error=str(error),
                     hint="the next renewal deletes them",

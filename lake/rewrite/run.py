@@ -242,10 +242,10 @@ async def until_published(
             await asyncio.sleep(_LOOK_S)
     if left:
         _log.warning(
-            "rewrite_not_published",
+            "rewrite_not_in_manifest",
             topic=topic,
             exchanges=len(left),
-            hint="does a controller publish the manifest?",
+            hint="check that a controller publishes the manifest",
         )
 
 

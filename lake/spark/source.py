@@ -213,7 +213,7 @@ class _Query:
                 _log.warning(
                     "no_lease",
                     reason=refused,
-                    hint="if objects are deleted meanwhile, their offsets are planned again",
+                    hint="if objects are deleted in the meantime, their offsets are planned again",
                 )
 
     def warn(self) -> None:

@@ -52,7 +52,7 @@ def _commit_until_known(
             if attempt == TRIES_MAX - 1:
                 raise
             _log.info(
-                "commit_not_acknowledged",
+                "table_commit_unacknowledged",
                 table=table.name,
                 commit_id=commit.commit_id,
                 error=str(error)[:300],
@@ -84,7 +84,7 @@ def _looked_up(table: ExportTable, sleep: Sleep) -> TableState:
                     f"whether the last commit to table {table.name} happened is unknown: {error};"
                     " the next run finds out, and loses and repeats no record"
                 ) from error
-            _log.warning("commit_lookup_failed", table=table.name, error=str(error)[:300])
+            _log.warning("table_commit_lookup_failed", table=table.name, error=str(error)[:300])
             _wait(sleep, attempt)
     raise AssertionError("the last attempt raises")
 

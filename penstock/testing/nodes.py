@@ -297,7 +297,7 @@ class Nodes:
         while node_id not in self._brokers:
             with suppress(*_START_FAILURES):
                 await self._start_broker(node_id)
-                log.warning("broker_started_again", node_id=node_id)
+                log.warning("broker_restarted", node_id=node_id)
                 break
             await asyncio.sleep(_RESTART_S)
         self._revivals.pop(node_id, None)

@@ -138,7 +138,7 @@ class Compactor:
                 async with self._turn:
                     compacted = await self.run_round() is not None
             except WalFenced as error:
-                _log.warning("compaction_ended", reason=str(error))
+                _log.warning("compaction_stopped", reason=str(error))
                 return
             except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; nothing is lost, the next round plans again
                 self.counts.failures += 1
@@ -261,7 +261,11 @@ class Compactor:
             for compaction in output.compactions:
                 if any(_is_blamed(source, error) for source in compaction.sources):
                     self._set_aside.add(compaction.stream_id)
-                    _log.error("stream_set_aside", stream_id=compaction.stream_id, error=str(error))
+                    _log.error(
+                        "compaction_stream_skipped",
+                        stream_id=compaction.stream_id,
+                        error=str(error),
+                    )
 
 
 def _is_blamed(source: ObjectRange, error: _Unreadable) -> bool:

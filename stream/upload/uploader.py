@@ -232,7 +232,7 @@ class Uploader:
             partial(_commit_of, block, uploaded), until=prepared_at + reuse_s
         ):
             _log.warning(
-                "prepared_objects_written_anew",
+                "prepared_objects_rewritten",
                 end_sequence=block.end_sequence,
                 object_count=len(uploaded),
             )
@@ -315,7 +315,7 @@ class Uploader:
         try:
             await self._metadata.backed_up(position)
         except Exception as error:  # noqa: BLE001 - this broker start is over; the janitor deletes the slots
-            _log.info("wal_slots_left_to_the_janitor", slot_count=len(keys), reason=repr(error))
+            _log.info("wal_slots_left_to_janitor", slot_count=len(keys), reason=repr(error))
             return
         await asyncio.sleep(self._config.wal_delete_grace_ms / 1000)
         keys, self._undeleted = [*self._undeleted, *keys], []
@@ -332,7 +332,7 @@ class Uploader:
                 await asyncio.sleep(backoff.next_s())
             else:
                 return
-        _log.warning("wal_slots_not_deleted", slot_count=len(keys), error=last)
+        _log.warning("wal_slot_deletion_failed", slot_count=len(keys), error=last)
         self._undeleted = [*self._undeleted, *keys][-_UNDELETED_MAX:]
 
     def _track(self, task: asyncio.Task[Any]) -> None:

@@ -41,7 +41,7 @@ async def read_slot(
         try:
             return await _read_once(store, slot, tail_bytes, cache_slot)
         except ObjectCorrupt as error:
-            _log.warning("wal_slot_read_damaged", key=error.key, error=str(error))
+            _log.warning("wal_slot_damaged", key=error.key, error=str(error))
     return await _read_once(store, slot, tail_bytes, cache_slot)
 
 

@@ -239,9 +239,13 @@ async def test_a_broker_that_can_not_reach_itself_says_so_and_serves(
     monkeypatch.setattr(self_check, "CHECK_S", 0.3)
     with structlog.testing.capture_logs() as logs:
         async with Cluster(tmp_path, advertised_listeners=("127.0.0.1:1",)) as cluster:
-            await until(lambda: any(line["event"] == "unreachable_as_advertised" for line in logs))
+            await until(
+                lambda: any(line["event"] == "advertised_address_unreachable" for line in logs)
+            )
             assert cluster.broker.can_write()
-    told = next(line["reason"] for line in logs if line["event"] == "unreachable_as_advertised")
+    told = next(
+        line["reason"] for line in logs if line["event"] == "advertised_address_unreachable"
+    )
     assert (
         "listener PLAINTEXT advertises 127.0.0.1:1, where this broker cannot reach itself: " in told
     )

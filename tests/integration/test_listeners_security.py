@@ -244,7 +244,7 @@ async def test_certificates_of_one_listener_are_renewed_without_a_restart(
     with capture_logs() as logs:
         (files.directory / "partners.pem").write_bytes(b"broken")
         await until(lambda: watched.refused_count == 1)
-    (refusal,) = [line["reason"] for line in logs if line["event"] == "security_files_refused"]
+    (refusal,) = [line["reason"] for line in logs if line["event"] == "security_files_rejected"]
     assert "listener PARTNERS: ssl.keystore.location=" in refusal
     files.renew("public")
     await until(lambda: watched.reload_count == 1)

@@ -202,5 +202,5 @@ def _broker_log(directory: Path, controllers: str, files: CertFiles | None) -> s
         command, env=environment, capture_output=True, text=True, timeout=90, check=False
     )
     assert done.returncode == 1, done.stderr
-    assert "broker_not_started" in done.stderr
+    assert "broker_start_failed" in done.stderr
     return done.stderr

@@ -312,7 +312,7 @@ class ShareGroups:
         try:
             await self._store.initialize(key, state_epoch=epoch, start_offset=start_offset)
         except ShareStateError as error:
-            log.info("share_state_not_initialized", code=error.code.name, error=str(error))
+            log.info("share_state_initialization_failed", code=error.code.name, error=str(error))
             return error.code
         return ErrorCode.NONE
 
@@ -322,7 +322,7 @@ class ShareGroups:
         try:
             await self._store.delete(key, state_epoch=epoch)
         except ShareStateError as error:
-            log.info("share_state_not_deleted", code=error.code.name, error=str(error))
+            log.info("share_state_deletion_failed", code=error.code.name, error=str(error))
             return error.code
         return ErrorCode.NONE
 

@@ -218,7 +218,7 @@ class Balancer:
         for node_id in excluded.keys() - self._excluded.keys():
             _log.warning("broker_excluded", node_id=node_id, reason=excluded[node_id])
         for node_id in self._excluded.keys() - excluded.keys():
-            _log.warning("broker_taken_back", node_id=node_id, was=self._excluded[node_id])
+            _log.warning("broker_readmitted", node_id=node_id, was=self._excluded[node_id])
         self._excluded = dict(excluded)
 
     def _described(self, broker: lm.BrokerLoad, now_ms: int) -> lm.BrokerLoad:

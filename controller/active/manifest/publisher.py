@@ -126,7 +126,7 @@ class ManifestPublisher:
                 _log.warning("manifest_superseded", reason=str(error))
                 return
             except (ObjectStoreError, FormatUnknown) as error:
-                _log.warning("manifest_not_published", error=str(error))
+                _log.warning("manifest_publish_failed", error=str(error))
                 self._wake.set()
             await asyncio.sleep(max(0.0, began + interval_s - self._now()))
 
@@ -315,7 +315,10 @@ class ManifestPublisher:
             return  # A newer version replaced this one: the next write finds it.
         except ObjectCorrupt as error:
             _log.error(
-                "manifest_damaged", key=key, error=str(error), hint="a whole version follows it"
+                "manifest_damaged",
+                key=key,
+                error=str(error),
+                hint="the next version will be complete",
             )
             return
         if footer.controller_epoch > self._runtime.epoch:

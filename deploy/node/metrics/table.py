@@ -282,7 +282,10 @@ SECURITY_FILES_RELOADED: Final = _of_broker(
 SECURITY_FILES_REFUSED: Final = _of_broker(
     "counter",
     "penstock_broker_security_files_refused_total",
-    "How often changed PEM files or users could not be used, so that the old ones stayed.",
+    (
+        "How often changed PEM files or users could not be used, so that the previous files stay "
+        "in useed."
+    ),
 )
 FETCH_SESSIONS: Final = _of_broker(
     "gauge",

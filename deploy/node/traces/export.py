@@ -112,10 +112,10 @@ class _Reported(SpanExporter):
                     reason=reason_of(
                         self._failures.text, self._endpoint, ca_setting=f"{PREFIX}CERTIFICATE"
                     ),
-                    next="spans are dropped until the collector takes them again",
+                    next="spans are dropped until the collector is available again",
                 )
             else:
-                _log.info("traces_sent_again", endpoint=self._endpoint)
+                _log.info("traces_resumed", endpoint=self._endpoint)
         return result
 
     def shutdown(self) -> None:

@@ -165,7 +165,7 @@ def _commit(transaction: Transaction, done: _Done, staging: Staging, batch_id: i
         try:
             staging.delete_through(batch_id)
         except (ObjectStoreError, TimeoutError) as error:
-            _log.warning("staged_rows_left", write_id=staging.write_id, error=str(error))
+            _log.warning("staged_rows_not_deleted", write_id=staging.write_id, error=str(error))
     else:
         wrote = bool(done.row_count)
     _log.info("written", row_count=done.row_count, batch_id=batch_id, wrote=wrote)
@@ -176,4 +176,4 @@ def _forget(staging: Staging, done: _Done) -> None:
     try:
         staging.delete(done.keys)
     except (ObjectStoreError, TimeoutError) as error:
-        _log.warning("staged_rows_left", write_id=staging.write_id, error=str(error))
+        _log.warning("staged_rows_not_deleted", write_id=staging.write_id, error=str(error))

@@ -567,7 +567,7 @@ async def test_a_corrupt_batch_in_a_sound_object_stops_the_pass(log, world, monk
     monkeypatch.setattr("penstock.stream.cleaning.batches.check_crc", lambda batch: False)
     with capture_logs() as events:
         await cleaner_of(log.leader).check()
-    (event,) = (item for item in events if item["event"] == "log_not_cleaned_until_restart")
+    (event,) = (item for item in events if item["event"] == "log_cleaning_disabled")
     assert source.key in event["error"], "the object is named"
     assert "the batch at offset 0" in event["error"]
     assert list(world.image.streams.known(stream_id).entries) == entries, "the data stay"

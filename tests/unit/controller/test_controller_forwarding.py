@@ -283,7 +283,7 @@ async def test_the_audit_log_has_the_broker_and_the_client(
             **about,
         }.items()
     )
-    first, second = [line for line in logs if line["event"] == "forwarded_request_refused"]
+    first, second = [line for line in logs if line["event"] == "forwarded_request_rejected"]
     assert first.items() >= {"principal": "User:a\\nb", "api": "CreateTopics", **about}.items()
     assert "names no client" in second["reason"]
 

@@ -422,7 +422,7 @@ async def test_a_version_of_a_newer_format_is_not_followed_and_not_forgotten() -
     publisher = published.publisher(store, 2)
     with capture_logs() as logs:
         running = asyncio.ensure_future(publisher.run())
-        await until(lambda: any(entry["event"] == "manifest_not_published" for entry in logs))
+        await until(lambda: any(entry["event"] == "manifest_publish_failed" for entry in logs))
     assert "0x80000000" in str(logs)
     assert not running.done()
     await store.delete([manifest_key("test", 2)])

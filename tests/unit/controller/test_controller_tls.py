@@ -162,7 +162,7 @@ async def test_handshakes_that_fail_are_counted_and_logged(
         await until(lambda: bool(logs))
         watching.cancel()
     (line,) = logs
-    assert line["event"] == "handshakes_without_call"
+    assert line["event"] == "handshakes_without_rpc"
     assert line["count"] == counts.begun_count - 1
     assert not counts.look(), "each is told once"
     assert not cluster.server.gate.refused_count
@@ -297,7 +297,7 @@ async def test_only_a_controllers_certificate_joins_raft_and_only_as_itself(
             assert await quorum.leader() != leader
         finally:
             await quorum.stop()
-    refused = [line for line in logs if line["event"] == "caller_refused"]
+    refused = [line for line in logs if line["event"] == "caller_rejected"]
     assert {"Exchange"} == {line["method"] for line in refused}
 
 
@@ -376,13 +376,13 @@ def test_broken_new_files_keep_the_old_ones_and_are_logged_once(authority: Autho
         now = 5.0
         assert tls.current() is good
         assert tls.current() is good
-    assert [line["event"] for line in logs] == ["tls_files_refused"]
+    assert [line["event"] for line in logs] == ["tls_files_rejected"]
     assert "not the key of the certificate" in logs[0]["reason"]
     with capture_logs() as logs:
         replace(files.key, good.key)
         whole = tls.current()
     assert (whole.key, whole.certificate) == (good.key, good.certificate)
-    assert [line["event"] for line in logs] == ["tls_files_read"]
+    assert [line["event"] for line in logs] == ["tls_files_loaded"]
 
 
 @pytest.mark.parametrize(

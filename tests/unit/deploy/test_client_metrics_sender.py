@@ -97,7 +97,7 @@ async def test_a_receiver_that_comes_later_gets_what_waited() -> None:
             metrics.offer(push("a"))
             await until(lambda: metrics._is_failing)
         (line,) = logged
-        assert (line["event"], line["endpoint"]) == ("client_metrics_wait", metrics._url)
+        assert (line["event"], line["endpoint"]) == ("client_metrics_delayed", metrics._url)
         assert re.fullmatch(r".*Connect.* failed.*|.*[Rr]efused.*", line["reason"])
         assert "SSLContext" not in line["reason"]
         metrics.offer(push("b"))
@@ -327,7 +327,7 @@ async def test_metrics_wait_while_the_receiver_demands_a_certificate(tmp_path: P
             metrics.offer(push("a"))
             await until(lambda: metrics._is_failing)
     (line,) = logged
-    assert line["event"] == "client_metrics_wait"
+    assert line["event"] == "client_metrics_delayed"
     assert (receiver.names, metrics.counts.sent, metrics.counts.dropped) == ([], 0, 0)
 
 

@@ -139,7 +139,7 @@ async def test_clients_of_http_servers_name_a_fault_of_tls(tmp_path: Path, case:
             sender.offer(b"metrics")
             await until(lambda: bool(lines))
         sending.cancel()
-        assert lines[0]["event"] == "client_metrics_wait"
+        assert lines[0]["event"] == "client_metrics_delayed"
         assert re.search(fault, lines[0]["reason"]), lines
 
     await with_peer(case, tmp_path, use)

@@ -347,7 +347,7 @@ async def test_a_failed_renewal_is_logged_and_counted_and_requests_go_on() -> No
         assert await asked(keys) == "A"
     assert source.calls == 2
     assert [(entry["event"], entry["log_level"], entry["keys_expire_s"]) for entry in logs] == [
-        ("object_store_keys_not_renewed", "warning", 900)
+        ("object_store_credentials_renewal_failed", "warning", 900)
     ]
     assert logs[0]["reason"].endswith("aws sso login --profile dev")
     assert meter.snapshot().operations["sign_in"].errors == {"SignInFailed": 1}
