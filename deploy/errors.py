@@ -21,7 +21,7 @@ class UsageError(ExpectedError):
 
 
 class UnknownSetting(UsageError):
-    """No setting has this name. `source` says where the name was given: flag, variable or file."""
+    """No setting has this name. source: where the name was given: flag, variable or file."""
 
     def __init__(self, key: str, source: str, known: Sequence[str]) -> None:
         near = get_close_matches(key, known, n=1, cutoff=0.4)
@@ -54,8 +54,8 @@ class Busy(ExpectedError):
 
 
 def print_error(error: Exception) -> None:
-    """Print an error on stderr. Escapes what is not printable in it, and indents the lines behind
-    the first, so that none of them passes for another message.
+    """Print an error on stderr. Escapes non-printable characters and indents all lines after the
+    first, so that none of them looks like another message.
     """
     text = printable(str(error), kept="\n").replace("\n", "\n  ")
     print(f"error: {text}", file=sys.stderr)
@@ -73,6 +73,6 @@ def check_utf_8(text: str, what: str) -> None:
 
 
 def near_hint(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint that names what is similar to an unknown name, or `otherwise`."""
+    """Return a hint with names similar to an unknown name, or `otherwise`."""
     near = get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else otherwise

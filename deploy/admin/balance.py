@@ -1,4 +1,4 @@
-"""Ask the controller for proposed moves, and start them.
+"""Request proposed moves from the controller, and start them.
 
 Invariant: a proposal changes nothing. Must not import gRPC before it is needed.
 """

@@ -60,7 +60,7 @@ class StoreCost:
 
     @property
     def requests_per_hour(self) -> float | None:
-        """Return the requests of all kinds, also those that are free."""
+        """Return the requests of all kinds, including free ones."""
         if self.requests is None:
             return None
         found = self.requests

@@ -29,7 +29,7 @@ def read_offsets(path: str, topic: str) -> Iterator[tuple[int, int]]:
     except msgspec.DecodeError as error:
         raise UsageError(
             f"--at-offsets {path}: {error};"
-            ' {"partitions": [{"topic": "orders", "partition": 0, "offset": 1}]} is wanted'
+            ' expected {"partitions": [{"topic": "orders", "partition": 0, "offset": 1}]}'
         ) from None
     for item in found.partitions:
         if item.topic != topic:

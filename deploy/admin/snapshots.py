@@ -1,7 +1,6 @@
-"""Create, find and restore snapshots: named moments of topics.
+"""Create, find and restore snapshots of topics.
 
-Invariant: a broker knows everything that is shown; nothing is kept on this machine.
-Must not: print.
+Invariant: all state is in the cluster, none on this machine. Must not: print.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +19,8 @@ from penstock.stream.format.manifest.model import in_snapshot
 
 @dataclass(frozen=True, slots=True)
 class SnapshotView:
-    """A snapshot. created: an ISO time in UTC. size_bytes: what its records take in objects, also
-    those that topics or other snapshots share.
+    """A snapshot. created: an ISO time in UTC. size_bytes: size of its records in objects,
+    including shared ones.
     """
 
     name: str
@@ -35,8 +34,8 @@ class SnapshotView:
 
 @dataclass(frozen=True, slots=True)
 class RestoredView:
-    """One restored topic. groups: how many consumer groups got their offsets back; problems: why
-    others did not, or why there is no topic.
+    """One restored topic. groups: number of consumer groups whose offsets were reset; problems: why
+    other groups were not, or why the topic was not created.
     """
 
     topic: str
@@ -46,24 +45,26 @@ class RestoredView:
 
 
 def create_snapshot(bootstrap: str, name: str, topics: Sequence[str]) -> list[FrozenTopicInfo]:
-    """Create a snapshot of topics, all but internal ones if none are named. Raise KafkaFailed."""
+    """Create a snapshot of topics; without names, of all except internal ones. Raise
+    KafkaFailed.
+    """
     chosen = list(topics) or [
         topic.name for topic in Kafka(bootstrap).topics() if topic.name not in INTERNAL_TOPICS
     ]
     if not chosen:
-        raise UsageError("the cluster has no topics to make a snapshot of")
+        raise UsageError("the cluster contains no topics for a snapshot")
     wanted = {in_snapshot(topic, name): topic for topic in chosen}
     problems = create_forks(bootstrap, wanted)
     if problems:
-        # All are refused for one of them, whose reason does not name another topic.
+        # One invalid topic rejects the whole request; its reason does not mention another topic.
         reason = min(problems.values(), key=len)
         raise KafkaFailed(f"snapshot {name!r} was not created: {reason}")
     return frozen_topics(bootstrap, list(wanted))
 
 
 def find_snapshot(bootstrap: str, name: str, topics: Sequence[str] = ()) -> list[FrozenTopicInfo]:
-    """Return the topics of a snapshot, sorted by name. Raise KafkaFailed if there is none, or
-    UsageError for a topic that is not in it.
+    """Return the topics of a snapshot, sorted by name. Raise KafkaFailed if it does not exist, or
+    UsageError for a topic that it does not contain.
     """
     everything = [topic for topic in frozen_topics(bootstrap) if topic.snapshot]
     found = [topic for topic in everything if topic.snapshot == name]
@@ -76,13 +77,14 @@ def find_snapshot(bootstrap: str, name: str, topics: Sequence[str] = ()) -> list
     names = [topic.name for topic in found]
     if missing := [topic for topic in topics if topic not in names]:
         raise UsageError(
-            f"topic {missing[0]!r} is not in snapshot {name!r}, which has {', '.join(names[:20])}"
+            f"topic {missing[0]!r} is not in snapshot {name!r}, which contains "
+            f"{', '.join(names[:20])}"
         )
     return [topic for topic in found if not topics or topic.name in topics]
 
 
 def view_snapshots(topics: Iterable[FrozenTopicInfo]) -> list[SnapshotView]:
-    """Return the snapshots that these frozen topics belong to, the oldest first."""
+    """Return the snapshots of these frozen topics, oldest first."""
     by_name: dict[str, list[FrozenTopicInfo]] = {}
     for topic in topics:
         if topic.snapshot:
@@ -110,7 +112,7 @@ def delete_snapshot(bootstrap: str, topics: Sequence[FrozenTopicInfo]) -> None:
 def planned(
     bootstrap: str, topics: Sequence[FrozenTopicInfo], *, new_name: str, replaces: bool
 ) -> list[RestoredView]:
-    """Return what a restore would make, in the order of the topics. Raises UsageError as `restore`
+    """Return the topics that a restore would create, in order. Raises UsageError as `restore`
     does.
     """
     if new_name and len(topics) != 1:
@@ -139,10 +141,10 @@ def restore(
     replaces: bool,
     groups: bool,
 ) -> list[RestoredView]:
-    """Make topics from those of a snapshot, by forks. new_name: empty for the old names, else for
-    one topic.
+    """Create topics from those of a snapshot, by forking. new_name: empty to keep the names;
+    otherwise the name of the only topic.
 
-    Raise UsageError if a topic exists and is not to be replaced; then nothing has changed.
+    Raise UsageError, before any change, if a topic exists and may not be replaced.
     """
     plan = planned(bootstrap, topics, new_name=new_name, replaces=replaces)
     names = {view.topic: topic for view, topic in zip(plan, topics, strict=True)}
@@ -164,7 +166,7 @@ def restore(
 def _reset_groups(
     kafka: Kafka, topic: str, groups: Mapping[str, Mapping[int, int]]
 ) -> tuple[int, list[str]]:
-    """Return the number of groups that got their offsets, and why others did not."""
+    """Return the number of groups whose offsets were set, and the reasons for the others."""
     problems: list[str] = []
     for group, offsets in groups.items():
         try:

@@ -1,9 +1,8 @@
-"""Plan what makes the topics of a cluster those of a file: topics to create, partitions to add,
-configs to set.
+"""Plan the changes that make the topics of a cluster match a file: topics to create, partitions to
+add, configs to set.
 
 Invariants: pure. A plan deletes nothing: neither topics, nor partitions, nor configs that the file
-does not name. A plan for a cluster that has everything is empty, so applying a file again changes
-nothing.
+does not name. Applying a file twice changes nothing the second time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,9 @@ class FoundTopic:
 
 @dataclass(frozen=True, slots=True)
 class ChangedTopic:
-    """What one topic needs. partitions: to create, or the new total; None for no change."""
+    """The changes of one topic. partitions: the number to create, or the new total; None for no
+    change.
+    """
 
     name: str
     is_new: bool
@@ -53,7 +54,7 @@ class ChangedTopic:
 
 
 def read_wanted(text: bytes, source: str) -> list[WantedTopic]:
-    """Read a file: TOML if its name ends with .toml, else JSON. Raises UsageError."""
+    """Read a file: TOML if its name ends with .toml, otherwise JSON. Raises UsageError."""
     try:
         if source.endswith(".toml"):
             wanted = msgspec.toml.decode(text, type=WantedTopics)
@@ -67,11 +68,11 @@ def read_wanted(text: bytes, source: str) -> list[WantedTopic]:
     seen: set[str] = set()
     for topic in wanted.topics:
         if topic.name in seen:
-            raise UsageError(f"{source}: topic {topic.name!r} is there twice; merge the two")
+            raise UsageError(f"{source}: topic {topic.name!r} is listed twice; merge the entries")
         if topic.partitions == 0 or topic.partitions < -1:
             raise UsageError(
-                f"{source}: topic {topic.name!r} has partitions={topic.partitions}; allowed is 1"
-                " or more, or -1 for the cluster's default"
+                f"{source}: topic {topic.name!r} has partitions={topic.partitions}; use 1 or "
+                "more, or -1 for the cluster's default"
             )
         seen.add(topic.name)
     return wanted.topics
@@ -90,8 +91,8 @@ def plan(wanted: Sequence[WantedTopic], found: Mapping[str, FoundTopic]) -> list
             continue
         if 0 < topic.partitions < there.partitions:
             raise UsageError(
-                f"topic {topic.name!r} has {there.partitions} partitions, and partitions cannot be"
-                f" removed: {topic.partitions} is not possible; nothing was changed"
+                f"topic {topic.name!r} has {there.partitions} partitions, which cannot be "
+                f"reduced to {topic.partitions}; nothing was changed"
             )
         partitions = topic.partitions if topic.partitions > there.partitions else None
         altered = {

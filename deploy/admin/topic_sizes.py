@@ -1,6 +1,7 @@
-"""Ask the leaders of partitions for the bytes of the partitions in the object store.
+"""Request the sizes of partitions in the object store from their leaders.
 
-Invariant: what no broker reports is None, never zero. Brokers of Apache Kafka report bytes alone.
+Invariant: sizes that no broker reports are None, never zero. Apache Kafka brokers report bytes
+only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +27,10 @@ _Sizes = dict[tuple[str, int], wire.DescribeLogDirsPartition]
 class SizeView:
     """The size of a partition, or the sum of several.
 
-    objects: an object that several partitions share counts in each of them. shared_bytes: the part
-    of `stored_bytes` that another log refers to as well, and that counts there too. usd_month:
-    storage alone, because a topic at rest costs no requests. read_requests, read_usd: about what
-    one reader of the whole topic needs, with an index and parts of 8 MiB for each object.
+    objects: a shared object is counted in each partition. shared_bytes: the part of `stored_bytes`
+    that other logs also reference and count. usd_month: storage only, because an idle topic causes
+    no requests. read_requests, read_usd: estimate for one complete read, with an index and parts of
+    8 MiB per object.
     """
 
     stored_bytes: int | None
@@ -126,8 +127,8 @@ def _size(found: wire.DescribeLogDirsPartition | None, prices: Prices) -> SizeVi
 
 
 def _read_requests(size_bytes: int, objects: int) -> int:
-    """Return about how many GETs read it once. Of records that only the WAL has, the number of
-    objects is not known.
+    """Return an estimate of the GETs for one complete read. The number of objects is unknown for
+    records that exist only in the WAL.
     """
     return objects + -(-size_bytes // _PART_BYTES)
 
@@ -137,7 +138,7 @@ def _known(value: int) -> int | None:
 
 
 def total(sizes: Sequence[SizeView]) -> SizeView:
-    """Return the sum; None for what is not known of all."""
+    """Return the sum; a field is None if it is unknown for some."""
 
     def counted(value: Callable[[SizeView], int | None]) -> int | None:
         return _sum([value(size) for size in sizes], 0)

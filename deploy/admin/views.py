@@ -1,4 +1,4 @@
-"""Extract what commands show from a metadata image, as values.
+"""Extract views for commands from a metadata image.
 
 Invariant: pure; the result does not refer to the image. Field names are keys of `--json`, on which
 scripts rely.
@@ -49,9 +49,9 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One broker. session: None: it has none, or no controller leads. note: why the balancer
-    excludes it. bytes_*_s, requests_s, append_*_ms, store: its last report; None without one, and
-    append_*_ms also without appends. version: empty if it never reported one.
+    """One broker. session: None if it has none or there is no active controller. note: why the
+    balancer excludes it. bytes_*_s, requests_s, append_*_ms, store: its last report; None without
+    one, and append_*_ms also without appends. version: empty if it never reported one.
     """
 
     node_id: int

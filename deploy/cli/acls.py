@@ -71,7 +71,7 @@ def list_acls(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """List ACLs. With a resource: those that count for it, also by prefixes and wildcards.
+    """List ACLs. With a resource, list all ACLs that apply to it, including prefixes and wildcards.
 
     For example: penstock acls list --topic orders
     """
@@ -108,7 +108,7 @@ def add(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Allow operations on a resource to a principal, or deny them.
+    """Allow or deny a principal operations on a resource.
 
     For example: penstock acls add --topic orders --principal User:alice --operation write
 
@@ -120,9 +120,9 @@ def add(
 
     resource = _resource(topic, group, transactional_id, is_cluster=cluster)
     if resource is None:
-        raise UsageError("name the resource: --topic, --group, --transactional-id or --cluster")
+        raise UsageError("specify a resource: --topic, --group, --transactional-id or --cluster")
     if principal is None or not operation:
-        raise UsageError("say who may do what: --principal User:NAME --operation OPERATION")
+        raise UsageError("specify --principal User:NAME and --operation OPERATION")
     wanted = _selections(
         resource, (principal, host or "*"), operation, is_prefix=prefix, is_denied=deny
     )
@@ -169,7 +169,7 @@ def remove(
 
     resource = _resource(topic, group, transactional_id, is_cluster=cluster)
     if resource is None and principal is None:
-        raise UsageError("name the resource or the --principal whose ACLs go")
+        raise UsageError("specify the resource or the --principal whose ACLs to remove")
     wanted = _selections(
         resource, (principal, host), operation or [None], is_prefix=prefix, is_denied=deny
     )
@@ -189,7 +189,7 @@ def remove(
 def _resource(
     topic: str | None, group: str | None, transactional_id: str | None, *, is_cluster: bool
 ) -> "tuple[ResourceType, str] | None":
-    """Return the resource that the options name; None if they name none. Raises UsageError."""
+    """Return the resource selected by the options, or None. Raises UsageError."""
     from penstock.base.acls import CLUSTER_NAME, ResourceType
 
     named = {
@@ -200,7 +200,9 @@ def _resource(
     }
     found = [(kind, name) for kind, name in named.items() if name is not None]
     if len(found) > 1:
-        raise UsageError("name one resource: --topic, --group, --transactional-id or --cluster")
+        raise UsageError(
+            "specify only one resource: --topic, --group, --transactional-id or --cluster"
+        )
     if found and not found[0][1]:
         raise UsageError("the name of the resource is empty")
     return found[0] if found else None
@@ -230,7 +232,7 @@ def _selections(
     selections: list[AclSelection] = []
     for word in operations:
         if word is not None and word not in OPERATIONS:
-            raise UsageError(f"{word!r} is no operation; known are {', '.join(OPERATIONS)}")
+            raise UsageError(f"unknown operation {word!r}; use one of {', '.join(OPERATIONS)}")
         selections.append(
             AclSelection(
                 kind,

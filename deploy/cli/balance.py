@@ -1,4 +1,4 @@
-"""Run `penstock balance`: balance the brokers' loads by measured traffic."""
+"""Run `penstock balance`: balance the load of brokers by measured traffic."""
 
 import os
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ def balance(
     state_file: StateFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Propose moves that balance the brokers' measured bytes and leaders, and show the loads before
-    and after. With --execute, start them.
+    """Propose moves that balance the measured bytes and leaders of brokers, and show the loads
+    before and after. With --execute, start them.
 
     Goals, in this order: network in, network out, number of leaders. Brokers report their loads
     every 2 s.

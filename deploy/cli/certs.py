@@ -28,10 +28,10 @@ def dev(
         typer.Option("--client", help="Name of a client. Repeatable."),
     ] = None,
 ) -> None:
-    """Make a CA, a keystore for brokers and one for each client, all as PEM files.
+    """Create a CA, a keystore for brokers and one for each client, all as PEM files.
 
-    ca.pem is the truststore of all; broker.pem and NAME.pem hold a key and its certificate. Do not
-    use them in production.
+    ca.pem is the truststore; broker.pem and NAME.pem contain a key and its certificate. Do not use
+    them in production.
 
     For example: penstock certs dev certificates --host kafka.example.com
     """
@@ -39,7 +39,7 @@ def dev(
 
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.glob("*.pem")):
-        raise UsageError(f"{directory} has PEM files already; choose another directory")
+        raise UsageError(f"{directory} already contains PEM files; choose another directory")
     authority = Authority.make("penstock development CA")
     (directory / "ca.pem").write_bytes(authority.pem)
     names = hosts or ["localhost", "127.0.0.1", "::1"]

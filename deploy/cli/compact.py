@@ -98,9 +98,9 @@ def compact(
     """Rewrite the small objects of a topic into large ones. Offsets and records stay the same;
     clients are not affected.
 
-    With --by-key, compact the log: only the newest record of each key stays, as when brokers do it.
+    With --by-key, compact the log as brokers do: keep only the newest record of each key.
 
-    It is safe to run at any time, several times at once, and again after a kill.
+    It can run at any time, concurrently with other runs, and again after it was killed.
 
     For example: penstock compact orders --dry-run
     """

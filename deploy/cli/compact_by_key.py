@@ -1,9 +1,9 @@
 """Run `penstock compact --by-key`: log compaction of a topic outside of the brokers.
 
-Invariant: nothing is changed for a topic whose `cleanup.policy` has no compact, or for an internal
-one, whose coordinators compact it.
+Invariant: nothing is changed unless `cleanup.policy` contains compact, nor for internal topics,
+which coordinators compact.
 
-Must not import what only the work needs before the work starts.
+Imports only what argument parsing needs until the work starts.
 """
 
 import asyncio
@@ -168,7 +168,7 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
 
 
 def plan_by_key(job: ByKeyJob) -> list[PassPlan]:
-    """Return what a run would go through now. Changes nothing. Raises as `compact_by_key`."""
+    """Return what a run would compact now. Changes nothing. Raises as `compact_by_key`."""
     return _run(job, TopicCleaner.plan)
 
 
@@ -245,8 +245,8 @@ def _options(root: ManifestRoot, topic: str, limits: ByKeyLimits) -> CleaningOpt
     policy = CleaningPolicy.from_configs(configs)
     if policy is None:
         raise UsageError(
-            f"{topic} has cleanup.policy={configs['cleanup.policy']}: --by-key needs compact in it;"
-            f" without --by-key, `penstock compact {topic}` keeps all records"
+            f"{topic} has cleanup.policy={configs['cleanup.policy']}, but --by-key requires "
+            f"compact; without --by-key, `penstock compact {topic}` keeps all records"
         )
     return CleaningOptions(
         lag_ms_min=policy.lag_ms_min,

@@ -1,10 +1,10 @@
 """Run a bulk rewrite for the command line: the controller connection, the engine for its tasks, one
 event loop for both.
 
-Invariant: a refusal because of the sources is a conflict; a refusal of the request is an error; no
-answer is an error that says so.
+Invariant: a rejection because of changed sources is a conflict; any other rejection, or no
+response, is an error.
 
-Must not import what only the work needs before the work starts.
+Imports only what argument parsing needs until the work starts.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ class Target(NamedTuple):
 
 
 def plan_rewrite(target: Target, options: RewriteOptions) -> list[PartitionPlan]:
-    """Return what a rewrite would do now. Changes nothing and asks no controller."""
+    """Return the plan of a rewrite. Changes nothing and contacts no controller."""
 
     async def plan() -> list[PartitionPlan]:
         store = open_store(target.store_url)

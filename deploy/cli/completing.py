@@ -1,8 +1,8 @@
-"""Complete names in a shell by asking the cluster.
+"""Complete names in a shell with those of the cluster.
 
 Invariant: a completion returns within DEADLINE_S plus the start of Python, prints only names, and
-is empty after any failure. Names are kept for CACHE_S in the user's cache directory, by the address
-of the brokers, the user and the kind of name.
+is empty after any failure. Names are cached for CACHE_S in the user's cache directory, by broker
+address, user and kind of name.
 """
 
 import os
@@ -25,12 +25,12 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_topic_values(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete TOPIC= of a value for a topic."""
+    """Complete the TOPIC= part of an option value."""
     return [f"{name}=" for name in complete_topics(ctx, incomplete)]
 
 
 def complete_deleted_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a topic that can come back; with --records, whose records can."""
+    """Complete the name of a deleted topic; with --records, of a topic with deleted records."""
     return _complete(ctx, incomplete, "topics" if ctx.params.get("records") else "deleted topics")
 
 
@@ -55,7 +55,7 @@ def complete_snapshots(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_client_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a subscription to metrics of clients."""
+    """Complete the name of a client metrics subscription."""
     return _complete(ctx, incomplete, "client metrics")
 
 
@@ -65,12 +65,12 @@ def complete_topic_configs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_config_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a config of the resource that the options name."""
+    """Complete the name of a config of the selected resource."""
     return _complete(ctx, incomplete, _kind_of_configs(ctx))
 
 
 def complete_config_values(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete NAME= of a config of the resource that the options name."""
+    """Complete NAME= of a config of the selected resource."""
     return [f"{name}=" for name in complete_config_names(ctx, incomplete)]
 
 
@@ -113,7 +113,7 @@ def _names(ctx: typer.Context, kind: str) -> list[str]:
     profiles.use(given.get("profile") or "", os.environ)
     if given.get("command_config"):
         security.use_file(given["command_config"])
-    # Commands that read the store or ask a controller have no --bootstrap.
+    # Commands that read the store or contact a controller have no --bootstrap.
     asked = ctx.params.get("bootstrap") or os.environ.get("PENSTOCK_BOOTSTRAP", "")
     brokers = find_brokers(asked).bootstrap
     properties = security.current_security()

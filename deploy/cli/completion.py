@@ -7,7 +7,7 @@ import typer
 
 from penstock.deploy.cli.lazy import completion_module
 
-# Bash makes three words of --topic=orders, and puts a space behind a name that is complete.
+# Bash splits --topic=orders into three words, and appends a space to a complete name.
 _BASH: Final = """\
 _penstock_completion() {
     local IFS=$'\\n' words=() count=0 word
@@ -43,11 +43,11 @@ def completion(
 ) -> None:
     """Print the script that completes commands, options, and names of topics, groups and configs.
 
-    Names come from the cluster, within 1 s, and are kept for 10 s.
+    Names come from the cluster, within 1 s, and are cached for 10 s.
 
     For example, in ~/.bashrc: source <(penstock completion bash)
 
-    In ~/.zshrc, behind compinit: source <(penstock completion zsh)
+    In ~/.zshrc, after compinit: source <(penstock completion zsh)
 
     Once for fish: penstock completion fish > ~/.config/fish/completions/penstock.fish
     """

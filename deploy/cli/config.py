@@ -1,4 +1,6 @@
-"""Run `penstock config show|docs|schema`: show effective settings, and document all settings."""
+"""Run `penstock config show|docs|schema`: show effective settings, and print their
+documentation.
+"""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Read configs that are given as KEY=VALUE or KEY=@FILE."""
+"""Parse configs of the form KEY=VALUE or KEY=@FILE."""
 
 import base64
 from pathlib import Path
@@ -15,14 +15,15 @@ def parse_topic_config(text: str) -> tuple[str, str]:
 
 
 def parse_pair(option: str, text: str, example: str) -> tuple[str, str]:
-    """Return name and value. A file that is no text, as a Protobuf descriptor set, becomes Base64.
+    """Return name and value. A binary file, such as a Protobuf descriptor set, is encoded as
+    Base64.
 
     Raises UsageError with the option and an example.
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(
-            f"{option} {text!r} is not allowed: KEY=VALUE or KEY=@FILE, as in {example}"
+            f"{option} {text!r} is invalid: use KEY=VALUE or KEY=@FILE, as in {example}"
         )
     if not value.startswith(FILE_MARK):
         return name, value

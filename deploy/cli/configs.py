@@ -35,7 +35,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceOptions:
-    """Options that say what has the configs: one of them."""
+    """Options that select a resource; exactly one is allowed."""
 
     broker: Annotated[
         int | None,
@@ -74,9 +74,7 @@ class ResourceOptions:
     ] = None
 
     def only(self) -> tuple[int, str]:
-        """Return Kafka's type and the name of the only resource that is given. Raises
-        UsageError.
-        """
+        """Return Kafka's resource type and name of the selected resource. Raises UsageError."""
         from penstock.controller.metadata import configs
 
         given = (
@@ -90,8 +88,8 @@ class ResourceOptions:
         named = [(kind, str(name)) for kind, name in given if name is not None]
         if len(named) != 1:
             raise UsageError(
-                "name one of --broker, --all-brokers, --broker-logger, --client-metrics, --group"
-                " and --topic"
+                "specify one of --broker, --all-brokers, --broker-logger, --client-metrics, "
+                "--group and --topic"
             )
         return named[0]
 
@@ -169,9 +167,9 @@ def alter(
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Set configs and take configs away. Either all changes are made or none.
+    """Set and delete configs. Either all changes are made or none.
 
-    With --dry-run the cluster checks the values, and the command shows what would change.
+    With --dry-run, the cluster validates the values, and the command prints the changes.
 
     For example: penstock configs alter --topic orders --set retention.ms=3600000 --dry-run
 
@@ -188,10 +186,11 @@ def alter(
         raise UsageError("nothing to change: add --set KEY=VALUE or --delete KEY")
     named = resource.only()
     found = configs.describe(bootstrap, named) if dry_run or deleted else []
-    # Brokers take the deletion of any name, so that a typing error would pass for a change.
+    # Brokers accept the deletion of any name, so a typo would look like a change.
     if unset := sorted(set(deleted or ()) - configs.set_names(found, named)):
         raise UsageError(
-            f"--delete {unset[0]}: it is not set; `penstock configs describe` shows what is"
+            f"--delete {unset[0]}: it is not set; `penstock configs describe` lists the "
+            "configs that are set"
         )
     if dry_run:
         before = {view.name: view.value for view in found}

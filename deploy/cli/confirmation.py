@@ -1,4 +1,4 @@
-"""Ask before something is destroyed."""
+"""Ask for confirmation of destructive actions."""
 
 import sys
 
@@ -9,9 +9,9 @@ from penstock.deploy.output import Format
 
 
 def confirm(question: str, output: Format = Format.TABLE, *, yes: bool) -> None:
-    """Ask on a terminal, and end the command if the answer is no.
+    """Ask on a terminal, and exit if the user declines.
 
-    Without a terminal, with --yes and with a format for programs, nothing is asked.
+    Does not ask without a terminal, with --yes, or with a machine-readable format.
     """
     if not yes and output is Format.TABLE and sys.stdin.isatty():
         typer.confirm(printable(question), abort=True, err=True)

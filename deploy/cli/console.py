@@ -1,4 +1,4 @@
-"""Run `penstock console`: pages about a cluster for browsers."""
+"""Run `penstock console`: a web console for a cluster."""
 
 import os
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _PORT: Final = 9080
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
-    """Which cluster the console shows."""
+    """The cluster of the console."""
 
     bootstrap: Annotated[
         str,
@@ -59,7 +59,7 @@ class TargetOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerOptions:
-    """Where the console listens, and whom it lets in."""
+    """The address of the console, and its access control."""
 
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on. 0: any free port.")] = _PORT
@@ -116,12 +116,12 @@ def console(
         ),
     ] = False,
 ) -> None:
-    """Serve a web console: overview, nodes, topics down to the blocks of an object, moves as they
-    happen, groups, transactions, records, snapshots, configs, security and the doctor.
+    """Serve a web console: overview, nodes, topics and their objects, moves, groups, transactions,
+    records, snapshots, configs, security and the doctor.
 
-    It only reads unless --allow-changes is given. Without --login everyone who reaches the address
-    sees what the console sees; on addresses other than loopback it does not start without --login
-    or --allow-insecure. With --login users act with their own rights.
+    It is read-only unless --allow-changes is given. Without --login, everyone with access to the
+    address can see the cluster, so addresses other than loopback require --login or
+    --allow-insecure. With --login, users act with their own rights.
 
     For example: penstock console --bootstrap b1:9092 --controller c1:9093 --store s3://my-bucket
 
@@ -136,14 +136,14 @@ def console(
     from penstock.deploy.node import lifeline
 
     lifeline.die_with_parent(os.environ)
-    # Addresses that options give belong together: neither a profile nor a state file adds to them.
+    # Addresses in options belong together: they are not completed from a profile or state file.
     path = Path(cluster.state_file) if cluster.state_file else None
     state = None if cluster.bootstrap else dev_cluster(path)
     used = Profile() if cluster.bootstrap or path else current_profile().profile
     bootstrap = cluster.bootstrap or used.bootstrap or (state.bootstrap if state else "")
     if not bootstrap:
         raise UsageError(
-            "no brokers given, by --bootstrap or a profile, and no running cluster described in"
+            "no brokers in --bootstrap or a profile, and no running cluster in"
             f" {path or states.default_path(os.environ)}: pass --bootstrap HOST:PORT, or start a"
             " cluster with `penstock dev`"
         )
@@ -184,9 +184,9 @@ def console(
 
 
 def _connect_as_described(state: "ClusterState", *, has_controller: bool) -> None:
-    """Connect as the state file of the local cluster says, where nothing else says how.
+    """Use the security settings in the state file of the local cluster, unless others are given.
 
-    has_controller: the controllers are others.
+    has_controller: the controllers do not belong to the local cluster.
     """
     from penstock.deploy.clients.controllers import use_tls
     from penstock.deploy.clients.security import current_security, use_file

@@ -78,12 +78,12 @@ class _Where:
     ] = _ISOLATIONS[0]
 
     def begin(self) -> "Begin":
-        """Return where to begin. Raises UsageError."""
+        """Return the start position. Raises UsageError."""
         from penstock.deploy.admin.groups.reset import parse_time
         from penstock.deploy.records.reading import parse_begin
 
         if sum((self.from_beginning, bool(self.offset), bool(self.from_time))) > 1:
-            raise UsageError("name one of --from-beginning, --offset and --from-time")
+            raise UsageError("specify only one of --from-beginning, --offset and --from-time")
         if self.isolation not in _ISOLATIONS:
             raise UsageError(f"--isolation {self.isolation!r}: one of {', '.join(_ISOLATIONS)}")
         if self.from_time:
@@ -162,14 +162,16 @@ class _Form:
     ] = False
 
     def writer(self, records: RecordOptions, topic: str, key: str | None) -> "RecordWriter":
-        """Return what prints records. key: the only one to print. Raises UsageError."""
+        """Return the function that prints records. key: print only records with this key. Raises
+        UsageError.
+        """
         from penstock.deploy.records.writer import RecordWriter
 
         if self.output not in _OUTPUTS:
             raise UsageError(f"--output {self.output!r}: one of {', '.join(_OUTPUTS)}")
         as_json = self.as_json or self.output == "json"
         if as_json and self.template:
-            raise UsageError("--json and --template exclude each other")
+            raise UsageError("--json and --template are mutually exclusive")
         keys, values = records.codecs(topic)
         return RecordWriter(
             keys,
@@ -220,10 +222,10 @@ def consume(
     if snapshot is not None:
         if where.group is not None:
             raise UsageError(
-                "--group and --snapshot exclude each other: a snapshot has no committed offsets"
+                "--group and --snapshot are mutually exclusive: a snapshot has no committed offsets"
             )
         if limits.rate:
-            raise UsageError("--rate and --snapshot exclude each other")
+            raise UsageError("--rate and --snapshot are mutually exclusive")
         from penstock.deploy.cli.consume_snapshot import print_snapshot
 
         print_snapshot(topic, snapshot, store, limits.records_max, writer, on_error=limits.on_error)

@@ -1,5 +1,5 @@
-"""Print the records of a snapshot for `penstock consume`, read from the store: no broker serves
-them.
+"""Print the records of a snapshot for `penstock consume`; they are read from the store, because no
+broker serves them.
 """
 
 from collections.abc import Iterator

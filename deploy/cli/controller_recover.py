@@ -71,8 +71,8 @@ def recover(
     voters: Voters = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Rebuild the metadata from the store after all controllers lost their disks. No acknowledged
-    record is lost.
+    """Rebuild the metadata from the store after all controllers have lost their disks. No
+    acknowledged record is lost.
 
     Stop all controllers and brokers first. It is safe to run this again.
 
@@ -101,9 +101,7 @@ def recover(
 def _voters(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() for part in parts) or len(set(parts)) != len(parts):
-        raise UsageError(
-            f"--voters {text!r} is not a list of different controller ids, as in 0,1,2"
-        )
+        raise UsageError(f"--voters {text!r} is invalid: use distinct controller ids, as in 0,1,2")
     return tuple(sorted(map(int, parts)))
 
 

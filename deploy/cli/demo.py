@@ -42,9 +42,9 @@ def demo(
     """Write the flights of 2013 through two brokers into S3, kill both with SIGKILL, and compare
     everything read back from new brokers.
 
-    Starts its own cluster on free ports and stops it again. With --spark no broker runs while Spark
-    computes the average delay of each carrier from the bucket, with --master on a Spark cluster.
-    The last line is `demo: OK N records` if all records came back.
+    Starts its own cluster on free ports and stops it again. With --spark, Spark computes the
+    average delay of each carrier from the bucket while no broker is running; with --master, on a
+    Spark cluster. The last line is `demo: OK N records` if all records came back.
 
     For example: penstock demo
     """

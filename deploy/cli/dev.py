@@ -146,14 +146,14 @@ def dev(
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each in its own
     process. Ctrl-C stops it.
 
-    With --secure, prints how each client connects as the super user `admin`; the ready line and the
-    state file name the file for --command-config.
+    With --secure, prints the connection settings for each client as the super user `admin`; the
+    ready line and the state file contain the file for --command-config.
 
     Prints one line `ready: bootstrap=... store=...` when clients can connect; `console=` in it is
-    the address of the web console, whose process starts with the first browser. With --store memory
-    the cluster runs in one process. --topics and --seed-from create topics and records; existing
-    topics are not changed. With moto and memory all data are lost at the end; with file: and s3:
-    the next start continues with them.
+    the address of the web console, whose process starts with the first request. With --store
+    memory, the cluster runs in one process. --topics and --seed-from create topics and records;
+    existing topics are not changed. With moto and memory, all data is lost at exit; with file: and
+    s3:, the next start continues with it.
 
     For example: penstock dev --brokers 3 --topics orders:6
     """

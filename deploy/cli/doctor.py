@@ -1,4 +1,4 @@
-"""Run `penstock doctor`: find what is wrong with a deployment, and how to fix it."""
+"""Run `penstock doctor`: diagnose a deployment."""
 
 import os
 import re
@@ -101,7 +101,7 @@ def doctor(
     clients, WALs, backup, manifest, objects.
 
     Prints each problem with a way to fix it. Exit code 0: no problem; 1: a finding needs action; 2:
-    a check could not be made. With --store alone it checks what the store contains.
+    a check could not be performed. With --store alone, only the contents of the store are checked.
 
     For example: penstock doctor --store s3://my-bucket
 
@@ -144,7 +144,7 @@ def doctor(
 
 
 def _need_reader() -> None:
-    """Raise UsageError unless this installation can read records."""
+    """Raise UsageError if the packages for reading records are missing."""
     from penstock.base.extras import install_hint
     from penstock.deploy.doctor.record_scan import missing_package
 
@@ -155,7 +155,7 @@ def _need_reader() -> None:
 def _resolve_addresses(
     store: str, controller: str | None, state_file: Path | None
 ) -> tuple[str, str]:
-    """Return store and controllers as given, or those of the running `penstock dev` if neither is.
+    """Return the given store and controllers; without either, those of the running `penstock dev`.
     Raises UsageError.
     """
     if store or controller:
@@ -181,7 +181,7 @@ def _resolve_addresses(
     use_tls(state.controller_tls)
     if state.command_config and not is_chosen():
         use_file(Path(state.command_config))
-    # A `memory:` store lies in the process that made it.
+    # A `memory:` store exists only in the process that created it.
     is_shared = not state.store_url.startswith("memory:")
     return state.store_url if is_shared else "", state.controller
 
@@ -190,7 +190,7 @@ def _age_ms(text: str) -> int:
     match = _AGE.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"--older-than {text!r} is not an age: use a number and s, m, h or d, as in 1d"
+            f"--older-than {text!r} is invalid: use a number with s, m, h or d, as in 1d"
         )
     return int(match[1]) * _MS[match[2]]
 

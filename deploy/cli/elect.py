@@ -29,14 +29,14 @@ def elect(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Elect preferred leaders: the first candidates of partitions lead them again.
+    """Elect preferred leaders: the first broker of each replica list.
 
     For example: penstock elect --preferred
     """
     if not preferred:
         raise UsageError(
-            "--preferred is required: it is the only type of election; partitions without a"
-            " leader get one automatically"
+            "--preferred is required: it is the only supported election type; partitions "
+            "without a leader get one automatically"
         )
     from penstock.deploy.admin.reassign.admin import elect_preferred
     from penstock.deploy.admin.reassign.plan import parse_partitions

@@ -25,7 +25,7 @@ DryRun = Annotated[
 
 @app.command("list")
 def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
-    """List the features with the levels that the asked broker supports, and the one in force.
+    """List the features with the levels that the broker supports, and the finalized level.
 
     For example: penstock features list
     """
@@ -44,7 +44,7 @@ def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.T
 
 @app.command("upgrade")
 def upgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Raise levels, when every broker and controller runs software that supports them.
+    """Raise levels that every broker and controller supports.
 
     For example: penstock features upgrade transaction.version=2 --dry-run
     """
@@ -53,7 +53,7 @@ def upgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap = B
 
 @app.command("downgrade")
 def downgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Lower levels; 0 switches a feature off.
+    """Lower levels; 0 disables a feature.
 
     For example: penstock features downgrade share.version=0 --dry-run
     """

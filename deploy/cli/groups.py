@@ -87,7 +87,7 @@ def describe(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what groups have read: offsets, lag, and which member reads each partition.
+    """Show the committed offsets, lag and assigned member of each partition.
 
     Lag is the number of offsets between the committed offset and the end of the log. Members of a
     streams group (KIP-1071) are shown with their tasks: partitions by subtopology.
@@ -123,10 +123,9 @@ def reset_offsets(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Set the offsets of a group without active members. Without --execute, show what it would
-    do.
+    """Set the offsets of a group without active members. Without --execute, only print the result.
 
-    An offset beyond the log becomes the end of the log that is nearest. A group that does not exist
+    An offset outside the log is replaced by the nearest end of the log. A group that does not exist
     is created.
 
     For example: penstock groups reset-offsets billing --topic orders --to-earliest --execute
@@ -134,7 +133,7 @@ def reset_offsets(
     penstock groups reset-offsets billing --all-topics --by-duration PT1H
     """
     if execute and dry_run:
-        raise UsageError("--execute and --dry-run exclude each other")
+        raise UsageError("--execute and --dry-run are mutually exclusive")
     wanted_goal = goal_of(goal)
     from penstock.deploy.admin.groups import reset
     from penstock.deploy.clients.brokers import Brokers
@@ -218,12 +217,12 @@ def delete_offsets(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Delete the offsets of a group in topics that no member reads.
+    """Delete the offsets of a group in topics that no member is subscribed to.
 
     For example: penstock groups delete-offsets billing --topic orders
     """
     if not topics:
-        raise UsageError("name the topics: --topic TOPIC, or --topic TOPIC:0,1")
+        raise UsageError("specify topics: --topic TOPIC, or --topic TOPIC:0,1")
     from penstock.deploy.admin.groups import reset
     from penstock.deploy.admin.groups.admin import found_groups
     from penstock.deploy.clients.brokers import Brokers
@@ -249,7 +248,7 @@ def delete_offsets(
 
 
 def _group(brokers: "Brokers", name: str) -> "ListedGroup":
-    """Return the group, or one that is empty yet."""
+    """Return the group, or an empty one if it does not exist."""
     from penstock.deploy.admin.groups.admin import listed_groups
     from penstock.deploy.admin.groups.views import GroupType, ListedGroup
 
@@ -266,7 +265,7 @@ def _partitions(
     from penstock.deploy.admin.groups.views import GroupType
 
     if bool(topics) == all_topics:
-        raise UsageError("name --topic TOPIC, --topic TOPIC:0,1 or --all-topics")
+        raise UsageError("specify --topic TOPIC, --topic TOPIC:0,1 or --all-topics")
     if topics:
         return parse_topics(brokers, topics)
     has_read = share_start_offsets if group.type == GroupType.SHARE else committed

@@ -1,4 +1,4 @@
-"""Turn the errors of commands that read the store without brokers into one line for the user."""
+"""Convert errors of commands that read the store into one line for the user."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,5 +1,4 @@
-"""Load a command when it is called: building the options of all commands takes longer than most
-commands do.
+"""Load commands lazily: building the options of all commands takes longer than most commands run.
 
 Invariant: only `--help`, which needs the first sentence of every command, loads all of them.
 """
@@ -32,7 +31,9 @@ OUTPUT_FORMS: Final = {"--json": "--output=json", "--csv": "--output=csv"}
 
 
 class Command(TyperCommand):
-    """A command. Where it has --output, --json and --csv are short for --output json and csv."""
+    """A command. If it has --output, --json and --csv are short for --output json and --output
+    csv.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         left = super().parse_args(ctx, _checked(self, ctx, args))
@@ -41,7 +42,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A command that has commands, and can answer by itself."""
+    """A command with subcommands that can also run without one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         left = super().parse_args(ctx, _checked(self, ctx, args))
@@ -50,8 +51,8 @@ class Group(TyperGroup):
 
 
 class LazyCommands(TyperGroup):
-    """The commands, by the module and the name of what runs them. Options of GLOBAL_OPTIONS can be
-    anywhere, as in Kafka's tools.
+    """The commands, as module and attribute names. GLOBAL_OPTIONS may appear anywhere, as in
+    Kafka's tools.
     """
 
     table: ClassVar[Mapping[str, str]] = {}
@@ -72,7 +73,7 @@ class LazyCommands(TyperGroup):
         return left
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
-        """Suggest a command, which Typer does for loaded ones alone."""
+        """Suggest a command; Typer suggests only loaded ones."""
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-"):
             near = ", ".join(repr(each) for each in get_close_matches(name, self.table))
@@ -134,8 +135,8 @@ def _moved_to_front(arguments: list[str]) -> list[str]:
 
 
 def _checked(command: Any, ctx: Any, arguments: list[str]) -> list[str]:  # noqa: ANN401 - click's
-    """Return the arguments with --output for --json and --csv. Fail if they name brokers for a
-    command that asks controllers.
+    """Return the arguments with --output for --json and --csv. Fail if they contain brokers for a
+    command that contacts controllers.
     """
     known = {option.name for option in command.params}
     if "controller" in known and "bootstrap" not in known:
@@ -174,10 +175,10 @@ def _replaced(items: Iterator[str], forms: Mapping[str, str]) -> Iterator[str]:
 
 
 def completion_module() -> Any:  # noqa: ANN401 - Typer declares no export of its completion
-    """Return Typer's module of shell completion, which is not loaded otherwise."""
+    """Import and return Typer's shell completion module."""
     return import_module("typer.completion")
 
 
 def commands_of(group: Any) -> dict[str, Any]:  # noqa: ANN401 - click's group
-    """Return the commands of a group by name; loads them all. For documents and checks."""
+    """Return the commands of a group by name; loads them all. For documentation and tests."""
     return {name: group.get_command(None, name) for name in group.list_commands(None)}

@@ -1,5 +1,5 @@
-"""Run `penstock log-dirs`: show the bytes of partitions in the object store, as brokers report
-them.
+"""Run `penstock log-dirs`: show the sizes of partitions in the object store, as reported by
+brokers.
 """
 
 from typing import Annotated
@@ -51,7 +51,7 @@ def describe(
 
     found = describe_log_dirs(bootstrap, brokers or (), topics or ())
     if brokers and (unknown := sorted(set(brokers) - {item.broker for item in found})):
-        raise UsageError(f"--broker {unknown[0]}: there is no such broker now")
+        raise UsageError(f"--broker {unknown[0]}: this broker does not exist or is not running")
     if output is not Format.TABLE:
         print_document(output, found)
         return

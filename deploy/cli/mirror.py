@@ -1,4 +1,4 @@
-"""Run `penstock mirror`: copy another cluster, follow it, and end the mirror."""
+"""Run `penstock mirror`: mirror another cluster, and finish a mirror."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ app = typer.Typer()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """What is copied from where to where."""
+    """The source, target and filters of a mirror."""
 
     source: Annotated[
         str,
@@ -111,12 +111,12 @@ def mirror(
     interval: Interval = 5.0,
     dry_run: DryRun = False,
 ) -> None:
-    """Copy topics, groups and ACLs of another cluster, and follow it until Ctrl-C. A later run
-    continues where this one ended.
+    """Copy topics, groups and ACLs of another cluster continuously, until Ctrl-C. The next run
+    continues where this one stopped.
 
-    Missing topics and partitions are created, with their configs. At Penstock records keep their
-    offsets; at Apache Kafka they get others, and the offsets of groups are translated. With --json
-    each report is one line.
+    Missing topics and partitions are created, with their configs. A Penstock target preserves
+    offsets; an Apache Kafka target assigns new ones, and the offsets of groups are translated. With
+    --json, each report is one line.
 
     For example: penstock mirror --from kafka:9092 --topics "orders.*"
     """
@@ -141,7 +141,7 @@ def mirror(
 @app.command("status")
 @with_option_groups
 def status(context: typer.Context, *, what: _Source) -> None:
-    """Show how far a mirror is, without copying.
+    """Show the progress of a mirror, without copying.
 
     For example: penstock mirror status --from kafka:9092
     """
@@ -175,10 +175,11 @@ def finish(
     dry_run: DryRun = False,
     interval: Interval = 5.0,
 ) -> None:
-    """End a mirror, so that clients move to the target. Stop the producers of the source first.
+    """Finish a mirror, so that clients can move to the target. Stop the producers of the source
+    first.
 
-    It copies what is left, sets the offsets of groups a last time, and lets producers write to the
-    topics at the target. It can run beside `penstock mirror`, which then ends.
+    The command copies the remaining records, sets the offsets of groups a last time, and allows
+    producers to write to the target. A running `penstock mirror` then exits.
 
     For example: penstock mirror finish --from kafka:9092 --topics "orders.*" --dry-run
     """
@@ -219,7 +220,7 @@ def _session(
 ) -> "Generator[MirrorSession]":
     """Connect to both clusters. Raises UsageError."""
     if not what.source:
-        raise UsageError("--from is missing: name brokers of the source, as HOST:PORT")
+        raise UsageError("--from is missing: specify brokers of the source, as HOST:PORT")
     from penstock.deploy.clients.security import PLAINTEXT, current_security, read_file
     from penstock.deploy.clients.target import find_brokers
     from penstock.deploy.mirror.cluster import ClusterAddress
@@ -247,7 +248,9 @@ def _session(
 
 @contextmanager
 def _reports(output: Format | None) -> "Generator[Callable[[MirrorView], None]]":
-    """Yield what prints a view: a live table on a terminal, else lines; nothing for None."""
+    """Yield a function that prints a view: a live table on a terminal, otherwise lines; nothing for
+    None.
+    """
     if output is None:
         yield lambda _: None
     elif output is not Format.TABLE:

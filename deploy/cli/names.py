@@ -1,4 +1,4 @@
-"""Ask for the names that a shell completes."""
+"""Request the names for shell completion."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""Run `penstock nodes`: show the brokers, their loads and their open WALs; unregister one."""
+"""Run `penstock nodes`: show brokers, their loads and open WALs; unregister a broker."""
 
 import os
 from typing import TYPE_CHECKING, Annotated, Final
@@ -51,7 +51,7 @@ def nodes(
     from penstock.deploy.output import print_document, print_table
 
     address = find_controller(controller, state_file, os.environ)
-    # All controllers have the metadata, and only the leader the loads.
+    # All controllers have the metadata; only the leader has the loads.
     image = read_metadata(address, lambda image: image)
     try:
         loads = {broker.node_id: broker for broker in propose_moves(address).before}
@@ -92,8 +92,8 @@ def unregister(
 ) -> None:
     """Remove the registration of a dead broker that will not start again.
 
-    Refused while the broker is alive, while its WAL is not recovered, and while a move names it. No
-    record is lost: its WAL objects stay as long as partitions refer to them.
+    Rejected while the broker is alive, its WAL is not recovered, or a move involves it. No record
+    is lost: its WAL objects are kept as long as partitions reference them.
 
     For example: penstock nodes unregister 2 --dry-run
     """

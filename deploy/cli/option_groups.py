@@ -1,7 +1,7 @@
 """Group options of a command in a frozen dataclass, so that the command takes few parameters.
 
-Typer makes one option of each parameter of a function. `with_option_groups` shows it the fields of
-a dataclass instead of the parameter that holds them.
+Typer creates an option for each parameter of a function. `with_option_groups` replaces a parameter
+by the fields of its dataclass.
 """
 
 import inspect

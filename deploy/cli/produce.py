@@ -137,8 +137,8 @@ def produce(
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Send each line of standard input, or of a file, as a record. Returns when every record is
-    acknowledged (acks=all, idempotent). On a terminal, each line is sent when it is entered, and
-    Ctrl-D ends the input.
+    acknowledged (acks=all, idempotent). On a terminal, each line is sent immediately; Ctrl-D ends
+    the input.
 
     For example: echo 'ada,3 books' | penstock produce orders --key-separator ,
 
@@ -168,7 +168,7 @@ def produce(
 
 
 def _printer(delivery: _Delivery) -> "Callable[[Message[bytes, bytes]], None] | None":
-    """Return what prints the position of an acknowledged record, or None."""
+    """Return a function that prints the position of an acknowledged record, or None."""
     if delivery.output == "json":
         return lambda message: print_json_line(
             {
@@ -191,7 +191,7 @@ def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":
     from penstock.deploy.records.lines import LineReader, parse_headers
 
     if what.value is not None and what.file is not None:
-        raise UsageError("--value and --from-file exclude each other")
+        raise UsageError("--value and --from-file are mutually exclusive")
     keys, values = records.codecs(topic)
     return LineReader(
         keys,
@@ -230,7 +230,7 @@ def _sending(topic: str, delivery: _Delivery, *, is_interactive: bool) -> "SendO
 
 
 def _prompted() -> Iterator[bytes]:
-    """Yield the lines that are entered at a prompt on stderr."""
+    """Yield the lines entered at a prompt on stderr."""
     remark("one record per line; Ctrl-D ends the input")
     while True:
         sys.stderr.write("> ")

@@ -1,4 +1,4 @@
-"""Run `penstock profile`: name clusters, and choose the one that commands talk to."""
+"""Run `penstock profile`: manage cluster profiles."""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -46,8 +46,8 @@ def add(
 ) -> None:
     """Add a profile. The first one becomes the active one.
 
-    --command-config names the file of client properties, which has the secrets; the profile holds
-    only its path.
+    The profile contains only the path of the client properties file in --command-config, not its
+    secrets.
 
     For example: penstock profile add prod -b kafka1:9092 --command-config prod.properties
     """
@@ -63,7 +63,7 @@ def add(
     path = profiles.default_path(os.environ)
     found = profiles.read(path)
     if name in found.profiles and not replace:
-        raise UsageError(f"profile {name!r} exists; --replace changes it")
+        raise UsageError(f"profile {name!r} exists; use --replace to overwrite it")
     added = profiles.Profile(
         bootstrap=bootstrap,
         command_config="" if file is None else str(file.absolute()),
@@ -110,7 +110,7 @@ def show(
     *,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show one profile. It names the file of client properties, and prints no secret.
+    """Show one profile. Prints the path of the client properties file, but no secrets.
 
     For example: penstock profile show prod
     """
@@ -121,7 +121,7 @@ def show(
     found = profiles.read(path)
     name = name or profiles.current_profile().name or found.active
     if not name:
-        raise UsageError("no profile is active; name one, or see `penstock profile list`")
+        raise UsageError("no profile is active; specify one, or see `penstock profile list`")
     view = {"name": name, **_shown(profiles.named(found, name, path))}
     if output is not Format.TABLE:
         print_document(output, view)
@@ -131,7 +131,7 @@ def show(
 
 @app.command("use")
 def use(name: Name) -> None:
-    """Make a profile the active one: commands without --profile use it.
+    """Activate a profile: commands without --profile use it.
 
     For example: penstock profile use prod
     """

@@ -83,7 +83,7 @@ def add(
     state_file: StateFile = None,
     timeout_s: Timeout = 60.0,
 ) -> None:
-    """Let an observer vote as soon as it has caught up.
+    """Make an observer a voter as soon as it has caught up.
 
     For example: penstock quorum add 4
     """
@@ -107,8 +107,8 @@ def remove(
     timeout_s: Timeout = 30.0,
     dry_run: DryRun = False,
 ) -> None:
-    """Remove a controller from the quorum; a leader hands over first. Its process may be stopped
-    afterwards.
+    """Remove a controller from the quorum; a leader transfers leadership first. Its process may be
+    stopped afterwards.
 
     For example: penstock quorum remove 2 --dry-run
     """

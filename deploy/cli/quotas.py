@@ -32,7 +32,7 @@ def list_(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """List quotas. With options: those of entities that have all of these names.
+    """List quotas. With options, list only quotas of entities that match all of them.
 
     For example: penstock quotas list --user alice
     """
@@ -63,8 +63,7 @@ def set_(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Set quotas of a user, a client, a client of a user, or an address. Each broker counts for
-    itself.
+    """Set quotas of a user, a client, a client of a user, or an address. Quotas apply per broker.
 
     For example: penstock quotas set --user alice producer_byte_rate=1000000
 
@@ -103,7 +102,7 @@ def delete(
     missing = [name for name in names if name not in found]
     if missing or not names:
         wanted = missing[0] if missing else "quota"
-        raise UsageError(f"{shown(entity)} has no {wanted}; `penstock quotas list` lists quotas")
+        raise UsageError(f"{shown(entity)} has no quota {wanted}; see `penstock quotas list`")
     if dry_run:
         say(f"would delete {', '.join(names)} of {shown(entity)}")
         return
@@ -113,7 +112,7 @@ def delete(
 def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str, str | None]:
     given = {"user": user, "client-id": client_id, "ip": ip}
     if ip is not None and (user is not None or client_id is not None):
-        raise UsageError("--ip goes with neither --user nor --client-id")
+        raise UsageError("--ip cannot be combined with --user or --client-id")
     return {
         kind: None if name == _DEFAULT else name for kind, name in given.items() if name is not None
     }
@@ -121,7 +120,7 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
 
 def _check_named(entity: dict[str, str | None]) -> None:
     if not entity:
-        raise UsageError("say whose quotas: --user, --client-id, both, or --ip")
+        raise UsageError("specify an entity: --user, --client-id, both, or --ip")
 
 
 def _value(text: str) -> tuple[str, float]:
@@ -130,7 +129,7 @@ def _value(text: str) -> tuple[str, float]:
         return name, float(value)
     except ValueError:
         raise UsageError(
-            f"{text!r} is no quota: use QUOTA=NUMBER, as in producer_byte_rate=1000000"
+            f"{text!r} is not a quota: use QUOTA=NUMBER, as in producer_byte_rate=1000000"
         ) from None
 
 

@@ -53,7 +53,7 @@ def generate(
 ) -> None:
     """Propose an assignment of whole topics to a list of brokers. Changes nothing.
 
-    The formats for programs print the proposal alone, which `execute` takes as a file.
+    Machine-readable formats print only the proposal, which `execute` accepts as a file.
 
     For example: penstock reassign generate --topics-to-move-json-file topics.json --broker-list 1,2
     """
@@ -73,7 +73,7 @@ def generate(
         current, present = current_assignment(client, topics)
     if unknown := sorted(set(brokers) - present):
         raise UsageError(
-            f"--broker-list: brokers {unknown} do not exist; there are {sorted(present)}"
+            f"--broker-list: brokers {unknown} do not exist; existing brokers: {sorted(present)}"
         )
     proposed = propose(current, brokers)
     if output is not Format.TABLE:
@@ -94,8 +94,8 @@ def execute(
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Start the moves of a file. The first broker of each list is the preferred leader; the leader
-    moves only if it is not in its list.
+    """Start the reassignments in a file. The first broker of each list is the preferred leader; a
+    leader moves only if it is not in the list.
 
     For example: penstock reassign execute --reassignment-json-file moves.json --dry-run
     """
@@ -140,7 +140,7 @@ def verify(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the progress of each partition of a file. Exits with 1 unless all are completed.
+    """Show the progress of each partition in a file. Exits with 1 unless all are completed.
 
     For example: penstock reassign verify --reassignment-json-file moves.json
     """
@@ -178,7 +178,7 @@ def cancel(
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Cancel the running moves of a file; the previous leaders lead again.
+    """Cancel the ongoing reassignments in a file; the previous leaders are restored.
 
     For example: penstock reassign cancel --reassignment-json-file moves.json --dry-run
     """

@@ -1,4 +1,4 @@
-"""Define the options of `penstock produce` and `penstock consume` for what records look like."""
+"""Define the format options of `penstock produce` and `penstock consume`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ class RecordOptions:
             schema = None if self.schema is None else self.schema.read_bytes()
         except OSError as error:
             raise UsageError(f"--schema {self.schema}: {error.strerror}") from None
-        # A registry in the environment says nothing about values that have no schema.
+        # A registry in the environment does not apply to values without a schema.
         has_schema = self.value_format in {RecordFormat.AVRO, RecordFormat.PROTOBUF}
         try:
             registry = (

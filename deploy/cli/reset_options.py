@@ -1,4 +1,4 @@
-"""Read the options of `penstock groups reset-offsets` that say where to set offsets."""
+"""Read the options of `penstock groups reset-offsets` that select the new offsets."""
 
 import time
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetGoal:
-    """Where to set offsets: one of them."""
+    """The new offsets; exactly one option is allowed."""
 
     to_earliest: Annotated[
         bool, typer.Option("--to-earliest", help="The earliest offset of the log.")
@@ -85,8 +85,8 @@ def goal_of(options: ResetGoal) -> "Goal":
     )
     if sum(given) != 1:
         raise UsageError(
-            "name one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by,"
-            " --to-datetime, --by-duration and --from-file"
+            "specify one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
+            "--to-datetime, --by-duration and --from-file"
         )
     return reset.Goal(
         earliest=options.to_earliest,

@@ -49,8 +49,8 @@ def create(
 ) -> None:
     """Create a snapshot of topics: offsets, configs and the offsets of consumer groups.
 
-    Without --topics it has all topics but internal ones. Nothing is copied: the snapshot keeps the
-    objects from being deleted, whatever happens to the topics.
+    Without --topics, it includes all topics except internal ones. Nothing is copied: the objects
+    are kept as long as the snapshot exists, even if the topics are deleted.
 
     For example: penstock snapshots create nightly --topics orders,customers
     """
@@ -74,7 +74,7 @@ def create(
 
 @app.command("list")
 def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
-    """List all snapshots, the oldest first.
+    """List all snapshots, oldest first.
 
     For example: penstock snapshots list --output json
     """
@@ -167,7 +167,7 @@ def delete(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Delete a snapshot. It cannot be brought back.
+    """Delete a snapshot. It cannot be restored.
 
     For example: penstock snapshots delete nightly --dry-run
     """
@@ -218,7 +218,7 @@ def restore(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Make topics from a snapshot, with its records and configs. The snapshot stays.
+    """Create topics from a snapshot, with its records and configs. The snapshot stays.
 
     For example: penstock snapshots restore nightly --topics orders --as orders-yesterday
     """

@@ -41,8 +41,8 @@ def snippets(
     ] = None,
     state_file: StateFile = None,
 ) -> None:
-    """Print a program that produces and consumes one record, with the addresses of the running
-    cluster, and the security settings of it or of --command-config.
+    """Print a program that produces and consumes one record, with the addresses and security
+    settings of the running cluster or of --command-config.
 
     For example: penstock snippets kcat --topic orders
     """

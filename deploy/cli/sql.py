@@ -36,7 +36,7 @@ _FORMATS = {
 
 @dataclass(frozen=True, kw_only=True)
 class TopicOptions:
-    """Options that say which records a topic has, and what their values are."""
+    """Options that select records and the format of their values."""
 
     as_of: Annotated[
         str,
@@ -119,7 +119,7 @@ class TopicOptions:
         for flag, topics in (("--message", messages), ("--framed", self.framed or [])):
             for topic in topics:
                 if topic not in found:
-                    raise UsageError(f"{flag} for {topic}: give its --schema too")
+                    raise UsageError(f"{flag} for {topic} requires --schema")
         return found
 
 
@@ -149,7 +149,7 @@ class LimitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FormOptions:
-    """Options that say how rows are written. At most one is given."""
+    """Options for the output format. At most one is given."""
 
     output: Output = Format.TABLE
     parquet: Annotated[
@@ -187,13 +187,13 @@ def sql(
 ) -> None:
     """Query topics with SQL. Topics are tables, read from the store; no broker is contacted.
 
-    Fields of JSON values are columns, beside _partition, _offset, _timestamp and _key. FROM orders
+    Fields of JSON values are columns, next to _partition, _offset, _timestamp and _key. FROM orders
     AS OF TIMESTAMP '2026-03-01' reads an earlier state. SHOW TABLES lists topics.
 
     For example: penstock sql "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"
     """
     if form.output is not Format.TABLE and form.parquet is not None:
-        raise UsageError("--output and --parquet exclude each other")
+        raise UsageError("--output and --parquet are mutually exclusive")
     with one_line_errors("sql"):
         _hide_pandas()
         from penstock.deploy.clients.target import find_store
@@ -238,8 +238,8 @@ class _NoPandas:
 
 
 def _hide_pandas() -> None:
-    """Keep pyarrow from importing pandas, where it is installed: that takes a second of CPU, and
-    the command needs no data frame.
+    """Keep pyarrow from importing an installed pandas, which takes a second of CPU and is not
+    needed.
     """
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
@@ -248,5 +248,5 @@ def _hide_pandas() -> None:
 def _pair(flag: str, item: str) -> tuple[str, str]:
     topic, separator, value = item.partition("=")
     if not separator or not topic or not value:
-        raise UsageError(f"{flag} {item!r}: give TOPIC and a value, separated by =")
+        raise UsageError(f"{flag} {item!r} is invalid: use TOPIC=VALUE")
     return topic, value

@@ -31,7 +31,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True, kw_only=True)
 class WarehouseOptions:
-    """Options that say where tables are."""
+    """Options for the location of tables."""
 
     to: Annotated[
         str,
@@ -75,7 +75,7 @@ class WarehouseOptions:
         for item in self.catalog_property or []:
             name, separator, value = item.partition("=")
             if not separator:
-                raise UsageError(f"--catalog-property {item!r}: give NAME=VALUE")
+                raise UsageError(f"--catalog-property {item!r} is invalid: use NAME=VALUE")
             given[name] = value
         return Warehouse(
             kind=self.to,
@@ -89,7 +89,7 @@ class WarehouseOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Options that say what runs the tasks."""
+    """Options for the engine."""
 
     engine: Annotated[
         str,
@@ -120,7 +120,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """Options that say which rows records become."""
+    """Options for the conversion of records to rows."""
 
     value_format: Annotated[
         str, typer.Option("--format", help="Format of values: raw, json, avro, protobuf.")
@@ -158,7 +158,7 @@ class RowOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """Options that say which records are written, and how many at once."""
+    """Options for the range of records and the batch size."""
 
     start: Annotated[
         str, typer.Option("--from", help="Start position of a new table: earliest or latest.")
@@ -226,10 +226,11 @@ def sync(
     engine: EngineOptions,
     output: Output = Format.TABLE,
 ) -> None:
-    """Write a topic into a table and keep it up to date. Every record is written exactly once, also
-    after restarts and on other machines.
+    """Export a topic to a table and keep it up to date. Every record is written exactly once, even
+    after a restart or on another machine.
 
-    With --json each batch is one line. Records that cannot be decoded go to the table <table>__dlq.
+    With --json, each batch is one line. Records that cannot be decoded go to the table
+    <table>__dlq.
 
     For example: penstock table sync flights --warehouse ./warehouse --format json --once
     """
@@ -285,8 +286,8 @@ def _run(run: "TableSync", *, once: bool, interval_s: float, output: Format) -> 
         is_interrupted = True
         raise KeyboardInterrupt
 
-    # Python drops an exception that is raised while an object is cleaned up, KeyboardInterrupt
-    # too. The flag remembers it.
+    # Python drops exceptions, including KeyboardInterrupt, that are raised during object cleanup;
+    # the flag records them.
     signal.signal(signal.SIGINT, interrupt)
     while True:
         if is_interrupted:

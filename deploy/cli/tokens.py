@@ -47,9 +47,9 @@ def create(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Create a token for yourself, or for a user for whom you have the right CreateTokens.
+    """Create a token for yourself, or for another user with the ACL CreateTokens.
 
-    Prints its id and password, with which clients log in by SCRAM with tokenauth="true".
+    Prints its id and password, which clients use with SCRAM and tokenauth="true".
 
     For example: penstock tokens create --renewer spark --max-lifetime 2d
     """
@@ -81,9 +81,9 @@ def list_(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """List the tokens that you own, created or may renew, and those that you may describe.
+    """List the tokens that you own, created, may renew or may describe.
 
-    Formats for programs include the passwords.
+    Machine-readable formats include the passwords.
 
     For example: penstock tokens list --owner alice
     """
@@ -124,7 +124,7 @@ def renew(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Let a token end later, but not after its lifetime.
+    """Extend the expiry of a token, at most to its maximum lifetime.
 
     For example: penstock tokens renew 1f0c2f5e-3b3e-4a4e-9a53-6d2b0f6f9a11
     """
@@ -149,8 +149,8 @@ def expire(
     yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Remove a token: logins with it fail from now on. Open connections stay until the token would
-    have expired.
+    """Expire a token: new logins with it fail immediately. Open connections remain until the token
+    would have expired.
 
     For example: penstock tokens expire 1f0c2f5e-3b3e-4a4e-9a53-6d2b0f6f9a11 --dry-run
     """
@@ -174,7 +174,10 @@ def _found(client: "WireClient", token_id: str) -> "TokenView":
         token for token in list_tokens(client) if token.token_id == token_id
     ]
     if not found:
-        raise UsageError(f"there is no token {token_id!r} that you may see: `penstock tokens list`")
+        raise UsageError(
+            f"token {token_id!r} does not exist, or you may not describe it: see `penstock tokens "
+            "list`"
+        )
     return found[0]
 
 

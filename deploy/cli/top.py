@@ -1,4 +1,4 @@
-"""Run `penstock top`: show nodes and topics of a cluster live."""
+"""Run `penstock top`: show live statistics of nodes and topics."""
 
 import os
 import sys
@@ -40,8 +40,8 @@ def top(
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what the cluster does: throughput and latency of brokers, requests to the store and
-    their cost, records of topics.
+    """Show throughput and latency of brokers, store requests and their cost, and the busiest
+    topics.
 
     The default prices are the list prices of the cloud whose store the profile or the local cluster
     uses, otherwise those of S3 Standard in us-east-1. Ctrl-C ends it.

@@ -162,7 +162,7 @@ def describe(
     penstock topics describe --size
     """
     if name is None and not size:
-        raise UsageError("name a topic, or add --size for the sizes of all topics")
+        raise UsageError("specify a topic, or add --size for the sizes of all topics")
     from penstock.deploy.clients.kafka import Kafka
     from penstock.deploy.output import print_document, print_table
 
@@ -227,15 +227,15 @@ def delete_records(
 ) -> None:
     """Delete the oldest records of a topic.
 
-    Nothing is deleted from a partition that has no record as new as --before-time.
+    Partitions without a record at or after --before-time are left unchanged.
 
-    They can come back, in a new topic, until their grace (`delete.grace.ms`, or the topic's
-    `penstock.delete.grace.ms`) is over: see `penstock topics undelete --records`.
+    They can be restored in a new topic during their grace period (`delete.grace.ms`, or the topic's
+    `penstock.delete.grace.ms`): see `penstock topics undelete --records`.
 
     For example: penstock topics delete-records orders --before-time 2026-01-31 --dry-run
     """
     if (before_offset is not None) + (before_time is not None) + all_records != 1:
-        raise UsageError("name one of --before-offset, --before-time and --all")
+        raise UsageError("specify one of --before-offset, --before-time and --all")
     from penstock.deploy.clients.kafka import Kafka
     from penstock.deploy.output import print_document, print_table
 
@@ -277,8 +277,8 @@ def delete_records(
 
 
 def _remark_kept(name: str, partitions: Sequence[int]) -> None:
-    """Say which partitions keep everything. The timestamps of their records may be wrong or
-    missing, so that deleting all of them is never a consequence of a look-up by time.
+    """Print the partitions that keep all records. Their timestamps may be wrong or missing, so a
+    lookup by time never deletes all records.
     """
     if partitions:
         remark(
@@ -324,10 +324,10 @@ def delete(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Delete a topic and everything in it.
+    """Delete a topic with all its records.
 
-    It can come back until its grace (`delete.grace.ms`, or its own `penstock.delete.grace.ms`) is
-    over: see `penstock topics undelete`.
+    It can be restored during its grace period (`delete.grace.ms`, or its own
+    `penstock.delete.grace.ms`): see `penstock topics undelete`.
 
     For example: penstock topics delete orders --dry-run
     """
@@ -366,7 +366,7 @@ def delete(
 
 
 def _contents(kafka: "Kafka", name: str) -> str:
-    """Describe a topic and its records for a question."""
+    """Describe a topic and its records for the confirmation."""
     partitions = [part.partition for part in kafka.topic(name).partitions]
     offsets = kafka.offsets(name, partitions)
     records = sum(latest - earliest for earliest, latest in offsets.values())
@@ -406,10 +406,11 @@ def undelete(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Bring a deleted topic back, with its records, configs and offsets of consumer groups.
+    """Restore a deleted topic with its records, configs and committed offsets.
 
-    With --records, create a topic that has the deleted records of another one: the log start of a
-    topic never goes back. Records that retention or compaction deleted do not come back.
+    With --records, create a new topic with the deleted records of another one, because the log
+    start of a topic never moves back. Records removed by retention or compaction cannot be
+    restored.
 
     For example: penstock topics undelete orders --as orders-again
     """
@@ -453,7 +454,9 @@ def _undelete_records(
     bootstrap: str, name: str, new_name: str | None, *, output: Format, dry_run: bool
 ) -> None:
     if new_name is None:
-        raise UsageError("--records needs --as NEW: the log start of a topic never goes back")
+        raise UsageError(
+            "--records needs --as NEW, because the log start of a topic never moves back"
+        )
     from penstock.deploy.clients.kafka import Kafka
     from penstock.deploy.output import print_document, print_table
 
@@ -494,7 +497,7 @@ def _undelete_records(
 
 
 def _list_deleted(bootstrap: str, *, output: Format) -> None:
-    """Print the deleted topics, and the topics with deleted records, that can come back."""
+    """Print the deleted topics, and the topics with deleted records, that can be restored."""
     from penstock.deploy.admin.cost import Prices, storage_usd_month
     from penstock.deploy.clients.frozen_topics import deleted_records, deleted_topics
     from penstock.deploy.output import print_document, print_table
@@ -523,7 +526,7 @@ def _list_deleted(bootstrap: str, *, output: Format) -> None:
 
 
 def _until(topic: "FrozenTopicInfo") -> str:
-    """Return when the grace of a deleted topic, or of deleted records, is over."""
+    """Return when the grace period of a deleted topic or of deleted records ends."""
     return iso_time(topic.since_ms + topic.keep_ms)
 
 

@@ -1,4 +1,4 @@
-"""Run `penstock topics apply` and `alter`: make the topics those of a file, or add partitions."""
+"""Run `penstock topics apply` and `alter`: apply a file of topics, or add partitions."""
 
 import sys
 from pathlib import Path
@@ -29,8 +29,8 @@ def apply(
 ) -> None:
     """Create the topics of a file, add missing partitions, and set configs.
 
-    Nothing is deleted: other topics, and configs that the file does not name, stay. Applying a file
-    again changes nothing.
+    Nothing is deleted: other topics and configs are left unchanged. Applying a file again changes
+    nothing.
 
     For example: penstock topics apply topics.json --dry-run
     """
@@ -86,7 +86,9 @@ def _content(file: str) -> bytes:
 
 
 def _refuse_configs(given: list[str] | None) -> None:
-    """Name the command for configs, which `kafka-topics.sh --alter` had once. Raises UsageError."""
+    """Point to the command for configs, which `kafka-topics.sh --alter` once supported. Raises
+    UsageError.
+    """
     if given:
         raise UsageError(
             f"`penstock configs alter --topic TOPIC --set {given[0]}` changes configs; `topics"
@@ -109,10 +111,10 @@ def alter(
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Give a topic more partitions.
+    """Add partitions to a topic.
 
-    Records that follow may go to other partitions than earlier ones with their key. Nothing is
-    moved. `penstock configs alter` changes the configs of a topic.
+    New records may go to other partitions than earlier ones with the same key. Nothing is moved.
+    `penstock configs alter` changes the configs of a topic.
 
     For example: penstock topics alter orders --partitions 12
     """

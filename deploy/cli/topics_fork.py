@@ -1,4 +1,4 @@
-"""Run `penstock topics fork`: create a topic that begins with the records of another one."""
+"""Run `penstock topics fork`: create a topic that starts with the records of another one."""
 
 from time import monotonic
 from typing import Annotated
@@ -64,16 +64,16 @@ def fork(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Create a topic that begins with the records of another one.
+    """Create a topic that starts with the records of another one.
 
-    Nothing is copied: both refer to the same objects. From then on each lives alone. No batch is
-    cut: a partition ends at the last border of a batch at or before the wanted offset. Transactions
-    that are open there are aborted in the new topic.
+    Nothing is copied: both topics reference the same objects. Afterwards, the topics are
+    independent. Batches are not split: a partition ends at the last batch boundary at or before the
+    requested offset. Transactions that are open at that point are aborted in the new topic.
 
     For example: penstock topics fork orders orders-test --at-time 2026-01-31T12:00:00
     """
     if sum(option is not None for option in (at_time, at_offsets, snapshot)) > 1:
-        raise UsageError("name one of --at-time, --at-offsets and --snapshot")
+        raise UsageError("specify only one of --at-time, --at-offsets and --snapshot")
     if snapshot is not None:
         from penstock.stream.format.manifest.model import in_snapshot
 

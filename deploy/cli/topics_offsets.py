@@ -56,8 +56,8 @@ def offsets(
     """Show the latest offset of each partition, or its offset at a time.
 
     A time selects the first record at or after it, max-timestamp the record with the newest
-    timestamp. A partition without such a record has no offset. Where topics are not tiered, as
-    here, earliest-local is earliest, and latest-tiered and earliest-pending-upload have no offset.
+    timestamp. A partition without such a record has no offset. Topics are not tiered, so
+    earliest-local equals earliest, and latest-tiered and earliest-pending-upload have no offset.
 
     For example: penstock topics offsets orders --time 2026-01-31T12:00:00
     """
@@ -89,8 +89,8 @@ def _timestamp(text: str) -> int:
         return parse_time(text)
     except UsageError:
         raise UsageError(
-            f"--time {text!r}: one of {', '.join(_TIMES)}, milliseconds since 1970, or an ISO time"
-            " as 2026-01-31T12:00:00"
+            f"--time {text!r}: one of {', '.join(_TIMES)}, milliseconds since 1970, or an ISO "
+            "time such as 2026-01-31T12:00:00"
         ) from None
 
 

@@ -114,8 +114,8 @@ def find_hanging(
 ) -> None:
     """Find open transactions that no coordinator will end.
 
-    They stop the last stable offset of their partition, so that consumers of committed records wait
-    there. `penstock transactions abort` ends them.
+    They hold back the last stable offset of their partition, where `read_committed` consumers wait.
+    `penstock transactions abort` ends them.
 
     For example: penstock transactions find-hanging --topic orders
     """
@@ -170,8 +170,8 @@ def abort(
 ) -> None:
     """Abort a hanging transaction in one partition.
 
-    Refused for a transaction that its coordinator would end: its records in this partition would be
-    lost even if the producer commits.
+    Rejected for a transaction that its coordinator would end: its records in this partition would
+    be lost even if the producer commits.
 
     For example: penstock transactions abort --topic orders --partition 0 --start-offset 42
     """
@@ -186,8 +186,8 @@ def abort(
         ]
         if not found:
             raise KafkaFailed(
-                f"no transaction that is open in {topic}-{partition} begins at offset"
-                f" {start_offset}; `penstock transactions find-hanging` shows where they begin"
+                f"no open transaction in {topic}-{partition} starts at offset {start_offset}; "
+                "`penstock transactions find-hanging` shows the start offsets"
             )
         if not force and not admin.not_driven(found):
             raise KafkaFailed(
@@ -201,7 +201,8 @@ def abort(
                 f" {topic}-{partition}"
             )
             return
-        # One that hangs stays open; one that its coordinator has ended meanwhile does not.
+        # A hanging transaction stays open; others may have been ended by their coordinator in the
+        # meantime.
         if still_open(found, admin.open_transactions(topic, partition)):
             admin.abort(found[0])
     say(f"aborted the transaction of producer {found[0].producer_id} in {topic}-{partition}")

@@ -1,4 +1,4 @@
-"""Create, list and delete users who authenticate by SCRAM or PLAIN: `penstock users`."""
+"""Create, list and delete users who authenticate with SCRAM or PLAIN: `penstock users`."""
 
 import os
 from pathlib import Path
@@ -36,7 +36,7 @@ def create(
     """Create a user, or change its password.
 
     The password comes from --password-file, from the variable PENSTOCK_USER_PASSWORD, or from a
-    prompt; it is no option, because other processes can see options.
+    prompt, but not from an option, because other processes can see options.
 
     For example: penstock users create alice --password-file alice.txt
     """
@@ -53,7 +53,7 @@ def create(
 
 @app.command("list")
 def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
-    """List the users in the metadata. Users of the brokers' file of users are not among them.
+    """List the users in the metadata. Users in `sasl.users.file` are not listed.
 
     For example: penstock users list --output json
     """
@@ -85,7 +85,7 @@ def delete(
     yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Delete a user. Its open connections stay until their session ends
+    """Delete a user. Open connections remain until they must authenticate again
     (connections.max.reauth.ms).
 
     For example: penstock users delete alice --dry-run
@@ -99,7 +99,7 @@ def delete(
             each for user in found for each in user.mechanisms if mechanism in {None, each}
         ]
         if not mechanisms:
-            raise UsageError(f"there is no user {name!r}; `penstock users list` lists them")
+            raise UsageError(f"user {name!r} does not exist; see `penstock users list`")
         shown = f"{name!r} ({', '.join(mechanisms)})"
         if dry_run:
             say(f"would delete {shown}")

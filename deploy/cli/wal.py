@@ -1,5 +1,5 @@
-"""Run `penstock wal repair`: show lost or damaged WAL slots and the lost records, and go on without
-them.
+"""Run `penstock wal repair`: show lost or damaged WAL slots and the lost records, and accept their
+loss.
 """
 
 import os
@@ -63,9 +63,9 @@ def repair(
     """Show which WAL slots of dead brokers are lost or damaged, and which records are lost with
     them. Changes nothing by default.
 
-    If you can, restore the objects from the versions of the bucket: recovery finds them within 30
-    s, and nothing is lost. With --accept-loss each listed partition ends before the first of these
-    slots that may concern it. This cannot be undone.
+    If possible, restore the objects from bucket versions: recovery finds them within 30 s, and
+    nothing is lost. With --accept-loss, each listed partition ends before the first of these slots
+    that may affect it. This cannot be undone.
 
     For example: penstock wal repair
     """
@@ -95,7 +95,7 @@ def repair(
 async def _repair(
     url: str, address: str, node: int, *, accept: bool, wait_s: float
 ) -> "tuple[list[WalSurvey], bool]":
-    """Return the damaged WALs, and whether all of them have ended since."""
+    """Return the damaged WALs, and whether all of them have ended in the meantime."""
     import asyncio
 
     from penstock.base.ids import WalSequence

@@ -102,7 +102,7 @@ def renew_token(client: WireClient, token: TokenView, period_ms: int) -> int:
 
 
 def expire_token(client: WireClient, token: TokenView) -> None:
-    """Remove a token: logins with it fail from now on."""
+    """Expire a token: new logins with it fail immediately."""
     request = expiring.ExpireDelegationTokenRequest(base64.b64decode(token.password), -1)
     answer = client.ask(
         apis.EXPIRE_DELEGATION_TOKEN, request, expiring.ExpireDelegationTokenResponse

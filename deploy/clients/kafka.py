@@ -137,7 +137,7 @@ class Kafka:
         )
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Give a topic more partitions. total: the new number."""
+        """Add partitions to a topic. total: the new number."""
         self._result(
             self._admin.create_partitions([NewPartitions(name, total)], request_timeout=TIMEOUT_S)[
                 name

@@ -1,8 +1,7 @@
 """Run `penstock demo`: write real records, kill every broker, and read every record back.
 
-Invariant: ends with `demo: OK N records` only if every record of the file came back once and
-unchanged; otherwise with `demo: FAILED`. Must not use anything but the cluster and clients that
-users have.
+Invariant: ends with `demo: OK N records` only if every record of the file was read back once and
+unchanged; otherwise with `demo: FAILED`. Uses only the cluster and clients that users have.
 """
 
 import csv

@@ -1,1 +1,1 @@
-"""Find what is wrong with a deployment, and how to fix it (docs/design/observability.md)."""
+"""Diagnose a deployment (docs/design/observability.md)."""

@@ -1,4 +1,4 @@
-"""Turn the gathered facts into findings, with one function for each check.
+"""Evaluate the gathered facts, with one function per check.
 
 Invariants: pure; the same facts give the same findings; a check without its facts is `unchecked`,
 never ok. Each limit is a constant with its reason. Must not gather facts.
@@ -239,7 +239,7 @@ def brokers(cluster: ClusterFacts, notes: Mapping[int, str]) -> CheckResult:
 
 
 def listeners(cluster: ClusterFacts, asked: Sequence[ListenerFacts]) -> CheckResult:
-    """Judge the answers of listeners. Brokers that have died since then are left out."""
+    """Judge the responses of listeners. Brokers that have died in the meantime are omitted."""
     found: list[Finding] = []
     alive = {broker.node_id for broker in cluster.brokers if not broker.fenced}
     asked = [item for item in asked if item.node_id in alive]
@@ -371,7 +371,7 @@ def wals(
     surveys: Sequence[WalSurvey] = (),
 ) -> CheckResult:
     """Judge the WALs. listed_wals: None if the bucket was not listed. now_ms: by the store's clock.
-    is_live: False if no broker may be running. surveys: WALs with lost or damaged slots.
+    is_live: False if no broker is expected to run. surveys: WALs with lost or damaged slots.
     """
     found = _lost_slots(surveys)
     backlogs: Mapping[BrokerIncarnation, Backlog] = (
@@ -508,7 +508,7 @@ def damaged(items: Sequence[Damaged], ranges: Sequence[LostRange]) -> list[Findi
 
 
 def orphans(suspects: Sequence[Suspect], beyond: int, older_than: str) -> list[Finding]:
-    """Judge the orphans. beyond: number of further orphans, whose names are not known."""
+    """Judge the orphans. beyond: number of further orphans, whose names are unknown."""
     if not suspects:
         return []
     total = sum(suspect.size_bytes for suspect in suspects)
@@ -523,7 +523,7 @@ def orphans(suspects: Sequence[Suspect], beyond: int, older_than: str) -> list[F
 
 
 def deletions(overdue_count: int, after_ms: int) -> list[Finding]:
-    """Judge how many destroyed objects have not been deleted within after_ms."""
+    """Judge the number of destroyed objects that were not deleted within after_ms."""
     if not overdue_count:
         return []
     return [f.DELETION_BEHIND.found(count=overdue_count, age_h=after_ms / 3_600_000)]
@@ -542,7 +542,7 @@ def leftovers(staged: Sequence[str], foreign: Suspects) -> list[Finding]:
 def records(
     items: Sequence[RecordFacts], offset_count: int, problems: Sequence[str]
 ) -> CheckResult:
-    """Judge what reading records found. problems: why topics could not be read to their ends."""
+    """Judge the results of reading records. problems: why topics could not be read to the end."""
     found = [
         f.RECORDS_UNREADABLE.found(
             topic=item.topic,

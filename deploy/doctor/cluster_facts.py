@@ -1,8 +1,8 @@
-"""Ask the controllers and brokers: who answers, who leads, their clocks, and which broker answers
-at an advertised address.
+"""Query controllers and brokers: availability, leader, clocks, and the broker at each advertised
+address.
 
-Invariants: every request has a deadline, and a node that does not answer does not delay the others.
-Requests change nothing. Must not judge.
+Invariants: every request has a deadline, and a node that does not respond does not delay the
+others. Requests change nothing. Must not judge.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _BROKERS: Final = 1
 
 
 async def ask_controllers(addresses: str) -> QuorumFacts:
-    """Ask the controllers at these addresses, and the other members that they name. addresses:
+    """Query the controllers at these addresses, and the other members of the quorum. addresses:
     host:port of any controllers.
     """
     asked = {item.address: item for item in await _describe(addresses.split(","))}
@@ -123,7 +123,9 @@ async def _broker_reports(client: ControllerClient) -> tuple[dict[int, str], dic
 
 
 async def ask_listeners(seen: ClusterFacts, only: Collection[str]) -> list[ListenerFacts]:
-    """Ask every live broker at each of its addresses. only: names of listeners; empty: all."""
+    """Connect to every live broker at each of its addresses. only: names of listeners; empty:
+    all.
+    """
     wanted = [
         (broker.node_id, name, address)
         for broker in seen.brokers
@@ -141,7 +143,7 @@ async def ask_listeners(seen: ClusterFacts, only: Collection[str]) -> list[Liste
 
 
 def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
-    """Ask for the configs of this broker; another one refuses, and says who it is."""
+    """Request the configs of this broker; another broker rejects that with its own id."""
     resource = describe_configs.DescribeConfigsResource(
         resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=["node.id"]
     )

@@ -1,8 +1,8 @@
 """Run one examination of a deployment: gather facts, judge them, build the report.
 
 Invariants: every step has a deadline; a step that fails leaves its own check `unchecked` and does
-not affect the others. A transient state (failover, recovery, move) counts only if two looks,
-`settle_s` apart, see it. Must not contain rules: `judge` has them.
+not affect the others. A transient state (failover, recovery, move) counts only if two examinations,
+`settle_s` apart, find it. Must not contain rules: `judge` has them.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class DoctorOptions:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What has been gathered so far. problems: why a check could not be made, by check."""
+    """The facts gathered so far. problems: why a check could not be performed, by check."""
 
     store: StoreFacts | None = None
     quorum: QuorumFacts | None = None
@@ -165,7 +165,7 @@ class Examination:
         )
 
     async def _refresh_progress(self) -> None:
-        """Show progress also while a step only waits."""
+        """Show progress while a step waits."""
         while True:
             await asyncio.sleep(0.2)
             self._show_progress(self._current_step, 0)
@@ -173,7 +173,7 @@ class Examination:
     async def _step(
         self, check: str, step: str, work: Awaitable[_T], deadline_s: float = STEP_S
     ) -> _T | None:
-        """Run one step; on failure note the problem and return None."""
+        """Run one step; on failure, record the problem and return None."""
         self._current_step = step
         self._show_progress(step, 0)
         try:
@@ -224,7 +224,7 @@ class Examination:
             await self._step(f.OBJECTS, "listing the objects", self._list(metadata), LIST_S)
 
     async def _open_metadata(self) -> None:
-        """Read the metadata from the controllers, or from their backup if none answers."""
+        """Read the metadata from the controllers, or from their backup if none responds."""
         gathered = self._gathered
         answering = gathered.quorum is not None and any(
             item.status is not None for item in gathered.quorum.controllers
@@ -257,7 +257,7 @@ class Examination:
         return self._gathered.store is not None and not self._gathered.store.error
 
     async def _ask_backup(self, cluster_id: str) -> None:
-        """Read the backup and the manifest. They come before the listing, which may take long."""
+        """Read the backup and the manifest. They precede the listing, which may take long."""
         gathered, store = self._gathered, self._store
         if store is None or not self._store_works():
             return
@@ -324,7 +324,7 @@ class Examination:
             await asyncio.sleep(max(0.0, wait_s))
 
     async def _refresh_metadata(self, metadata: Metadata) -> None:
-        """Read the metadata again; without that, drop the listing, which cannot be judged."""
+        """Read the metadata again; if that fails, discard the listing, which cannot be judged."""
         gathered = self._gathered
         if metadata.is_live and (gathered.quorum is None or gathered.quorum.quorum is None):
             gathered.problems.setdefault(f.PARTITIONS, "the controllers have no leader")
@@ -368,7 +368,7 @@ class Examination:
         gathered.checks[f.MANIFEST] = judge.manifest(facts)
 
     def _store_now_ms(self) -> int:
-        """Return the time by the store's clock, which stamps objects, as far as it is known."""
+        """Return the time by the store's clock, which dates objects, if known."""
         clock = self._gathered.store.clock if self._gathered.store else None
         return int(wall_ms() + ((clock.ahead_min_ms + clock.ahead_max_ms) / 2 if clock else 0.0))
 
@@ -442,7 +442,7 @@ class Examination:
         assert store is not None
         gone = await confirm_missing(store, inventory.missing())
         shorter = inventory.damaged()
-        # Where clusters share a store, what one does not know may belong to another.
+        # In a shared store, unknown objects may belong to another cluster.
         gathered.orphans = [] if inventory.other_clusters else inventory.orphans()
         lost = lost_ranges(metadata.image, [item.object_id for item in gone])
         at_risk = lost_ranges(metadata.image, [item.expected.object_id for item in shorter])

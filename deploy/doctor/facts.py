@@ -1,7 +1,7 @@
 """Define the gathered facts of a deployment, as values.
 
 Invariants: pure and frozen. Times are milliseconds by the wall clock of this machine unless said
-otherwise. What could not be gathered is None, and a field beside it says why.
+otherwise. Missing facts are None, with the reason in another field.
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ class ClockSpan:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """What the store answered. error: why it cannot be used. ignored: how it ignored the condition
-    of a write. latencies_ms: by operation.
+    """The responses of the store. error: why it cannot be used. ignored: how it ignored the
+    condition of a write. latencies_ms: by operation.
     """
 
     url: str
@@ -47,7 +47,7 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class ControllerFacts:
-    """What one controller answered. status: None if it did not answer. clock: compared with this
+    """The response of one controller. status: None if it did not respond. clock: compared with this
     machine's.
     """
 
@@ -58,8 +58,8 @@ class ControllerFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuorumFacts:
-    """What the controllers answered. quorum: None without a leader or an answer. notes, troubles:
-    the leader's, by broker id.
+    """The responses of the controllers. quorum: None without a leader or a response. notes,
+    troubles: from the leader, by broker id.
     """
 
     addresses: str
@@ -71,7 +71,7 @@ class QuorumFacts:
 
 @dataclass(frozen=True, slots=True)
 class ListenerFacts:
-    """What answered at an advertised address. answered: (node id, cluster id); node id -1:
+    """The response at an advertised address. answered: (node id, cluster id); node id -1:
     unknown.
     """
 
@@ -113,9 +113,7 @@ class FailingFacts:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableFacts:
-    """An object that the metadata refer to and brokers could not read. ranges: its offsets, by
-    partition.
-    """
+    """A referenced object that brokers could not read. ranges: its offsets, by partition."""
 
     key: str
     kind: str
@@ -150,8 +148,8 @@ class WalFacts:
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """The metadata at one moment. leaderless, hanging: by (topic, partition). deleted_count,
-    deleted_bytes: deleted topics that can come back, and the bytes of their ranges. kept_bytes:
-    those of deleted records that can come back.
+    deleted_bytes: deleted topics that can be restored, and the bytes of their ranges. kept_bytes:
+    those of deleted records that can be restored.
     """
 
     cluster_id: str
@@ -170,7 +168,7 @@ class ClusterFacts:
 
     @property
     def may_be_transient(self) -> bool:
-        """Return True if a second look is needed to tell a transient state from a problem."""
+        """Return True if a second examination must distinguish a transient state from a problem."""
         return bool(
             self.leaderless or self.hanging or any(not wal.is_alive for wal in self.wals.values())
         )
@@ -194,8 +192,8 @@ class BackupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFacts:
-    """State of the manifest. published_ms: 0 if there is none. is_behind: at two looks it lacked
-    what the metadata had at the first.
+    """State of the manifest. published_ms: 0 if there is none. is_behind: in two examinations it
+    lacked metadata of the first.
     """
 
     published_ms: int

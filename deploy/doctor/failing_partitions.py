@@ -1,7 +1,7 @@
-"""Name the partitions and objects that brokers report as failing.
+"""List the partitions and objects that brokers report as failing.
 
-Invariant: pure. Reports that the metadata no longer confirm (another leader, an object that nothing
-refers to) are left out.
+Invariant: pure. Reports that the metadata no longer confirms (another leader, an unreferenced
+object) are omitted.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from penstock.deploy.doctor.inventory import LostRange, lost_ranges
 
 
 def failing(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[FailingFacts]:
-    """Return the partitions that do not open, by name."""
+    """Return the partitions that cannot be opened, by name."""
     found: list[FailingFacts] = []
     for node_id, said in troubles.items():
         for item in said.failing:

@@ -1,7 +1,7 @@
 """List every finding of `penstock doctor`, with its sentence and its remedy.
 
-Invariants: pure. Scripts rely on the codes: never give a code another meaning. A sentence says what
-is wrong and with what; a remedy names existing commands and settings. A test compares
+Invariants: pure. Scripts rely on the codes: never give a code another meaning. A sentence describes
+the problem; a remedy refers to existing commands and settings. A test compares
 `docs/reference/doctor.md`, which is generated from this module.
 
 Must not gather facts or judge them: `examine` and `judge` do that.
@@ -19,7 +19,7 @@ SUBJECTS_SHOWN_MAX: Final = 5
 
 
 class Level(Enum):
-    """Severity of a finding. hint: nothing is wrong. unchecked: the check could not be made. warn
+    """Severity of a finding. hint: no problem. unchecked: the check could not be performed. warn
     and fail need action.
     """
 
@@ -75,7 +75,7 @@ class Kind:
 
 class CheckResult(msgspec.Struct, frozen=True):
     """Result of one check. summary: one line. failed: the check was requested but could not be
-    made.
+    performed.
     """
 
     name: str
@@ -94,7 +94,7 @@ def unchecked(name: str, why: str, *, failed: bool = False) -> CheckResult:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of others."""
     shown = ", ".join(names[:SUBJECTS_SHOWN_MAX])
     return (
         shown
@@ -105,7 +105,7 @@ def listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check, as the reference documents it."""
+    """One check in the reference page."""
 
     name: str
     about: str

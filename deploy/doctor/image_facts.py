@@ -68,7 +68,7 @@ def _size_bytes(image: MetadataImage, topic: FrozenTopic) -> int:
 
 
 def lasting_problems(first: ClusterFacts, second: ClusterFacts) -> ClusterFacts:
-    """Return the second look, with only the problems that the first one saw as well."""
+    """Return the second examination, with only the problems that were found in both."""
     return ClusterFacts(
         second.cluster_id,
         second.end_offset,
@@ -115,7 +115,7 @@ def found_in_manifest(root: ManifestRoot) -> frozenset[tuple[object, ...]]:
 
 
 def _broker(node: NodeState) -> BrokerFacts:
-    """Take the host of the machine for a listener without a host, as clients do."""
+    """Use the host of the machine for a listener without a host, as clients do."""
     endpoints = [
         (FIRST_LISTENER, node.host, node.port),
         *((other.name, other.host, other.port) for other in node.other_listeners),

@@ -1,17 +1,8 @@
 """Compare the listed bucket with the metadata: missing and damaged objects, orphans, uncommitted
 WAL slots.
 
-Invariants: pure. Keys arrive page by page and in order within a part. The image is read when a key
-arrives and again at the end. Memory is bounded by the names of referred objects, which the image
-holds anyway, and `CANDIDATES_MAX` suspects.
-- Missing: referred to before and after the listing, and not in it. The caller requests each by name
-  before reporting it.
-- Orphan: unknown when listed and after the listing, and older than the grace. Ids are never reused,
-  so such an object cannot become known. Of WALs, only slots below the end of an ended WAL are
-  orphans. Its fence, later slots, and WALs that the metadata do not contain must never be deleted.
-
-Must not do I/O. Source: docs/design/disaster-recovery.md, docs/design/observability.md; the rules
-for WALs are those of `controller.active.janitor`.
+Invariant: pure, without I/O. Source: docs/design/disaster-recovery.md,
+docs/design/observability.md; the rules for WALs are those of `controller.active.janitor`.
 """
 
 from collections.abc import Callable, Iterable
@@ -65,7 +56,7 @@ class Suspect(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """An object that the metadata refer to."""
+    """A referenced object."""
 
     key: str
     object_id: ObjectId
@@ -78,7 +69,7 @@ class Damaged(NamedTuple):
 
 
 class LostRange(NamedTuple):
-    """Offsets of one stream in an object that is gone or truncated."""
+    """Offsets of one stream in a missing or truncated object."""
 
     topic: str
     partition: int
@@ -114,8 +105,18 @@ class Suspects:
 
 
 class Inventory:
-    """Collect the listed keys. image: returns the current metadata. now_ms: by the store's
-    clock.
+    """Collect the listed keys. image: returns the current metadata. now_ms: by the store's clock.
+
+    Keys arrive page by page and in order within a part. The image is read when a key arrives and
+    again at the end. Memory is bounded by the names of referenced objects, which the image contains
+    anyway, and `CANDIDATES_MAX` suspects.
+
+    - Missing: referenced before and after the listing, and not in it. The caller requests each by
+      name before reporting it.
+    - Orphan: unknown when listed and after the listing, and older than the grace period. Ids are
+      never reused, so such an object cannot become known. Of WALs, only slots below the end of an
+      ended WAL are orphans. Its fence, later slots, and WALs that the metadata does not contain
+      must never be deleted.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Inventory:
         self._sort[part.partition("/")[0]](self, info)
 
     def end_part(self, part: str) -> None:
-        """Note that all keys of the part were listed."""
+        """Mark all keys of the part as listed."""
         for expected in self._expected[part][self._at[part] :]:
             self._add_missing(expected)
         self._at[part] = len(self._expected[part])
@@ -170,9 +171,7 @@ class Inventory:
     # --- afterwards, by the image as it is then ---------------------------------------------------
 
     def missing(self) -> list[Expected]:
-        """Return objects that are referred to and were not listed. Request each by name to be
-        sure.
-        """
+        """Return referenced objects that were not listed. Request each by name to be sure."""
         return [
             expected
             for expected in self._missing
@@ -196,7 +195,9 @@ class Inventory:
         return self._orphans.count - len(self._orphans.items)
 
     def unknown_wal_slots(self) -> list[Suspect]:
-        """Return slots of WALs that are still unknown; a broker may have registered meanwhile."""
+        """Return slots of WALs that are still unknown; a broker may have registered in the
+        meantime.
+        """
         image = self._image()
         slots = ((suspect, parse_wal_key(suspect.key)) for suspect in self._unknown_wals.items)
         return [
@@ -306,8 +307,8 @@ def is_left_probe(key: str) -> bool:
 
 
 def is_unknown(image: MetadataImage, key: str) -> bool:
-    """Return True if this image does not need the object and never will: it may be deleted if
-    old.
+    """Return True if this image does not reference the object and never will, so that it may be
+    deleted when old enough.
     """
     if is_left_probe(key):
         return True
@@ -340,9 +341,7 @@ def lost_ranges(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Lo
 
 
 def overdue(image: MetadataImage, now_ms: int, after_ms: int) -> int:
-    """Return the number of objects that were destroyed more than after_ms ago and are still
-    known.
-    """
+    """Return the number of objects that were destroyed more than after_ms ago and not deleted."""
     return sum(state.since_ms + after_ms < now_ms for state in image.objects.destroyed())
 
 

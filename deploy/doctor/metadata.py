@@ -1,8 +1,8 @@
 """Read the metadata, from the running controllers or from their backup in the store.
 
-Invariant: after `refresh` the image is at least as new as what was committed when it was called, so
-an object that is unknown afterwards was unknown to every node at the call. A backup is as new as
-the store has it; what it refers to has not been deleted (docs/design/disaster-recovery.md).
+Invariant: after `refresh`, the image contains everything that was committed at the call, so an
+object that is unknown afterwards was unknown to every node. A backup may be older, but the objects
+that it references have not been deleted (docs/design/disaster-recovery.md).
 """
 
 import asyncio
@@ -51,11 +51,11 @@ class LiveMetadata:
         return self._follower.image
 
     async def start(self) -> None:
-        """Read the metadata. Raises TimeoutError if no controller answers."""
+        """Read the metadata. Raises TimeoutError if no controller responds."""
         await self._follower.start(START_S)
 
     async def refresh(self) -> None:
-        """Read up to what the leader has committed."""
+        """Read up to the committed end of the leader."""
         quorum = await self._client.describe_quorum(timeout_s=REFRESH_S)
         deadline = asyncio.get_running_loop().time() + REFRESH_S
         await self._follower.reached(quorum.committed_offset, deadline)

@@ -12,7 +12,9 @@ from penstock.deploy.doctor.facts import RecordFacts
 
 
 class RecordsRead(NamedTuple):
-    """offsets: how many were read. problem: why not all of the topic could be read, or empty."""
+    """offsets: number of offsets read. problem: why the topic could not be read completely, or
+    empty.
+    """
 
     partitions: list[RecordFacts]
     offsets: int
@@ -20,7 +22,7 @@ class RecordsRead(NamedTuple):
 
 
 def missing_package() -> str:
-    """Return the package that reading records needs and this installation lacks, or empty."""
+    """Return the missing package for reading records, or an empty string."""
     try:
         import_module("penstock.lake.arrow.topic_scan")
     except ImportError as error:
@@ -31,7 +33,7 @@ def missing_package() -> str:
 def read_newest(store_url: str, cluster_id: str, topic: str, newest: int) -> RecordsRead:
     """Read the newest offsets of each partition of a topic. Raises ObjectStoreError.
 
-    A topic that was deleted meanwhile, or that no manifest has yet, has no partitions.
+    A topic that was deleted in the meantime, or is not in the manifest yet, has no partitions.
     """
     from penstock.lake.arrow.cluster import StoreCluster
     from penstock.lake.arrow.topic_scan import scan

@@ -1,7 +1,7 @@
 """Collect all findings and choose the exit code.
 
 Invariant: pure. Exit codes: 0 no problem, 1 a finding needs action, 2 no such finding but a
-requested check could not be made.
+requested check could not be performed.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ EXIT_NOT_CHECKED: Final = 2
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What `--json` prints. accepted: findings that the caller accepts. deleted: number of
+    """The output of `--json`. accepted: findings that the caller accepts. deleted: number of
     orphans.
     """
 

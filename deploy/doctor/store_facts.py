@@ -1,4 +1,4 @@
-"""Ask the object store: whether it answers and honors conditions, its latencies, clock, backup and
+"""Examine the object store: availability, conditional writes, latencies, clock, backup and
 manifest.
 
 Invariants: writes only below `probe/doctor-`, and always deletes what it wrote. Every request has a
@@ -110,7 +110,7 @@ async def _first_key(store: ObjectStore, prefix: str) -> str | None:
 
 
 async def _delete_probes(store: ObjectStore, keys: list[str]) -> None:
-    """Delete the probes. A later listing finds those that cannot be deleted."""
+    """Delete the probes. A later run lists the ones that cannot be deleted."""
     try:
         async with asyncio.timeout(STEP_S):
             await store.delete(keys)
@@ -180,8 +180,8 @@ async def manifest_facts(
 async def broker_clocks(
     store: ObjectStore, backlogs: Mapping[BrokerIncarnation, Backlog]
 ) -> list[ClockSpan]:
-    """Compare the brokers' stamps in their newest slots with the store's time of these objects.
-    Slots that have been deleted meanwhile are skipped.
+    """Compare the brokers' timestamps in their newest slots with the store's modification times.
+    Slots that have been deleted in the meantime are skipped.
     """
     found: list[ClockSpan] = []
     for writer, backlog in sorted(backlogs.items()):
@@ -192,7 +192,7 @@ async def broker_clocks(
             header = parse_header(await store.get_range(key, 0, HEADER_BYTES), key)
         except (ObjectNotFound, ObjectCorrupt, FormatUnknown):
             continue
-        if header.writer == writer:  # a recovering broker stamps a fence
+        if header.writer == writer:  # fences contain the clock of the recoverer
             ahead_ms = header.created_ms - modified_ms
             who = f"broker {writer.node_id}"
             found.append(

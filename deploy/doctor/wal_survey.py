@@ -1,9 +1,9 @@
 """Find lost or damaged slots of WALs that have not ended, and the records lost with them: for
 `penstock wal repair` and `penstock doctor`.
 
-Invariants: only reads, by the rules of recovery (`stream.recovery.recoverer`,
-`stream.recovery.salvage`), so it finds what a recoverer finds. A slot that is committed at a second
-look was no loss: its writer still had the records.
+Invariants: only reads, with the rules of recovery (`stream.recovery.recoverer`,
+`stream.recovery.salvage`), so the result is the same. A slot that is committed in the meantime is
+not lost: its writer still had the records.
 
 Must not accept a loss. Cost: one LIST for each WAL and one GET for each of its uncommitted slots.
 """
@@ -37,8 +37,8 @@ class LostSlot(msgspec.Struct, frozen=True):
 
 class LostTail(msgspec.Struct, frozen=True):
     """Records that one partition loses with these slots: those from start_offset. end_offset: one
-    past the last record in later slots, or None if later slots hold none; then perhaps nothing is
-    lost.
+    past the last record in later slots, or None if later slots contain none; then the loss is
+    uncertain.
     """
 
     topic: str
@@ -53,8 +53,8 @@ class LostTail(msgspec.Struct, frozen=True):
 
 
 class WalSurvey(msgspec.Struct, frozen=True):
-    """One WAL with lost or damaged slots. is_alive: its writer runs and still has the records in
-    memory.
+    """One WAL with lost or damaged slots. is_alive: its writer is running and still has the records
+    in memory.
     """
 
     node_id: int
@@ -85,7 +85,7 @@ async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurve
 
 
 def still_lost(surveys: Sequence[WalSurvey], image: MetadataImage) -> list[WalSurvey]:
-    """Drop slots that are committed by now, and WALs that have ended."""
+    """Drop slots that have been committed in the meantime, and WALs that have ended."""
     found: list[WalSurvey] = []
     for survey in surveys:
         wal = image.nodes.wal(survey.writer)

@@ -1,14 +1,13 @@
-"""Choose where the processes of a local cluster keep their bytecode if it is not beside the
-sources.
+"""Choose the bytecode directory of the processes of a local cluster if the installation is not
+compiled.
 
-pip compiles what it installs, and Python keeps what it compiles. uv does not compile, and
-`PYTHONDONTWRITEBYTECODE`, which many container images set, forbids keeping bytecode. Every process
-then compiles 500 modules at its start, which is more than half of its CPU time. This module keeps
-the bytecode in a directory of the user instead.
+pip compiles packages; uv does not, and `PYTHONDONTWRITEBYTECODE`, which many container images set,
+prevents Python from storing bytecode. Every process would then compile 500 modules at its start,
+more than half of its CPU time. This module stores the bytecode in a user directory instead.
 
-Invariants: leaves an installation alone that is compiled, that Python may compile, or that has a
-cache directory already. Never writes beside the sources. No other user can write to the directory.
-Nodes that an operator starts do not use it. Must not import anything expensive: it runs first.
+Invariants: no effect if the installation is compiled, Python may compile it, or a cache directory
+is set. Never writes next to the sources. No other user can write to the directory. Not used by
+nodes that operators start. Must not import anything expensive: it runs first.
 """
 
 import os

@@ -4,8 +4,8 @@
     broker = authority.issue("broker", hosts=["localhost", "127.0.0.1"])
 
 Invariants: keys are on the curve P-256, and every certificate has a serial number of its own and
-the key identifiers of RFC 5280, without which Python 3.13 and newer refuse it.
-Must not be used in production: the key of the authority lies beside the certificates.
+the key identifiers of RFC 5280, without which Python 3.13 and newer refuse it. Not for production:
+the key of the authority is stored next to the certificates.
 """
 
 import ipaddress

@@ -1,4 +1,4 @@
-"""Write how a client connects in the words of each client library.
+"""Write connection settings in the format of each client library.
 
 Invariant: pure. The order of settings is: address, protocol, SASL, TLS.
 """
@@ -85,7 +85,7 @@ def kafka_python(security: ClientSecurity) -> dict[str, object]:
 
 def aiokafka(security: ClientSecurity) -> dict[str, object]:
     """Return the keyword arguments of aiokafka, without `ssl_context`, which `aiokafka_tls`
-    makes.
+    creates.
     """
     return _python_sasl(security)
 
@@ -107,8 +107,8 @@ def _python_sasl(security: ClientSecurity) -> dict[str, object]:
     found: dict[str, object] = {"security_protocol": security.protocol.value}
     if security.tokens is not None:
         raise UsageError(
-            "kafka-python and aiokafka get tokens from a class of the program:"
-            " choose a client of librdkafka or Java, or another sasl.mechanism"
+            "kafka-python and aiokafka need a token provider class in the program: choose a "
+            "client of librdkafka or Java, or another sasl.mechanism"
         )
     if security.protocol.has_sasl:
         found |= {

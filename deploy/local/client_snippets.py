@@ -1,5 +1,5 @@
-"""Show how each client connects: one line at the start of `penstock dev`, a whole program from
-`penstock snippets CLIENT`.
+"""Connection settings for each client: one line at the start of `penstock dev`, a complete program
+from `penstock snippets CLIENT`.
 
 Invariant: pure. The Python programs run as printed; tests run them.
 """
@@ -22,7 +22,7 @@ _PLACEHOLDER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Texts for one client, with words in capitals as placeholders: see `filled`."""
+    """Templates for one client, with words in capitals as placeholders: see `filled`."""
 
     line: str
     program: str

@@ -1,8 +1,8 @@
 """Create the first topics and records of a local cluster.
 
-Invariants: existing topics are not changed and get no records, so a persistent store is seeded
-once. Records are acknowledged (acks=all, idempotent) before they are counted. The functions block:
-they run in a thread.
+Invariants: existing topics and their records are not changed, so a persistent store is seeded once.
+Records are acknowledged (acks=all, idempotent) before they are counted. The functions block: they
+run in a thread.
 """
 
 import time
@@ -26,8 +26,8 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FirstContents:
-    """What to create. topics: partition counts by name; other topics of the records get one
-    partition. seed: file with records, or None.
+    """The topics and records to create. topics: partition counts by name; other topics of the
+    records have one partition. seed: file with records, or None.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -38,7 +38,7 @@ class FirstContents:
 
     def check(self) -> "FirstContents":
         """Return the contents with every topic that the records need. Raises UsageError for the
-        first wrong line.
+        first invalid line.
         """
         needed = dict(self.topics)
         for record in self.records():
@@ -85,7 +85,7 @@ def send(
     acknowledged: Callable[[], None],
     is_stopping: Callable[[], bool],
 ) -> int:
-    """Send records and return how many were acknowledged: all unless it is stopping. Raises
+    """Send records and return the number acknowledged: all unless the cluster is stopping. Raises
     KafkaFailed.
     """
     from penstock.deploy.clients.kafka import Kafka
@@ -122,7 +122,7 @@ def send(
                 f" {_SILENCE_S:.0f} s"
             )
     if refused:
-        raise kafka.failure(refused[0], "a seed record was refused")
+        raise kafka.failure(refused[0], "a seed record was rejected")
     return done
 
 

@@ -2,7 +2,7 @@
 
 Invariant: errors in ports, bucket or options are reported before any process starts. At the end the
 state file and all temporary files are removed, and no process is left, whichever signals arrive.
-Must not print anything but the ready line on stdout.
+Prints only the ready line on stdout.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ def _described(options: ClusterOptions) -> str:
 
 
 def _data(store: str, *, has_ended: bool = False) -> str:
-    """Describe where the data of a store are."""
+    """Describe the location of the data of a store."""
     if store not in {"moto", "memory"}:
         return f"data {'stay' if has_ended else 'are'} in {redact_url(store)}"
     if has_ended:
@@ -218,7 +218,7 @@ class _Dev:
 
     @contextmanager
     def _web_console(self) -> Generator[None, None, None]:
-        """Serve the console meanwhile, if it is wanted and installed."""
+        """Serve the console in this context, if it is requested and installed."""
         options = self._options
         listening = listen_for_console(options.console_port) if options.console else None
         if listening is None:
@@ -278,8 +278,8 @@ class _Dev:
         )
 
     def _ready(self) -> None:
-        """Create topics before the ready line, so that clients which wait for it find them; write
-        records after it.
+        """Create topics before the ready line, for clients that wait for it; write records
+        afterwards.
         """
         if self._contents:
             self._filling = asyncio.get_running_loop().create_task(self._fill())
@@ -347,7 +347,9 @@ def _say(line: str) -> None:
 
 
 async def _check_bucket(url: str) -> None:
-    """Check that the bucket exists, or say how to create it. Importing the client takes 0.5 s."""
+    """Raise DeployError with the command that creates the bucket if it does not exist. Importing
+    the client takes 0.5 s.
+    """
     from penstock.objectstore.errors import BucketNotFound, ObjectStoreError
     from penstock.objectstore.url import open_store, parse_store_url
 

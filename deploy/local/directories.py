@@ -1,8 +1,8 @@
 """Choose the directory of a local cluster's controllers.
 
-Invariant: a persistent store keeps its journal; otherwise the next start would take the bucket for
-an empty one. A store in memory gets a temporary directory, which is removed at the end, or by the
-next start after a kill.
+Invariant: a persistent store keeps its journal; otherwise the next start would treat the bucket as
+empty. A store in memory gets a temporary directory, which is removed at the end, or by the next
+start after a kill.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ TEMPORARY_PREFIX: Final = "penstock-dev-"
 
 @contextmanager
 def controller_directory(store: str, environment: Mapping[str, str]) -> Generator[str]:
-    """Yield the directory for the controllers' data, by the kind of store."""
+    """Yield the directory for the data of the controllers, depending on the store."""
     remove_leftovers()
     if store.startswith("file:"):
         yield f"{store.removeprefix('file:').removeprefix('//').rstrip('/')}/controller"
@@ -33,7 +33,7 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
         data = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
         yield str(Path(data) / "penstock" / hashlib.sha256(store.encode()).hexdigest()[:16])
     else:
-        # Not by mkdtemp: a signal could come after it has made the directory and before `try`.
+        # Not with mkdtemp: a signal could arrive between the creation of the directory and `try`.
         name = f"{TEMPORARY_PREFIX}{os.getpid()}-{token_hex(8)}"
         directory = Path(tempfile.gettempdir()) / name
         try:
@@ -44,7 +44,7 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
 
 
 def security_directory(store: str, controllers: str) -> Path:
-    """Return the directory for certificates and passwords, which lives as long as that of the
+    """Return the directory for certificates and passwords, with the same lifetime as that of the
     controllers.
     """
     if store.startswith("file:"):

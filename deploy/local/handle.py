@@ -1,7 +1,8 @@
 """Control a local cluster from a program: the demo, tests, benchmarks.
 
-Invariant: a context manager; at its exit the cluster is gone in any case. The cluster is `penstock
-dev` as users start it. Processes are signaled by the pids of the state file, never by name.
+Invariant: a context manager; at its exit, the cluster has always been stopped. The cluster is
+`penstock dev` as users start it. Processes are signaled by the pids of the state file, never by
+name.
 """
 
 import os
@@ -60,7 +61,7 @@ class LocalCluster:
         return self.state().bootstrap
 
     def state(self) -> ClusterState:
-        """Return what runs now. Raises ClusterFailed if nothing runs."""
+        """Return the current state. Raises ClusterFailed if no cluster is running."""
         state = state_file.read(self.state_path)
         if state is None:
             raise ClusterFailed("the local cluster is not running")
@@ -91,7 +92,7 @@ class LocalCluster:
         return state
 
     def wait_for_new(self, killed: Sequence[ProcessState], timeout_s: float = 30.0) -> ClusterState:
-        """Wait until each of these serves again as a new process."""
+        """Wait until each of these processes was replaced and serves again."""
         before = {(process.role, process.node_id): process.starts for process in killed}
 
         def are_new(state: ClusterState) -> bool:
@@ -122,7 +123,7 @@ class LocalCluster:
                 process.wait()
         if process is not None and process.stdout is not None:
             process.stdout.close()
-        if process is not None and process.returncode:  # it was killed, perhaps
+        if process is not None and process.returncode:  # it may have been killed
             remove_leftovers()
         self._directory.cleanup()
 

@@ -1,9 +1,9 @@
-"""Run the whole cluster in one process, with one store in memory: it starts fastest, and all data
-are lost at the end.
+"""Run the whole cluster in one process with an in-memory store: it starts fastest, and all data is
+lost at exit.
 
 Invariants: brokers and controllers are the same classes as in separate processes, and talk over
-sockets. A broker that ends is started again, because the end of the process would lose all data; if
-a controller ends, all end. Must not be used to test failures: no node can be killed alone.
+sockets. A broker that exits is restarted, because the exit of the process would lose all data; if a
+controller exits, the cluster stops. Not suitable for failure tests: single nodes cannot be killed.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ async def run_in_process(
     stop: asyncio.Event,
     ready: Callable[[Sequence[ProcessState]], None],
 ) -> None:
-    """Serve until `stop` is set. Raises ClusterFailed when a node ends."""
+    """Serve until `stop` is set. Raises ClusterFailed when a node exits."""
     keep_freed_memory()
     raise_open_files_limit()
     store = MemoryStore()
@@ -72,7 +72,8 @@ async def run_in_process(
         await asyncio.gather(*(host.start(stack) for host in hosts))
         for host in hosts:
             stack.push_async_callback(host.stop)
-        # Without this, a full collection of 100,000 and more objects stops all for 0.1 to 0.3 s.
+        # Without this, a full collection of 100,000 objects or more pauses the process for 0.1 to
+        # 0.3 s.
         tune_collector()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         ready(
@@ -91,7 +92,7 @@ async def run_in_process(
 
 
 class InProcessBroker:
-    """One broker, which starts again whenever an incarnation ends by itself."""
+    """One broker, which is restarted whenever an incarnation exits by itself."""
 
     def __init__(self, process: ProcessPlan, store: ObjectStore) -> None:
         self._config = process.load(os.environ)
@@ -152,7 +153,7 @@ async def _controller(
     config = process.load(os.environ)
     await stack.enter_async_context(reminding(exposures(config.parts)))
     controllers = config.part(ControllerConfig)
-    # No broker of this process can die alone: a broken stream shows a blocked event loop only.
+    # No broker of this process can die alone: a broken stream only indicates a blocked event loop.
     controllers = msgspec.structs.replace(
         controllers, session_grace_ms=controllers.session_timeout_ms
     )

@@ -1,13 +1,13 @@
 """Serve the S3 API for a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server,
 in memory.
 
-Invariants: a conditional PUT is atomic. moto checks and writes in two steps, so writes take turns
-here, and so do LISTs, which fail beside a DELETE; bodies are received in parallel. A PUT whose
-client dies midway stores nothing. Connections stay open between requests. werkzeug's server cannot
-be used: after each answer it reads for 10 ms and drops what arrives, which is the next request.
-Must not import moto's other services: they take 1 s and 50 MB. `GET /-/counts` returns the number
-of requests of each kind and their bytes. Web pages are kept out, and with a secret everyone who
-does not sign requests.
+Invariants: a conditional PUT is atomic. moto checks and writes in two steps, so writes are
+serialized, and so are LISTs, which fail during a DELETE; bodies are received in parallel. A PUT
+whose client dies midway stores nothing. Connections stay open between requests. werkzeug's server
+cannot be used: after each response it reads for 10 ms and drops the data, which is the next
+request. Must not import moto's other services: they take 1 s and 50 MB. `GET /-/counts` returns the
+number of requests of each kind and their bytes. Requests of web pages are rejected, and with a
+secret also unsigned requests.
 
 python -m penstock.deploy.local.moto_store --bucket NAME [--fd SOCKET | [--host HOST] --port PORT]
 """
@@ -132,7 +132,7 @@ def make_front(bucket: str) -> Front:
 
 def serve(front: Front, listening: socket.socket, secret: str = "") -> None:
     """Serve until the process ends, with one thread for each connection. secret: the key with which
-    clients have to sign; empty: they need not.
+    clients must sign requests; empty: no signatures.
     """
     host, port = listening.getsockname()[:2]
     handler = type(
@@ -149,8 +149,8 @@ def serve(front: Front, listening: socket.socket, secret: str = "") -> None:
     server.socket.close()
     server.socket = listening
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # moto's requests leave cycles; each full collection would also walk its modules and stop the
-    # store for 150 ms.
+    # moto's requests leave reference cycles; each full collection would also traverse its modules
+    # and pause the store for 150 ms.
     gc.freeze()
     server.serve_forever(poll_interval=60)
 
@@ -167,7 +167,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Lines(io.BufferedReader):
     """The input of a connection. has_ended: it ended within a line, which the standard library
-    mistakes for the end of the headers.
+    treats as the end of the headers.
     """
 
     has_ended = False
@@ -179,8 +179,8 @@ class _Lines(io.BufferedReader):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serve HTTP/1.1 with open connections. Reads the whole body before it answers; sends the
-    answer in one piece.
+    """Serve HTTP/1.1 with open connections. Reads the whole body before it responds; sends the
+    response in one piece.
     """
 
     protocol_version = "HTTP/1.1"
@@ -195,7 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = self._lines = _Lines(self.rfile.detach())
 
     def _answer(self) -> None:
-        if self._lines.has_ended:  # The client died within the headers: like S3, do nothing.
+        if (
+            self._lines.has_ended
+        ):  # The client disconnected within the headers: like S3, do nothing.
             self.close_connection = True
             return
         has_length = "Content-Length" in self.headers
@@ -207,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         size_bytes = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(size_bytes) if size_bytes else b""
-        if len(body) < size_bytes:  # The client died: like S3, store nothing.
+        if len(body) < size_bytes:  # The client disconnected: like S3, store nothing.
             self.close_connection = True
             return
         if not self._is_allowed(body):
@@ -229,8 +231,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
 
     def _is_allowed(self, body: bytes) -> bool:
-        """Refuse web pages, by `Origin` and by names that resolve to this machine (DNS rebinding),
-        and requests without a signature.
+        """Reject requests of web pages, by `Origin` and by names that resolve to this machine (DNS
+        rebinding), and requests without a signature.
         """
         host = self.headers.get("Host", "")
         if "Origin" in self.headers or (self.is_local and not _is_local_name(host)):
@@ -283,7 +285,7 @@ def _is_local_name(host: str) -> bool:
 
 
 def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._exit) -> None:
-    """Run the process. SIGTERM and SIGINT end it at once: there is nothing to save."""
+    """Run the process. SIGTERM and SIGINT end it immediately: there is nothing to save."""
     lifeline.die_with_parent(os.environ)
     parser = argparse.ArgumentParser(
         prog="python -m penstock.deploy.local.moto_store", allow_abbrev=False
@@ -308,8 +310,8 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
-    """Return a listening socket, by default for this machine only. Clients that connect before it
-    is served wait.
+    """Return a listening socket, by default for this machine only. Clients that connect before the
+    server accepts must wait.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=256)

@@ -1,7 +1,6 @@
-"""Check whether a broker serves, with one ApiVersions request, which every Kafka client sends
-first, also before they authenticate.
+"""Check whether a broker serves, with an ApiVersions request, which needs no authentication.
 
-Invariant: True means that the broker has caught up with the metadata: it answers no client before.
+Invariant: True means that the broker has caught up with the metadata: it does not respond earlier.
 Returns within 1 s.
 """
 
@@ -16,7 +15,7 @@ _TIMEOUT_S: Final = 1.0
 
 
 async def is_serving(host: str, port: int, security: ClientSecurity = PLAINTEXT) -> bool:
-    """Return True if the broker answers within 1 s. security: of the listener; only its TLS
+    """Return True if the broker responds within 1 s. security: of the listener; only its TLS
     matters. Raises UsageError if its files cannot be used.
     """
     tls = security.tls()

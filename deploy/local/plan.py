@@ -78,8 +78,8 @@ _NODE_COMMAND: Final = ("-m", "penstock.deploy.cli")
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
     """One process. arguments: after the interpreter. node_id: None for the store. environment:
-    variables besides those of this process; the URL of a store may have keys, and all users of the
-    machine see arguments.
+    additional variables; the URL of a store may contain keys, and all users of the machine can see
+    arguments.
     """
 
     role: Role
@@ -134,7 +134,7 @@ def controller_ports(options: ClusterOptions) -> Sequence[int]:
 
 
 def store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
-    """Return the store as nodes open it. Objects of a `file:` store are in a directory beside the
+    """Return the store as nodes open it. Objects of a `file:` store are in a directory next to the
     controller's journal. secret: of moto.
     """
     if options.store == "moto":
@@ -158,7 +158,7 @@ def plan_cluster(
 ) -> ClusterPlan:
     """Plan all processes. controller_directory: for the controllers' journals; it must live as long
     as the store. security: the files of a secure cluster. store_secret: the key with which clients
-    of moto have to sign.
+    of moto must sign.
     """
     reached = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - a comparison
     url = store_url(options, ports, store_secret)
@@ -269,7 +269,7 @@ def quorum_peers(addresses: Sequence[str]) -> tuple[str, ...]:
 
 
 def data_directory(directory: str, number: int, controllers: int) -> str:
-    """Return a controller's own directory; a single controller has the whole one."""
+    """Return the directory of a controller; a single controller uses the whole directory."""
     return directory if controllers == 1 else f"{directory}/{number}"
 
 

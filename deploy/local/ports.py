@@ -1,6 +1,6 @@
 """Find ports: check the given ones, and choose free ones outside the kernel's ephemeral range.
 
-Invariant: tries every port before any process starts. A free port may be taken a moment later; the
+Invariant: tries every port before any process starts. A free port may be taken in the meantime; the
 process then reports it.
 """
 
@@ -30,15 +30,15 @@ def find_ports(options: ClusterOptions, rng: Random) -> Ports:
     """Find all ports. Raises PortTaken with the flag that chooses another one."""
     if options.port and options.port + options.brokers - 1 > 65_535:
         raise UsageError(
-            f"--port {options.port} leaves no room for {options.brokers} brokers: ports end at"
-            " 65535"
+            f"--port {options.port} is too high for {options.brokers} brokers: the last port "
+            "is 65535"
         )
     taken: set[int] = set()
     brokers = [_claim(options.host, port, "--port", taken, rng) for port in broker_ports(options)]
     if options.controller_port and options.controller_port + options.controllers - 1 > 65_535:
         raise UsageError(
-            f"--controller-port {options.controller_port} leaves no room for {options.controllers}"
-            " controllers"
+            f"--controller-port {options.controller_port} is too high for "
+            f"{options.controllers} controllers"
         )
     controllers = [
         _claim(options.host, port, "--controller-port", taken, rng)

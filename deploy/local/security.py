@@ -1,4 +1,4 @@
-"""Make what a secure local cluster needs: certificates, the first users, and files for clients.
+"""Create the files of a secure local cluster: certificates, initial users, and client properties.
 
     DIR/client.properties       of the super user `admin`, for --command-config and Kafka's tools
     DIR/librdkafka.properties   the same for kcat -F
@@ -7,9 +7,9 @@
     DIR/users                   passwords of `admin` and of the brokers
     DIR/nodes/                  certificates of the connections between nodes, by their own CA
 
-Invariants: only the owner can read keys and passwords. Certificates are new at each start, so they
-never expire in between; passwords stay. Must not be used in production, or import cryptography
-before files are made: insecure clusters start without it.
+Invariants: only the owner can read keys and passwords. Certificates are created at each start, so
+they never expire; passwords are kept. Not for production. Imports cryptography only when files are
+created, because insecure clusters start without it.
 """
 
 import shlex
@@ -68,7 +68,7 @@ class SecurityFiles:
         return self.directory / "environment"
 
     def admin_variables(self) -> dict[str, str]:
-        """Return the variables with which commands reach controllers."""
+        """Return the environment variables for connections of commands to controllers."""
         return {
             "PENSTOCK_" + name.replace(".", "_").upper(): path
             for name, path in self.node_settings("admin").items()
@@ -105,7 +105,7 @@ def new_password() -> str:
 
 
 def names_of_this_machine(host: str) -> tuple[str, ...]:
-    """Return what clients may connect to if brokers listen on this address."""
+    """Return the host names for clients if brokers listen on this address."""
     names = [*_LOOPBACK, host]
     if host in {"0.0.0.0", "::", ""}:  # noqa: S104 - a comparison
         names = [*_LOOPBACK, socket.gethostname()]
@@ -160,7 +160,7 @@ def _write_certificates(files: SecurityFiles, hosts: Sequence[str]) -> None:
 
 
 def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
-    """Return the passwords of the file of users, with those that it lacked."""
+    """Return the passwords in the users file, after adding missing ones."""
     from penstock.deploy.local.certificates import write_private
 
     known: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """Parse the first contents of a local cluster: topics from `--topics`, records from the lines of
 `--seed-from`.
 
-Invariant: errors are found before any process starts, and name their line. Pure.
+Invariant: errors are reported before any process starts, with their line. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class SeedRecord(NamedTuple):
-    """One record. partition: -1 by key, or any. timestamp_ms: 0 means now."""
+    """One record. partition: -1: by key, or any without a key. timestamp_ms: 0 means now."""
 
     topic: str
     key: bytes | None

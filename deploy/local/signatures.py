@@ -1,8 +1,8 @@
 """Check AWS signatures (version 4) of requests to the S3 server of a secure local cluster.
 
-Only the header `Authorization` counts, so presigned URLs are refused. The signature covers the
-SHA-256 of the body unless the client left it out (`UNSIGNED-PAYLOAD`, or chunks).
-Pure: the caller passes the time. Source: AWS, "Create a signed AWS API request".
+Only the header `Authorization` is supported, so presigned URLs are rejected. The signature covers
+the SHA-256 of the body unless the client omitted it (`UNSIGNED-PAYLOAD`, or chunks). Pure: the
+caller passes the time. Source: AWS, "Create a signed AWS API request".
 """
 
 import hmac

@@ -1,8 +1,8 @@
 """Start the processes of a plan, watch them, restart dead ones, and stop all.
 
 Invariants: each process has its own process group, so Ctrl-C reaches only the supervisor, which
-stops the others in order. Each dies with the supervisor (`deploy.node.lifeline`). `run` returns
-only when no process is left. Must not depend on what the processes do, except that brokers answer
+stops the others in order. Each is killed if the supervisor dies (`deploy.node.lifeline`). `run`
+returns when no process is left. Independent of what the processes do, except that brokers respond
 when they serve, and that a dead store has lost its contents.
 """
 
@@ -82,9 +82,9 @@ class _Child:
 
 
 class Supervisor:
-    """Run the processes of a plan. store_socket: the store's listening socket, which the store
-    inherits so that clients never meet a closed port. on_change: called after each start, first
-    answer and end. say: prints a line for the user.
+    """Run the processes of a plan. store_socket: the listening socket that the store inherits, so
+    that clients never find a closed port. on_change: called after each start, first response and
+    exit. say: prints a line for the user.
     """
 
     def __init__(

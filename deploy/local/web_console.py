@@ -1,9 +1,9 @@
-"""Listen for the web console of a local cluster, and start its process when a browser first comes.
+"""Listen for the web console of a local cluster, and start its process with the first connection.
 
-So the console costs a cluster nothing until it is used: no process, no memory, no time before the
-ready line. Connections wait in the backlog of the socket for the second that the process needs.
-Invariant: the process ends with the cluster. One that dies starts again with the next connection,
-at most once in `RESTART_S`.
+Until then, the console uses neither a process nor memory, and does not delay the ready line.
+Connections wait in the backlog of the socket for about a second, until the process has started.
+Invariant: the process ends with the cluster. If it dies, the next connection restarts it, at most
+once in `RESTART_S`.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ _AT_ONCE: Final = 500
 
 
 def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return what was set for each topic; topics that are gone are left out."""
+    """Return the configs that were set for each topic; missing topics are omitted."""
     found: dict[str, dict[str, str]] = {}
     for start in range(0, len(names), _AT_ONCE):
         answer = cluster.ask(
@@ -61,8 +61,8 @@ def create_topic(
     *,
     validates: bool = False,
 ) -> None:
-    """Create a topic, with as many replicas as the cluster has by default. Raises Refused. A topic
-    that is there is no error.
+    """Create a topic with the default replication factor of the cluster. Raises Refused. An
+    existing topic is not an error.
     """
     topic = create_topics.CreatableTopic(
         name,
@@ -82,7 +82,7 @@ def create_topic(
 
 
 def has_mirror_topics(cluster: Cluster) -> bool:
-    """Return whether the brokers append at given offsets, as those of Penstock do."""
+    """Return whether the brokers can append at given offsets, as Penstock's can."""
     probe = f"penstock-mirror-probe-{uuid4()}"
     try:
         create_topic(cluster, probe, 1, {MIRROR_SOURCE: "probe"}, validates=True)
@@ -94,7 +94,7 @@ def has_mirror_topics(cluster: Cluster) -> bool:
 
 
 def unknown_configs(cluster: Cluster, configs: Mapping[str, str]) -> set[str]:
-    """Return the configs that the cluster does not take for a topic. One request each."""
+    """Return the configs that the cluster does not support for a topic. One request each."""
     probe = f"penstock-mirror-probe-{uuid4()}"
     found: set[str] = set()
     for name, value in configs.items():

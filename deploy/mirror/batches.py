@@ -1,10 +1,8 @@
-"""Turn what a Fetch of committed records returned into what a mirror appends.
+"""Convert fetched batches of committed records to the batches that a mirror appends.
 
-Invariant: markers and records of aborted transactions are left out, and every other record that can
-be read is kept with key, value, headers and timestamp. Batches stay as they are, compression
-included, except where
-the target cannot take them. Pure.
-Source: Kafka `CompletedFetch`, `LogValidator`; KIP-98.
+Invariant: markers and records of aborted transactions are omitted, and every other readable record
+is kept with key, value, headers and timestamp. Batches are copied unchanged, including compression,
+unless the target cannot accept them. Pure. Source: Kafka `CompletedFetch`, `LogValidator`; KIP-98.
 """
 
 import struct
@@ -57,9 +55,7 @@ class Aborted(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The batches at an offset and behind it that are to be copied, and where the next fetch
-    begins.
-    """
+    """The batches to copy at or after an offset, and the next fetch offset."""
 
     batches: list[SourceBatch]
     next_offset: int
@@ -70,11 +66,11 @@ class OldFormat(Exception):
 
 
 def committed_batches(records: Buffer | None, offset: int, aborted: Iterable[Aborted]) -> Fetched:
-    """Return the batches with records at `offset` or later. A partial batch at the end is left for
-    the next fetch. A batch that begins below `offset` is cut, which decodes it and leaves out what
-    cannot be read.
+    """Return the batches with records at `offset` or later. A partial batch at the end is ignored;
+    the next fetch returns it. A batch that begins below `offset` is decoded and cut, without
+    unreadable records.
 
-    aborted: those of the answer. Raises OldFormat and BatchCorrupt.
+    aborted: the aborted transactions in the response. Raises OldFormat and BatchCorrupt.
     """
     found: list[SourceBatch] = []
     waiting = sorted(aborted, key=lambda item: item.first_offset, reverse=True)
@@ -132,8 +128,8 @@ def _cut(batch: SourceBatch, offset: int) -> list[SourceBatch]:
 
 
 def at_source_offsets(batches: Iterable[SourceBatch], start: int, end: int) -> list[Buffer]:
-    """Return batches that cover [start, end) without a hole: those of the source without their
-    producers, and batches without records in the gaps.
+    """Return batches that cover [start, end) without holes: those of the source without producer
+    ids, and empty batches for the gaps.
     """
     parts: list[Buffer] = []
     for header, data in batches:
@@ -193,10 +189,10 @@ class NewBatch(NamedTuple):
 
 
 def for_producer(batches: Sequence[SourceBatch], *, checks_all: bool = False) -> Iterator[NewBatch]:
-    """Yield batches that any Kafka broker takes from a producer: offsets without gaps, and
-    timestamps of records. Small ones are joined. Records that cannot be read are left out.
+    """Yield batches that any Kafka broker accepts from a producer: without gaps in offsets, and
+    with record timestamps. Small ones are joined. Unreadable records are omitted.
 
-    checks_all: also of large batches, which else are passed on as they are.
+    checks_all: also check large batches, which are otherwise passed on unchanged.
     """
     joined: list[Record] = []
     size_bytes = 0

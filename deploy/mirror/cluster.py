@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where a cluster is, and how to log in there."""
+    """Addresses and credentials of a cluster."""
 
     bootstrap: str
     security: ClientSecurity
@@ -31,7 +31,7 @@ class ClusterAddress:
 
 @dataclass(slots=True)
 class TopicInfo:
-    """A topic with its number of partitions. topic_id: empty where the cluster has none."""
+    """A topic with its number of partitions. topic_id: empty if the cluster has no topic ids."""
 
     name: str
     topic_id: str

@@ -1,7 +1,7 @@
-"""Keep the offsets of consumer groups in step.
+"""Synchronize the offsets of consumer groups.
 
-Invariant: the offset of a group at the target only grows, unless this process set it: a group whose
-consumers have moved already keeps its place. A group with members is left alone.
+Invariant: the offset of a group at the target only increases, unless this process set it, so a
+group whose consumers have already moved keeps its position. A group with members is not changed.
 Source: KIP-545 (MirrorMaker's offset sync), which translates less exactly.
 """
 
@@ -26,7 +26,7 @@ _ACTIVE: Final = frozenset(
 
 @dataclass(slots=True)
 class GroupSync:
-    """What this process has set, by group."""
+    """The offsets set by this process, by group."""
 
     set_offsets: dict[str, dict[Partition, int]] = field(
         default_factory=dict[str, dict[Partition, int]]
@@ -41,7 +41,8 @@ def to_commit(
 ) -> dict[Partition, CommittedOffset]:
     """Return the offsets to set at the target.
 
-    own: what this process has set. translated: None for what is not copied, or not yet.
+    own: the offsets set by this process. translated: None for offsets that are not copied, or not
+    yet.
     """
     found: dict[Partition, CommittedOffset] = {}
     for key, committed in source.items():
@@ -57,8 +58,8 @@ def to_commit(
 
 
 def group_names(cluster: Cluster) -> tuple[list[str], list[int]]:
-    """Return the groups that commit offsets, and the brokers that could not be asked: one that died
-    is named for a while, and others coordinate its groups. Raises KafkaFailed.
+    """Return the groups that commit offsets, and the unavailable brokers: a dead broker is listed
+    for a while, although others coordinate its groups. Raises KafkaFailed.
     """
     found: set[str] = set()
     silent: list[int] = []

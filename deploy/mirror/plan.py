@@ -1,7 +1,7 @@
 """Decide what a mirror creates, changes and copies.
 
-Invariant: a topic of the target that has records of others is never written to without `append`.
-Pure.
+Invariant: a topic of the target with records of other producers is never written to without
+`append`. Pure.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,7 +26,9 @@ _OF_BROKERS: Final = frozenset(
 
 
 class OffsetKind(StrEnum):
-    """How offsets relate. same: those of the source. translated: others, with an exact map."""
+    """Offsets at the target. same: those of the source. translated: different ones, with an exact
+    map.
+    """
 
     SAME = "same"
     TRANSLATED = "translated"
@@ -34,8 +36,8 @@ class OffsetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to copy: names that match as a whole, and none that `exclude` matches. Texts are regular
-    expressions of RE2; an empty `exclude` matches nothing.
+    """Filter of names: the whole name must match, and must not match `exclude`. Patterns are RE2
+    regular expressions; an empty `exclude` matches nothing.
     """
 
     topics: str = ".*"
@@ -53,7 +55,7 @@ class Selection:
                 compiled(text)
             except RegexInvalid as error:
                 raise UsageError(
-                    f"{option} {text!r} is no regular expression of RE2: {error}"
+                    f"{option} {text!r} is not an RE2 regular expression: {error}"
                 ) from None
 
     def has_topic(self, name: str) -> bool:
@@ -79,8 +81,8 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic of the target. is_empty: nothing was ever appended. mirrored_id: the topic of the
-    source of which this mirror has copied records with other offsets; empty if none.
+    """A topic of the target. is_empty: nothing was ever appended. mirrored_id: the source topic
+    whose records this mirror has copied with translated offsets; empty if none.
     """
 
     partition_count: int
@@ -92,7 +94,7 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What to do with one topic. action: create it, adopt or begin an empty one, append to one with
+    """The plan for one topic. action: create it, adopt or begin an empty one, append to one with
     records, or continue. changes: configs to set, None to reset.
     """
 
@@ -107,8 +109,8 @@ class TopicPlan:
 
 @dataclass(slots=True)
 class MirrorPlan:
-    """What to do. refused: topics that are not copied, with the reason. finished: topics whose
-    mirror has ended.
+    """The plan. refused: topics that are not copied, with the reason. finished: topics whose mirror
+    has ended.
     """
 
     topics: list[TopicPlan] = field(default_factory=list[TopicPlan])
@@ -118,8 +120,8 @@ class MirrorPlan:
 
 @dataclass(frozen=True, slots=True)
 class MirrorContext:
-    """has_same_offsets: the target appends at given offsets, as Penstock does. append: topics with
-    records of others are allowed. unknown: configs that the target refused before.
+    """has_same_offsets: the target can append at given offsets, as Penstock can. append: topics
+    with other records are allowed. unknown: configs that the target has rejected.
     """
 
     source_cluster: str
@@ -135,7 +137,7 @@ class MirrorContext:
 def plan_topics(
     source: Mapping[str, SourceTopic], target: Mapping[str, TargetTopic], context: MirrorContext
 ) -> MirrorPlan:
-    """Return what to do with each topic of the source, by name."""
+    """Return the plan for each topic of the source, by name."""
     plan = MirrorPlan()
     for name in sorted(source):
         _plan_topic(plan, source[name], target.get(name), context)
@@ -181,7 +183,7 @@ def _plan_topic(
 def _relation(
     known: TargetTopic, mirrored: str, wanted: str, topic: SourceTopic, context: MirrorContext
 ) -> tuple[str, OffsetKind, str]:
-    """Return action and mode of a topic that is there, or why it is not copied."""
+    """Return action and mode of an existing topic, or why it is not copied."""
     if mirrored == wanted:
         return "continue", OffsetKind.SAME, ""
     if mirrored and known.configs.get(MIRROR_FINISHED) != "true":
@@ -209,8 +211,8 @@ def _relation(
 
 
 def copied_configs(configs: Mapping[str, str], context: MirrorContext) -> dict[str, str]:
-    """Return the configs to set at the target. A target that gives records its own time must not do
-    so during the copy.
+    """Return the configs to set at the target. A target must not replace timestamps during the
+    copy.
     """
     left_out = _OWN | _OF_BROKERS | set(context.unknown)
     if not context.has_same_offsets:
@@ -219,14 +221,14 @@ def copied_configs(configs: Mapping[str, str], context: MirrorContext) -> dict[s
 
 
 def left_out_configs(configs: Mapping[str, str], context: MirrorContext) -> set[str]:
-    """Return configs that users should know are not copied."""
+    """Return configs that are not copied and that users should know about."""
     return set(configs) - set(copied_configs(configs, context)) - _OWN - _OF_BROKERS
 
 
 def config_changes(
     wanted: Mapping[str, str], present: Mapping[str, str], *, resets: bool
 ) -> dict[str, str | None]:
-    """Return what to set. resets: configs that the source does not have get their defaults."""
+    """Return the configs to set. resets: reset configs that the source does not set."""
     changes: dict[str, str | None] = {
         name: value for name, value in wanted.items() if present.get(name) != value
     }

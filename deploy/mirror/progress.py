@@ -1,9 +1,8 @@
-"""The records in which a mirror keeps what it copied with other offsets than the source has.
+"""Progress records of a mirror with translated offsets.
 
-They are in a compacted topic of the target, in the transactions that append the records. Each
-segment of the map of a partition is a record of its own: every offset can be translated for as long
-as the topic is there.
-Invariant: fields are only ever added at the end, with defaults. Pure.
+They are written to a compacted topic of the target, in the transactions that append the records.
+Each segment of the map of a partition is a separate record: every offset can be translated as long
+as the topic exists. Invariant: fields are only ever added at the end, with defaults. Pure.
 """
 
 from collections.abc import Iterable
@@ -36,8 +35,8 @@ class SegmentValue(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Progress:
-    """What was copied: the map of each partition, the id of each topic at the source, and the
-    topics whose mirror has ended.
+    """The progress: the map of each partition, the id of each topic at the source, and the topics
+    whose mirror has ended.
     """
 
     maps: dict[Partition, OffsetMap] = field(default_factory=dict[Partition, OffsetMap])
@@ -69,8 +68,8 @@ def _record(key: SegmentKey, value: SegmentValue, now_ms: int) -> Record:
 
 
 def read_progress(records: Iterable[Record]) -> Progress:
-    """Return what the records of a progress topic say. Raises ValueError if they are not those of a
-    mirror.
+    """Return the progress in the records of a progress topic. Raises ValueError if they are not
+    those of a mirror.
     """
     found = Progress()
     segments: dict[Partition, dict[int, Segment]] = {}
@@ -97,5 +96,5 @@ def _decoded(record: Record) -> tuple[SegmentKey, SegmentValue]:
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(
-            f"the record at offset {record.offset} is none of a mirror: {error}"
+            f"the record at offset {record.offset} is not from a mirror: {error}"
         ) from None

@@ -1,5 +1,5 @@
-"""Run a mirror: until it is stopped, until the ends that it saw at the start, or until it ends for
-good.
+"""Run a mirror until it is stopped, until it has copied all initial records, or until it is
+finished.
 """
 
 import time
@@ -24,8 +24,8 @@ Show = Callable[[MirrorView], None]
 
 
 def run(session: MirrorSession, interval_s: float, show: Show, *, once: bool) -> None:
-    """Copy. once: return when what was there at the start is copied. Returns also when the mirrors
-    of all topics have finished. Raises KafkaFailed.
+    """Copy. once: return when the initial records are copied. Returns also when the mirrors of all
+    topics have finished. Raises KafkaFailed.
     """
     session.refresh()
     goal = session.source_ends(committed=True) if once else None
@@ -51,8 +51,8 @@ def run(session: MirrorSession, interval_s: float, show: Show, *, once: bool) ->
 def finish(
     session: MirrorSession, interval_s: float, show: Show, *, timeout_s: float, force: bool
 ) -> list[str]:
-    """Copy until nothing is left, set the offsets of groups, and end the mirror. Returns the topics
-    that clients can use.
+    """Copy the remaining records, set the offsets of groups, and finish the mirror. Returns the
+    topics that clients can use.
 
     force: do not wait until the source gets no more records. Raises KafkaFailed, and
     ExpectedError if the source still gets records.
@@ -116,7 +116,7 @@ def _why_not(session: MirrorSession, ends: dict[Partition, int], timeout_s: floa
 
 
 class _Writes:
-    """When the ends of the source last grew."""
+    """When the ends of the source last increased."""
 
     def __init__(self) -> None:
         self._ends: dict[Partition, int] = {}
@@ -139,7 +139,7 @@ class _Writes:
 
 
 class _Clock:
-    """Does in turn what is not records: topics, groups, ACLs. What fails is tried again."""
+    """Synchronizes topics, groups and ACLs in turn. Failures are retried."""
 
     def __init__(self, session: MirrorSession) -> None:
         self._session = session

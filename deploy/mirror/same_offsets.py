@@ -1,7 +1,7 @@
-"""Append at a Penstock cluster with the offsets of the source.
+"""Append to a Penstock cluster with the offsets of the source.
 
-The end of the log of the target is how far the mirror came, so nothing else has to be remembered:
-what an append repeats is in the log already, see `broker.partition.mirrored`.
+The log end of the target is the only progress: repeated batches are already in the log, see
+`broker.partition.mirrored`.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class SameOffsets:
             state.position, state.target_start = ends[state.key], starts[state.key]
 
     def append(self, copies: Sequence[Copy]) -> None:
-        """Append what was fetched; return when it is durable. Raises KafkaFailed."""
+        """Append the fetched batches; return when they are durable. Raises KafkaFailed."""
         by_key = {copy.state.key: copy for copy in copies}
         by_source = groupby(
             sorted(copies, key=lambda copy: copy.state.mirror_source),
@@ -83,7 +83,7 @@ class SameOffsets:
                 self._target.check(part.error_code, part.error_message, what)
 
     def tend(self, states: Sequence[PartitionState]) -> None:
-        """Delete at the target what the source has deleted at the beginning of its logs. Raises
+        """Delete records at the target that are below the log start of the source. Raises
         KafkaFailed.
         """
         behind = {
@@ -124,5 +124,5 @@ def _settle(copy: Copy, part: produce.PartitionProduceResponse) -> None:
     elif known_code(part.error_code) is ErrorCode.POLICY_VIOLATION:
         state.error = part.error_message or "its mirror has ended"
     elif known_code(part.error_code) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-        # Another mirror of the same source is behind or ahead.
+        # Another mirror of the same source may be behind or ahead.
         state.position = UNKNOWN

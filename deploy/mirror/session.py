@@ -1,7 +1,7 @@
-"""One mirror between two clusters: what is to be copied, by which workers, and how far it is.
+"""One mirror between two clusters: its plan, workers and progress.
 
 Invariant: the thread that owns a session is the only one that plans, creates topics, and copies
-groups and ACLs; workers only copy records. A failure of one topic leaves the others alone.
+groups and ACLs; workers only copy records. A failure of one topic does not affect the others.
 """
 
 import zlib
@@ -44,8 +44,8 @@ _PROGRESS_CONFIGS: Final = {"cleanup.policy": "compact"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorOptions:
-    """name: of this mirror among those of one source with translated offsets, which take turns;
-    empty for the id of the source. append: copy also to topics that have records.
+    """name: distinguishes mirrors of one source with translated offsets; empty for the id of the
+    source. append: also copy to topics with records.
     """
 
     selection: Selection
@@ -56,7 +56,7 @@ class MirrorOptions:
 
 @dataclass(slots=True)
 class _Found:
-    """What the last look at both clusters found."""
+    """The last known state of both clusters."""
 
     plan: MirrorPlan = field(default_factory=MirrorPlan)
     source_topics: dict[str, SourceTopic] = field(default_factory=dict[str, SourceTopic])
@@ -108,7 +108,7 @@ class MirrorSession:
 
     @property
     def progress(self) -> Progress:
-        """Return what was copied with translated offsets."""
+        """Return the progress of copies with translated offsets."""
         return self._loaded if self._sink is None else self._sink.progress
 
     # --- what is there ----------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class MirrorSession:
     # --- topics -----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Plan, create and change topics, and give the workers what they copy. Raises
+        """Plan, create and change topics, and assign partitions to the workers. Raises
         KafkaFailed.
         """
         self.source.retried(self._refresh)
@@ -202,14 +202,14 @@ class MirrorSession:
         self._assign()
 
     def finish_only(self) -> None:
-        """Begin no topic from now on."""
+        """Start no further topics."""
         self._only_continues = True
 
     def _may_copy(self, topic: TopicPlan) -> bool:
         return topic.action == "continue" or not self._only_continues
 
     def observe(self) -> None:
-        """Find out how far the mirror is, without copying. Raises KafkaFailed."""
+        """Determine the progress of the mirror, without copying. Raises KafkaFailed."""
         self.look()
         for topic in self.plan.topics:
             if topic.action == "continue":
@@ -260,7 +260,7 @@ class MirrorSession:
             admin.create_topic(self.target, topic.name, topic.partition_count, configs)
 
     def _learn(self, configs: Mapping[str, str]) -> None:
-        """Find out which configs the target does not know."""
+        """Determine the configs that the target does not support."""
         found = admin.unknown_configs(self.target, configs) - {MIRROR_SOURCE}
         self._unknown |= found
         for config in sorted(found):
@@ -269,12 +269,15 @@ class MirrorSession:
             )
 
     def _check_adopted(self, topic: TopicPlan) -> None:
-        """A producer may have written after the plan, before the topic became a mirror."""
+        """A producer may have written between the plan and the conversion of the topic to a
+        mirror.
+        """
         keys = [(topic.name, index) for index in range(topic.partition_count)]
         if any(self.target.offsets(keys, LATEST).values()):
             admin.alter_topic(self.target, topic.name, {MIRROR_SOURCE: None})
             raise KafkaFailed(
-                f"topic {topic.name!r} got records at the target while it became a mirror"
+                f"topic {topic.name!r} received records at the target while it was converted "
+                "to a mirror"
             )
 
     def _add_states(self, topic: TopicPlan) -> None:
@@ -327,7 +330,7 @@ class MirrorSession:
             worker.start()
 
     def stop(self) -> None:
-        """Stop the workers, and wait for the requests that they have sent."""
+        """Stop the workers, and wait for their requests in flight."""
         workers = self._all_workers()
         for worker in workers:
             worker.stop()
@@ -336,7 +339,9 @@ class MirrorSession:
         self._workers, self._translating = [], None
 
     def check_workers(self) -> None:
-        """Raise what ended a worker: KafkaFailed if another mirror took its place."""
+        """Raise the exception that ended a worker: KafkaFailed if another mirror has replaced
+        it.
+        """
         for worker in self._all_workers():
             if worker.crash is not None:
                 raise worker.crash
@@ -349,7 +354,7 @@ class MirrorSession:
     # --- groups and ACLs --------------------------------------------------------------------------
 
     def translated(self, key: Partition, offset: int) -> int | None:
-        """Return the offset of the target; None for what is not copied, or not yet."""
+        """Return the offset at the target; None if it is not copied, or not yet."""
         state = self.states.get(key)
         if state is None:
             return None
@@ -417,12 +422,12 @@ class MirrorSession:
     # --- ends -------------------------------------------------------------------------------------
 
     def source_ends(self, *, committed: bool) -> dict[Partition, int]:
-        """Return the ends of what is copied; committed: the last stable offsets."""
+        """Return the ends of the mirrored partitions; committed: the last stable offsets."""
         return self.source.offsets(self.states, LATEST, committed=committed)
 
     def has_reached(self, ends: Mapping[Partition, int]) -> bool:
         """Return whether everything before these offsets is copied. Raises KafkaFailed if a
-        partition cannot be.
+        partition cannot be copied.
         """
         for key in ends:
             state = self.states.get(key)
@@ -433,8 +438,8 @@ class MirrorSession:
         )
 
     def mark_finished(self) -> list[str]:
-        """End the mirror of all topics that are copied. Workers have stopped. Returns the topics.
-        Raises KafkaFailed.
+        """Finish the mirror of all its topics. Workers have stopped. Returns the topics. Raises
+        KafkaFailed.
         """
         names = sorted({key[0] for key in self.states})
         modes = {key[0]: state.mode for key, state in self.states.items()}
@@ -453,7 +458,7 @@ class MirrorSession:
         return names
 
     def partition_count(self, name: str) -> int:
-        """Return how many partitions a topic has at the source."""
+        """Return the number of partitions of a topic at the source."""
         return self._found.source_topics[name].partition_count
 
     # --- reports ----------------------------------------------------------------------------------
@@ -464,7 +469,7 @@ class MirrorSession:
             self._warn(text)
 
     def note_trouble(self, text: str) -> None:
-        """Remember what this thread failed to do; empty once it works."""
+        """Record the current failure of this thread; empty on success."""
         self._trouble = text
 
     def view(self) -> MirrorView:

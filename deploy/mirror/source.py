@@ -1,8 +1,8 @@
 """Fetch committed records from the leaders of the source.
 
-Invariant: where the source has ids of topics (Kafka 3.1 and newer, Penstock), records come from the
-topic that the mirror has begun with, never from another one of its name.
-Limits: an answer has at most FETCH_BYTES_MAX, or one batch if that is larger.
+Invariant: if the source has topic ids (Kafka 3.1 and newer, Penstock), records are copied only from
+the original topic, never from a recreated one. Limits: a response has at most FETCH_BYTES_MAX, or
+one batch if that is larger.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ _COMMITTED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What follows the position of a partition: batches, and where the next fetch begins. They may
-    begin behind the position if the source has deleted what was there.
+    """Batches after the position of a partition, and the next fetch offset. They may begin after
+    the position if the source has deleted records.
     """
 
     state: PartitionState
@@ -42,10 +42,10 @@ class Copy:
 def fetched(
     source: Cluster, leader: int, states: Sequence[PartitionState], max_wait_ms: int
 ) -> list[Copy]:
-    """Return what the partitions have that this broker of the source leads. Waits for records for
-    at most `max_wait_ms`. Sets the ends in the states.
+    """Return the records of the partitions that this broker of the source leads. Waits for records
+    for at most `max_wait_ms`. Sets the ends in the states.
 
-    Raises KafkaFailed. What cannot be read is an error of the partition.
+    Raises KafkaFailed. Unreadable batches are an error of the partition.
     """
     by_key = {state.key: state for state in states}
     version = source.version_of(
@@ -116,8 +116,8 @@ def _copy(state: PartitionState, part: fetch.PartitionData) -> Copy:
 
 
 def _behind_deleted(source: Cluster, lost: Sequence[PartitionState]) -> list[Copy]:
-    """Return the way to the log start of partitions whose position the source has deleted. A
-    position behind the end is an error of the partition.
+    """Return the log start of partitions whose position the source has deleted. A position after
+    the end is an error of the partition.
     """
     found: list[Copy] = []
     keys = [state.key for state in lost]

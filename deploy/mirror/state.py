@@ -1,4 +1,4 @@
-"""What a mirror knows of the partitions that it copies.
+"""States of the partitions that a mirror copies.
 
 One worker writes a state, and the thread that reports reads it: each field is one number or text.
 """
@@ -13,8 +13,8 @@ UNKNOWN = -1
 
 @dataclass(slots=True)
 class PartitionState:
-    """A partition. mirror_source: what it is a mirror of, for a topic with the offsets of the
-    source. topic_id: of the topic of the source.
+    """A partition. mirror_source: the config of a topic with the offsets of the source. topic_id:
+    of the source topic.
     """
 
     key: Partition
@@ -44,11 +44,11 @@ class PartitionState:
 
     @property
     def lag(self) -> int | None:
-        """Return how many offsets are left to copy; None if not known yet."""
+        """Return the number of offsets left to copy; None if unknown."""
         if self.position < 0 or self.end < 0:
             return None
         return max(0, self.end - self.position)
 
 
 class Ended(Exception):
-    """Raised when this mirror must stop: another one took its place."""
+    """Raised when this mirror must stop because another one has replaced it."""

@@ -1,8 +1,7 @@
-"""One transactional producer, request by request: what confluent-kafka cannot do is send batches as
-they are.
+"""A transactional producer, because confluent-kafka cannot send batches unchanged.
 
-Invariant: everything between `begin` and `commit` becomes visible as one, or not at all. A newer
-producer with the same id fences this one: then `Ended` is raised, and nothing more is sent.
+Invariant: everything between `begin` and `commit` becomes visible atomically, or not at all. A
+newer producer with the same id fences this one: then `Ended` is raised, and nothing more is sent.
 Source: KIP-98; Kafka `TransactionManager`.
 """
 
@@ -40,7 +39,7 @@ class TransactionalProducer:
         self._added: set[Partition] = set()
 
     def start(self) -> None:
-        """Take the next epoch: this fences earlier producers, and aborts what they left open."""
+        """Get the next epoch, which fences earlier producers and aborts their open transactions."""
 
         def ask() -> int:
             answer = self._target.ask(
@@ -127,7 +126,7 @@ class TransactionalProducer:
         return found
 
     def commit(self) -> None:
-        """End the transaction; when this returns, its records are visible, or will be soon."""
+        """End the transaction; its records are visible on return, or soon afterwards."""
         request = end_txn.EndTxnRequest(self._id, self._producer_id, self._epoch, True)
 
         def ask() -> int:
@@ -142,7 +141,7 @@ class TransactionalProducer:
         self._added = set()
 
     def _repeated(self, ask: Callable[[], int], failed: str) -> None:
-        """Ask again while the coordinator moves, loads, or ends the last transaction."""
+        """Retry while the coordinator moves, loads, or ends the last transaction."""
         ends_at = time.monotonic() + _WAIT_S
         while True:
             try:

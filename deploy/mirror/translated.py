@@ -1,8 +1,8 @@
-"""Append with other offsets than the source has: to Apache Kafka, or behind records of others.
+"""Append with translated offsets: to Apache Kafka, or after other records.
 
-Each fetch is copied by one transaction, which also holds what it adds to the maps of offsets. So
-after a crash the maps end where the records do.
-Limits: a transaction has what one fetch returned (`source.FETCH_BYTES_MAX`).
+Each fetch is copied in one transaction, which also contains the new segments of the offset maps.
+After a crash, the maps therefore end with the records. Limits: a transaction contains the result of
+one fetch (`source.FETCH_BYTES_MAX`).
 """
 
 import time
@@ -38,8 +38,8 @@ _UNSOUND: Final = (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
 
 
 class TranslatedOffsets:
-    """Implements `TargetWriter` for topics with other offsets than the source. Of those with one
-    name only the newest appends.
+    """Implements `TargetWriter` for topics with other offsets than the source. Only the newest one
+    with a given name can append.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TranslatedOffsets:
         """Whether the target has refused records of the last append. They are checked then."""
 
     def start(self) -> None:
-        """Fence other mirrors of this name, and read what they did."""
+        """Fence other mirrors of this name, and read their progress."""
         self._producer.start()
         records, self._read_to = _records_from(self._target, self._topic, 0)
         self.progress = _progress_of(records, self._topic)
@@ -79,7 +79,7 @@ class TranslatedOffsets:
             state.position = starts[state.key]
 
     def _begin(self, topics: Mapping[str, str]) -> None:
-        """Note that records in these topics are those of this mirror, before there are any."""
+        """Record that this mirror writes to these topics, before it writes the first records."""
         fresh = {name: id_ for name, id_ in topics.items() if name not in self.progress.topic_ids}
         if fresh:
             now_ms = _now_ms()
@@ -89,8 +89,8 @@ class TranslatedOffsets:
             self.progress.topic_ids |= fresh
 
     def append(self, copies: Sequence[Copy]) -> None:
-        """Append what was fetched in one transaction. Raises KafkaFailed and Ended; then nothing of
-        it is visible, or all, and `start` tells which.
+        """Append the fetched batches in one transaction. Raises KafkaFailed and Ended; then either
+        nothing or everything is visible, which `start` determines.
         """
         batches = {
             copy.state.key: list(for_producer(copy.batches, checks_all=self._is_refused))
@@ -140,14 +140,14 @@ class TranslatedOffsets:
         return segments
 
     def finish(self, topics: Mapping[str, str]) -> None:
-        """Note that the mirror of these topics has ended. topics: their ids at the source."""
+        """Record that the mirror of these topics has ended. topics: their ids at the source."""
         now_ms = _now_ms()
         self._producer.add([(self._topic, 0)])
         self._append_progress([finished_record(*item, now_ms) for item in topics.items()])
         self._producer.commit()
 
     def tend(self, states: Sequence[PartitionState]) -> None:
-        """Find out which topics `penstock mirror finish` has ended. The retention of the target
+        """Determine the topics that `penstock mirror finish` has ended. The retention of the target
         deletes its records.
         """
         records, self._read_to = _records_from(self._target, self._topic, self._read_to)
@@ -163,15 +163,13 @@ class TranslatedOffsets:
 
 
 def load_progress(target: Cluster, topic: str) -> Progress:
-    """Return what the mirror of this progress topic has done. Costs reading the topic. Raises
-    KafkaFailed.
-    """
+    """Return the progress of a mirror. Reads the whole progress topic. Raises KafkaFailed."""
     records, _ = _records_from(target, topic, 0)
     return _progress_of(records, topic)
 
 
 def _records_from(target: Cluster, topic: str, offset: int) -> tuple[list[Record], int]:
-    """Return the committed records at `offset` and behind it, and the end."""
+    """Return the committed records from `offset` on, and the end."""
     return target.retried(lambda: _read(target, topic, offset))
 
 
@@ -212,7 +210,7 @@ def _progress_of(records: Sequence[Record], topic: str) -> Progress:
     try:
         return read_progress(records)
     except ValueError as error:
-        raise KafkaFailed(f"topic {topic!r}: {error}; delete the topic to begin again") from None
+        raise KafkaFailed(f"topic {topic!r}: {error}; delete the topic to start over") from None
 
 
 def _now_ms() -> int:

@@ -1,8 +1,8 @@
 """Translate the offsets of a source to those of a target, exactly.
 
 Invariant: the translation of an offset is the offset in the target of the first record that has
-this offset or a later one in the source. So a group that continues at the target reads each record
-that it has not read, and none again. Pure.
+this offset or a later one in the source. A group that continues at the target therefore reads each
+unread record, and none twice. Pure.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ from penstock.deploy.mirror.batches import Run
 
 class Segment(Struct, frozen=True):
     """`count` records at consecutive offsets, from `source` in the source and from `target` in the
-    target. next_source: where the mirror went on, behind a gap if there is one.
+    target. next_source: the next source offset, after a gap if there is one.
     """
 
     source: int
@@ -26,7 +26,7 @@ class Segment(Struct, frozen=True):
 
 
 class OffsetMap:
-    """What a mirror copied of one partition, in the order of the offsets."""
+    """The copied segments of one partition, in offset order."""
 
     __slots__ = ("_segments", "_starts")
 
@@ -40,22 +40,22 @@ class OffsetMap:
 
     @property
     def next_source(self) -> int | None:
-        """Return where to go on in the source; None before the first record."""
+        """Return the next source offset; None before the first record."""
         return self._segments[-1].next_source if self._segments else None
 
     @property
     def target_end(self) -> int:
-        """Return the offset behind the last record in the target."""
+        """Return the offset after the last record in the target."""
         return self._segments[-1].target + self._segments[-1].count if self._segments else 0
 
     def extend(self, segments: Iterable[Segment]) -> None:
-        """Add segments. Raises ValueError for one that is not behind the last."""
+        """Add segments. Raises ValueError if it does not follow the last one."""
         for item in segments:
             last = self._segments[-1] if self._segments else None
             if last is not None and (
                 item.source < last.next_source or item.target < last.target + last.count
             ):
-                raise ValueError(f"segment {item} is not behind {last}")
+                raise ValueError(f"segment {item} does not follow {last}")
             if (
                 last is not None
                 and item.source == last.source + last.count
@@ -70,7 +70,7 @@ class OffsetMap:
     def translated(self, source: int) -> int | None:
         """Return the offset in the target; None before the first record is copied.
 
-        An offset that is not copied yet becomes the end of what is copied.
+        An offset that is not copied yet is translated to the end of the copied records.
         """
         if not self._segments:
             return None
@@ -86,7 +86,7 @@ class OffsetMap:
 
 
 def segments_of(runs: Iterable[Run], target: int, next_source: int) -> list[Segment]:
-    """Return the segments of records that were appended from `target` on, without a gap there.
+    """Return the segments of records that were appended at `target`, which has no gaps.
 
     next_source: where the mirror continues.
     """

@@ -1,4 +1,4 @@
-"""What `penstock mirror` shows. Field names are stable: programs read them as JSON."""
+"""Views of `penstock mirror`. Field names are stable: programs read them as JSON."""
 
 from dataclasses import dataclass, field
 
@@ -8,8 +8,8 @@ from penstock.deploy.mirror.state import PartitionState
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic. state: copying, in step, finished or failed. lag: offsets that are left to copy,
-    None if not known. records, bytes: what this process copied.
+    """A topic. state: copying, in step, finished or failed. lag: offsets left to copy, None if
+    unknown. records, bytes: copied by this process.
     """
 
     topic: str
@@ -24,7 +24,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class MirrorView:
-    """A mirror at one moment. trouble: what is repeated until it works."""
+    """The state of a mirror. trouble: the failure that is being retried."""
 
     source: str
     target: str
@@ -38,8 +38,8 @@ class MirrorView:
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """What a mirror would do: topics to create or continue, topics that are refused with the
-    reason, groups whose offsets are copied, and ACLs to add.
+    """A preview: topics to create or continue, rejected topics with the reason, groups whose
+    offsets are copied, and ACLs to add.
     """
 
     topics: list[TopicPlan]
@@ -50,7 +50,7 @@ class PlanView:
 
 
 def topic_view(name: str, states: list[PartitionState]) -> TopicView:
-    """Return the view of a topic that is copied."""
+    """Return the view of a mirrored topic."""
     lags = [state.lag for state in states]
     lag = None if None in lags else sum(lag for lag in lags if lag is not None)
     errors = [f"{state.name}: {state.error}" for state in states if state.error]

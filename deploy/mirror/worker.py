@@ -1,7 +1,7 @@
-"""Copy partitions: fetch, append, go on. Each worker is a thread with connections of its own.
+"""Copy partitions in a loop of fetch and append. Each worker is a thread with its own connections.
 
-Invariant: how far a partition is copied is asked at the target before the first fetch, and again
-after every failure. So a worker may stop at any point.
+Invariant: the progress of a partition is read from the target before the first fetch, and again
+after every failure. A worker may therefore stop at any point.
 """
 
 import threading
@@ -32,10 +32,10 @@ _TEND_S: Final = 5.0
 
 
 class TargetWriter(Protocol):
-    """The target, as a worker sees it. Every method raises KafkaFailed."""
+    """The interface of the target for workers. Every method raises KafkaFailed."""
 
     def start(self) -> None:
-        """Begin, or begin again after a failure."""
+        """Start, or restart after a failure."""
         ...
 
     def find_positions(self, states: Sequence[PartitionState]) -> None: ...
@@ -43,7 +43,7 @@ class TargetWriter(Protocol):
     def append(self, copies: Sequence[Copy]) -> None: ...
 
     def tend(self, states: Sequence[PartitionState]) -> None:
-        """Do what is due every few seconds besides copying."""
+        """Run periodic work."""
         ...
 
 
@@ -52,7 +52,7 @@ MakeWriter = Callable[[Cluster, Cluster], TargetWriter]
 
 
 class CopyTask:
-    """Copies the partitions that it is given, until it is stopped."""
+    """Copies its partitions until it is stopped."""
 
     def __init__(
         self, source: ClusterAddress, target: ClusterAddress, make_sink: MakeWriter
@@ -73,11 +73,11 @@ class CopyTask:
         self._thread.start()
 
     def assign(self, states: Sequence[PartitionState]) -> None:
-        """Copy these partitions from the next round on."""
+        """Copy these partitions, starting with the next round."""
         self._states = tuple(states)
 
     def stop(self) -> None:
-        """Ask the worker to end after the current round."""
+        """Stop the worker after the current round."""
         self._stopped.set()
 
     def join(self, timeout_s: float) -> None:
@@ -127,7 +127,7 @@ class CopyTask:
             sink.find_positions(unknown)
         leaders = source.by_leader(states)
         for leader, led in leaders.items():
-            # The first partition of a request may fill the answer: each gets its turn.
+            # The first partition of a request may fill the response, so the order rotates.
             self._turn += 1
             turn = self._turn % len(led)
             asked = [states[key] for key in led[turn:] + led[:turn]]

@@ -1,14 +1,13 @@
-"""Send the metrics of clients (KIP-714) to an OpenTelemetry receiver, over HTTP.
+"""Send client metrics (KIP-714) to an OpenTelemetry receiver over HTTP.
 
-Invariants: taking a push never blocks. One request is under way; what comes meanwhile shares the
-next one. A receiver that is down or overloaded gets the same metrics again; what it refuses is
-dropped, and only that: pushes that shared a refused request are sent again one by one. What it
-takes without some data points (a partial success) is not sent again, as OTLP says. An answer that
-cannot be read changes nothing: its status counts.
-Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped beyond that. A request takes at most
-`TIMEOUT_S`. `ANSWER_BYTES_MAX` of an answer are read. The log has one line when sending starts to
-fail, one when it works again, and one a minute about partial successes.
-Source: OTLP 1.x, "OTLP/HTTP".
+Invariants: accepting a push never blocks. One request is in flight; pushes that arrive in the
+meantime share the next one. Metrics are resent to a receiver that is down or overloaded. Rejected
+metrics are dropped, and no others: the pushes of a rejected request are resent one by one. A
+partial success is not resent, as OTLP requires. An unreadable response body is ignored: the status
+counts. Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped beyond that. A request takes at
+most `TIMEOUT_S`. `ANSWER_BYTES_MAX` of a response are read. Logs one line when sending starts to
+fail, one when it succeeds again, and one per minute about partial successes. Source: OTLP 1.x,
+"OTLP/HTTP".
 """
 
 import asyncio
@@ -53,23 +52,21 @@ _log = structlog.get_logger(__name__)
 
 
 def sender_of(config: BrokerConfig, environment: Mapping[str, str]) -> "OtlpMetrics | None":
-    """Return what sends to the receiver of the settings; None if they name none. Raises
-    UsageError.
-    """
+    """Return the sender for the configured receiver, or None. Raises UsageError."""
     endpoint = config.client_metrics_otlp_endpoint
     return OtlpMetrics(endpoint, environment) if endpoint else None
 
 
 class _Refused(Exception):
-    """Raised when the receiver will not take these metrics later either."""
+    """Raised when the receiver permanently rejects these metrics."""
 
 
 class _Unavailable(Exception):
-    """Raised when the receiver may take the same metrics later."""
+    """Raised when the receiver may accept the same metrics later."""
 
 
 class OtlpMetrics:
-    """endpoint: http://HOST:PORT of a receiver; the path that OTLP says is added if there is
+    """endpoint: http://HOST:PORT of a receiver; the default path of OTLP is added if there is
     none.
     """
 
@@ -80,7 +77,7 @@ class OtlpMetrics:
         *,
         pause_s_min: float = PAUSE_S_MIN,
     ) -> None:
-        """Raises UsageError for variables that cannot be used."""
+        """Raises UsageError for invalid variables."""
         self._url = url_of(endpoint, _PATH)
         self._headers = headers_of(environment, METRICS)
         self._tls = _watched(ReceiverFiles.of(environment, METRICS))
@@ -102,12 +99,12 @@ class OtlpMetrics:
         self._arrived.set()
 
     async def run(self) -> None:
-        # Brokers without this setting do not pay for the import.
+        # Imported only by brokers with this setting.
         import aiohttp
 
         async with aiohttp.ClientSession(
             trust_env=True,  # proxies
-            # Answers come as they are: a small one cannot become a large one.
+            # Responses are not decompressed, so a small one cannot become large.
             headers={"Content-Type": _PROTOBUF, "Accept-Encoding": "identity"} | self._headers,
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
@@ -125,7 +122,7 @@ class OtlpMetrics:
         return metrics
 
     def _take_together(self) -> list[bytes]:
-        """Take the pushes of the next request: at least one."""
+        """Return the pushes of the next request: at least one."""
         taken = [self._take()]
         size = len(taken[0])
         while self._waiting and size + len(self._waiting[0]) <= REQUEST_BYTES_MAX:
@@ -155,7 +152,7 @@ class OtlpMetrics:
             self.counts.sent_bytes += sum(map(len, pushes))
 
     async def _send(self, session: "aiohttp.ClientSession", pushes: list[bytes]) -> None:
-        """Send until the receiver takes or refuses the metrics. Raises _Refused."""
+        """Send until the receiver accepts or rejects the metrics. Raises _Refused."""
         pause_s = self._pause_s_min
         while True:
             try:
@@ -200,12 +197,12 @@ class OtlpMetrics:
         return reason_of(text, self._url, ca_setting=f"{PREFIX}CERTIFICATE")
 
     def _note_partial_success(self, answer: bytes, sent_bytes: int) -> None:
-        """Count and log what the receiver did not take of `sent_bytes` of metrics."""
+        """Count and log the rejected part of `sent_bytes` of metrics."""
         try:
             rejected_count, message = read_answer(answer)
         except MetricsInvalid:
             return
-        # Whatever it says, it cannot have rejected more than it got.
+        # It cannot have rejected more than it received.
         rejected_count = min(rejected_count, sent_bytes // _DATA_POINT_BYTES_MIN)
         self.counts.rejected_data_points += rejected_count
         if not rejected_count and not message:
@@ -245,7 +242,7 @@ def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
             raise SecurityFileInvalid(str(error)) from None
 
     files = WatchedFiles(receiver.paths, parse)
-    receiver.context()  # its errors name the variables
+    receiver.context()  # its errors contain the variables
     try:
         files.read_now()
     except SecurityFileInvalid as error:
@@ -254,8 +251,8 @@ def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
 
 
 async def _answer(answer: "aiohttp.ClientResponse") -> bytes:
-    """Return what the receiver says of metrics that it took; nothing if that is too long or does
-    not arrive: sending the metrics again would double them.
+    """Return the response of the receiver to accepted metrics; nothing if it is too long or does
+    not arrive, because resending the metrics would duplicate them.
     """
     import aiohttp
 

@@ -1,12 +1,12 @@
-"""Run the web console for a node, as a process of its own, and hand connections over to it.
+"""Run the web console of a node in a separate process, and pass connections to it.
 
-The node reads the head of a request. One for the console goes to the console's process with its
-connection (SCM_RIGHTS), so that no page passes the event loop of the node.
+The node reads the head of a request. Requests for the console are passed to its process with their
+connection (SCM_RIGHTS), so pages do not use the event loop of the node.
 
-Invariants: without a request for the console there is no process. It ends with the node. One that
-ends starts again with the next request, at most once in `RESTART_S`.
-Limits: `WAITING_MAX` connections wait while it starts, for at most `START_S`; what was read of a
-request has at most `REQUEST_BYTES_MAX`.
+Invariants: the process starts with the first request for the console. It ends with the node. If it
+exits, the next request restarts it, at most once in `RESTART_S`. Limits: `WAITING_MAX` connections
+wait while it starts, for at most `START_S`; the part of a request that is read has at most
+`REQUEST_BYTES_MAX`.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class NodeConsole:
         return path == BASE or path.startswith(f"{BASE}/")
 
     def warn(self) -> None:
-        """Log what an operator should know at the start of the node."""
+        """Log warnings for the operator at the start of the node."""
         missing = [name for name in _MODULES if find_spec(name) is None]
         if missing:
             _log.warning(
@@ -73,10 +73,10 @@ class NodeConsole:
             )
 
     async def take(self, request: bytes, connection: int) -> str:
-        """Hand a connection over. request: what was read of it. connection: its file descriptor,
+        """Pass a connection on. request: the data read from it. connection: its file descriptor,
         which the caller closes afterwards.
 
-        Return why the console cannot take it; empty: it has it.
+        Return why the console cannot accept it; empty on success.
         """
         if len(request) > REQUEST_BYTES_MAX:
             return f"a request to the console begins with more than {REQUEST_BYTES_MAX:,} bytes"
@@ -106,7 +106,7 @@ class NodeConsole:
             await asyncio.to_thread(_ended, process)
 
     async def _running(self) -> socket.socket | str:
-        """Return the channel to the process, which starts if there is none; else why not."""
+        """Return the channel to the process, starting it if necessary, or why it cannot start."""
         if self._process is not None and self._process.poll() is None:
             assert self._channel is not None
             return self._channel
@@ -156,7 +156,9 @@ class NodeConsole:
         return (*program, "--fd", str(number), *self._plan.arguments)
 
     async def _is_ready(self, channel: socket.socket, process: "subprocess.Popen[bytes]") -> bool:
-        """Wait until the process takes connections; False if it ends before, or takes too long."""
+        """Wait until the process accepts connections; False if it exits first, or takes too
+        long.
+        """
         loop = asyncio.get_running_loop()
         said = asyncio.Event()
         loop.add_reader(channel, said.set)

@@ -1,7 +1,7 @@
 """Decide whether a node may serve the web console as configured, and with which options.
 
-What the console shows is not for everyone who reaches the health listener, so it needs a login,
-unless nothing in the cluster does:
+The console must not be open to everyone with access to the health listener, so it requires a login
+if anything in the cluster does:
 
 - A broker with a SASL listener always needs one.
 - A controller does not know whether the cluster has users: it needs one without `allow.insecure`.
@@ -36,10 +36,10 @@ _OWN: Final = "PENSTOCK_"
 
 @dataclass(frozen=True, slots=True)
 class ConsolePlan:
-    """How the process of the console starts. arguments: of `penstock console`. variables: of its
-    environment, where other users cannot see secrets. is_in_clear: passwords cross the network
-    in clear, unless something in front of the node encrypts. insecure: the health listener, if
-    other machines reach it, and the console has no login.
+    """The start of the console process. arguments: of `penstock console`. variables: of its
+    environment, where other users cannot see secrets. is_in_clear: passwords are sent unencrypted,
+    unless a proxy in front of the node uses TLS. insecure: the health listener, if it is open to
+    other machines and the console has no login.
     """
 
     arguments: tuple[str, ...]
@@ -92,7 +92,7 @@ def _open(listener: Listener) -> InsecureListener:
 
 
 def _has_users(path: str) -> bool:
-    """Return whether the console connects by SASL. Raises UsageError if the file is wrong."""
+    """Return whether the console connects with SASL. Raises UsageError if the file is wrong."""
     if not path:
         return False
     from pathlib import Path
@@ -103,7 +103,7 @@ def _has_users(path: str) -> bool:
 
 
 def _needs_login(config: "Effective", listener: Listener) -> str:
-    """Return why everyone who reaches the listener must not see the cluster; empty: they may."""
+    """Return why the console requires a login; empty if it does not."""
     allows = config.part(ProcessConfig).allow_insecure
     if config.role == "broker":
         security = config.part(SecurityConfig)

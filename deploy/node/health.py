@@ -2,10 +2,10 @@
 from `deploy.node.metrics`.
 
 Invariants: 200 means yes; 503 means no, with one reason per line. Requests have limits:
-`REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`. Beyond that the oldest connection of
-the address that has the most is closed, so that probes connect during a flood. One response per
-connection. Requests for the web console leave with their connection, if the node serves one
-(`deploy.node.console`). Must not depend on brokers or controllers, but on `base.health.Health`.
+`REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`. Beyond that, the oldest connection
+of the address with the most is closed, so that probes can connect during a flood. One response per
+connection. Requests for the web console are passed on with their connection
+(`deploy.node.console`). Depends on `base.health.Health` instead of brokers or controllers.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Route = Callable[[], Awaitable[Answer]]
 
 
 def yes_or_no(reasons: list[str]) -> Answer:
-    """Return 200 if there are no reasons, else 503 with them."""
+    """Return 200 if there are no reasons, otherwise 503 with them."""
     return Answer(
         (503, "text/plain", "\n".join(reasons) + "\n") if reasons else (200, "text/plain", "ok\n")
     )
@@ -69,8 +69,8 @@ def routes_of(health: Health) -> dict[str, Route]:
 
 
 class HttpServer:
-    """Serve GET and HEAD for a few paths. console: takes requests of all methods for its paths.
-    `start` raises OSError if the port is taken.
+    """Serve GET and HEAD for a few paths. console: handles all requests for its paths. `start`
+    raises OSError if the port is taken.
     """
 
     def __init__(self, routes: dict[str, Route], console: "NodeConsole | None" = None) -> None:
@@ -123,7 +123,7 @@ class HttpServer:
             asyncio.LimitOverrunError,
             ConnectionError,
         ):
-            pass  # An invalid or slow request gets no answer.
+            pass  # An invalid or slow request gets no response.
         finally:
             self._open.discard(writer)
             writer.close()
@@ -149,7 +149,7 @@ def _line_of(head: bytes) -> tuple[str, str]:
 async def _hand_over(
     console: "NodeConsole", head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Give a connection away with what was read of it, or answer why not."""
+    """Pass a connection on with the data read from it, or respond with the reason."""
     reader.feed_eof()
     request = head + await reader.read()
     # Nothing has run since: the end is there, so `read` did not wait, but it may have resumed.

@@ -1,6 +1,6 @@
-"""Remind operators of what lets strangers in: a warning at the start of a node and every hour.
+"""Warn operators of insecure listeners at the start of a node and every hour.
 
-Invariant: a secure node logs nothing. What is insecure is decided by `deploy.node.config.exposure`.
+Invariant: a secure node logs nothing. `deploy.node.config.exposure` decides what is insecure.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ _log = structlog.get_logger(__name__)
 
 
 async def remind(found: Sequence[Exposure], sleep: Sleep = asyncio.sleep) -> None:
-    """Log each exposure now and every hour, until cancelled. sleep: waits so many seconds."""
+    """Log each exposure now and every hour, until cancelled. sleep: waits for a number of
+    seconds.
+    """
     while found:
         for each in found:
             warning = {"reason": each.reason, "next": each.remedy}
@@ -33,7 +35,7 @@ async def remind(found: Sequence[Exposure], sleep: Sleep = asyncio.sleep) -> Non
 
 @asynccontextmanager
 async def reminding(found: Sequence[Exposure]) -> AsyncGenerator[None, None]:
-    """Remind of these exposures while the context lasts."""
+    """Warn of these exposures while the context is active."""
     task = asyncio.get_running_loop().create_task(remind(found))
     try:
         yield
@@ -42,7 +44,7 @@ async def reminding(found: Sequence[Exposure]) -> AsyncGenerator[None, None]:
 
 
 def with_reminders(serve: ServeHealth, found: Sequence[Exposure]) -> ServeHealth:
-    """Return what serves the health of a process and reminds of its exposures meanwhile."""
+    """Return a context manager that serves the health of a process and warns of its exposures."""
 
     @asynccontextmanager
     async def both(health: Health) -> AsyncGenerator[None, None]:

@@ -4,9 +4,9 @@ have the label.
 python -m penstock.deploy.node.kubernetes_zone --config FILE --out FILE
 
 Runs as an init container: copies the configuration file and adds `broker.rack` for brokers.
-Invariants: a node without a zone adds nothing; a `broker.rack` in the file wins; if Kubernetes does
-not answer, this fails, and the pod tries again. Must not run in the broker: the permission to read
-nodes ends with this process.
+Invariants: a node without a zone adds nothing; a `broker.rack` in the file takes precedence; if
+Kubernetes does not respond, this fails, and the pod retries. Must not run in the broker: the
+permission to read nodes ends with this process.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def with_rack(config: str, zone: str) -> str:
 def fetch_node(
     name: str, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT
 ) -> Mapping[str, Any]:
-    """Read a Node object. Raises OSError if Kubernetes does not answer or refuses."""
+    """Read a Node object. Raises OSError if Kubernetes does not respond or rejects the request."""
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
     host = f"[{host}]" if ":" in host else host
     token = (account / "token").read_text().strip()

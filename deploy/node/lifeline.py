@@ -1,6 +1,6 @@
 """End a process of a local cluster when its supervisor ends for any reason.
 
-Invariant: after `die_with_parent` the end of the parent, also by SIGKILL, ends this process.
+Invariant: after `die_with_parent`, this process is killed when the parent ends, even by SIGKILL.
 Linux's kernel does that; elsewhere a thread checks the parent twice a second. Must not be used by
 processes that an operator starts.
 """
@@ -19,7 +19,7 @@ _POLL_INTERVAL_S: Final = 0.5
 
 
 def die_with_parent(environment: Mapping[str, str]) -> None:
-    """Tie this process to the parent named in the environment, if any."""
+    """Tie this process to the parent in the environment, if any."""
     parent = environment.get(PARENT_VARIABLE, "")
     if not parent.isdigit():
         return

@@ -1,12 +1,11 @@
 """Configure the logs of processes: one line per event on stderr, as text on a terminal, as JSON
 elsewhere.
 
-The level of a line is compared when it is logged, because administrators can change the levels of
-loggers in a running broker (`base.log_levels`).
-Invariants: what clients chose is escaped, so it can neither act on a terminal nor pass for another
-line: JSON escapes all but ASCII, and for people every character that is not printable is escaped.
-Called once, before the first log line. Must not import rich: structlog would use it for
-tracebacks, which are not printed, and each start of a broker would take 6 MB and 0.17 s more.
+The level is compared for each line, because administrators can change the levels of a running
+broker (`base.log_levels`). Invariants: text from clients is escaped, so it can neither control a
+terminal nor forge a line: JSON escapes all but ASCII, and text output escapes every non-printable
+character. Called once, before the first log line. Must not import rich: structlog would use it for
+tracebacks, and each start of a broker would take 6 MB and 0.17 s more.
 """
 
 import logging
@@ -56,7 +55,7 @@ def configure(level: str, *, name: str = "") -> None:
     shared by several.
     """
     keep_rich_out()
-    # Otherwise gRPC writes a line for each handshake that fails, and strangers fill the disk. It
+    # Otherwise gRPC writes a line for each failed handshake, and anyone could fill the disk. It
     # reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     to_stderr(level)
@@ -107,8 +106,8 @@ def _escape(
     _method: str,
     event: MutableMapping[str, Any],
 ) -> MutableMapping[str, Any]:
-    """Escape what is not printable. Tracebacks keep their lines, indented: texts of errors have
-    lines too, and none may pass for a line of the log.
+    """Escape what is not printable. Tracebacks keep their lines, indented, so that no line of an
+    error looks like a log line.
     """
     for name, value in event.items():
         if name == _TRACEBACK and isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Address a receiver of OTLP over HTTP, and authenticate it and to it.
+"""Address and credentials of an OTLP/HTTP receiver.
 
 Headers and certificates come from the variables `OTEL_EXPORTER_OTLP_*` of OpenTelemetry; that of
 one signal, such as `OTEL_EXPORTER_OTLP_METRICS_HEADERS`, comes before that of all. Source: OTLP
@@ -27,7 +27,7 @@ class VariableValue(NamedTuple):
 
 
 def variable_of(environment: Mapping[str, str], signal: str, name: str) -> VariableValue:
-    """Return what OpenTelemetry's variables say; an empty value means nothing."""
+    """Return the values of OpenTelemetry's variables; an empty value counts as unset."""
     for variable in (f"{PREFIX}{signal}_{name}", f"{PREFIX}{name}"):
         if value := environment.get(variable, ""):
             return VariableValue(variable, value)
@@ -35,7 +35,7 @@ def variable_of(environment: Mapping[str, str], signal: str, name: str) -> Varia
 
 
 def url_of(endpoint: str, path: str) -> str:
-    """Return the URL of a signal. path: what OTLP says, for an endpoint without a path."""
+    """Return the URL of a signal. path: the default path of OTLP, for an endpoint without one."""
     _, _, rest = endpoint.partition("://")
     return endpoint if "/" in rest.rstrip("/") else endpoint.rstrip("/") + path
 
@@ -49,7 +49,7 @@ def headers_of(environment: Mapping[str, str], signal: str) -> dict[str, str]:
     for item in filter(None, value.split(",")):
         name, equals, value = item.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"{variable} has an item without '=': write NAME=VALUE,NAME=VALUE")
+            raise UsageError(f"{variable} has an item without '=': use NAME=VALUE,NAME=VALUE")
         headers[name.strip()] = unquote(value.strip())
     return headers
 
@@ -93,7 +93,7 @@ class ReceiverFiles(NamedTuple):
         return context
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
-        # Without a password OpenSSL would ask for one at the terminal.
+        # Without a password, OpenSSL would prompt on the terminal.
         try:
             context.load_cert_chain(
                 self.certificate.value, self.key.value or None, password=lambda: ""
@@ -108,7 +108,7 @@ class ReceiverFiles(NamedTuple):
 
 
 def _check_readable(variable: VariableValue) -> None:
-    """Raises UsageError. What OpenSSL says does not name the file."""
+    """Raises UsageError. OpenSSL's error does not contain the file."""
     if not variable.value:
         return
     try:
@@ -116,8 +116,8 @@ def _check_readable(variable: VariableValue) -> None:
             file.read(1)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{variable.name}={variable.value} cannot be read: {_reason(error)}; name a PEM file"
-            " that this process may read"
+            f"{variable.name}={variable.value} cannot be read: {_reason(error)}; specify a "
+            "PEM file that this process can read"
         ) from None
 
 

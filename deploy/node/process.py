@@ -1,7 +1,7 @@
 """Run one node as a process: `penstock broker` and `penstock controller`.
 
 Invariant: does not import typer, rich or a Kafka client, so that brokers stay small and start fast.
-Must not contain logic of a node: `broker.main` and `controller.main` have it.
+The logic of nodes is in `broker.main` and `controller.main`.
 """
 
 import os
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
     """Run one node until it ends, and return the exit code. Raises UsageError."""
     forgo_core_dumps()
-    os.umask(os.umask(0o077) | 0o007)  # objects and metadata logs are not for all users
+    os.umask(os.umask(0o077) | 0o007)  # objects and metadata logs must not be readable by all users
     raise_open_files_limit()
     pause_collector()
     lifeline.die_with_parent(environment)
@@ -107,7 +107,7 @@ def check_sas_token(
     store: str, fence_retention_ms: int | None, environment: Mapping[str, str], now_s: float
 ) -> None:
     """Raise UsageError if the SAS token of the store may outlive fences: Azure would accept a PUT
-    that a paused writer sent before, when the fence that has to stop it is deleted.
+    that a paused writer sent earlier, after the fence that stops it is deleted.
 
     fence_retention_ms: None for a broker, which does not have this setting.
     """

@@ -1,9 +1,9 @@
-"""Print what commands answer: tables for people; JSON, YAML and CSV for programs.
+"""Print the output of commands: tables for people; JSON, YAML and CSV for programs.
 
-Invariant: stdout carries only the answer; progress and remarks go to stderr. With `--output` the
-answer is one document without colors; field names are stable. Names that clients chose cannot act
-on a terminal or pass for another line: what is not printable is escaped, and no name is markup.
-JSON and YAML have escapes of their own. CSV has none, so it is escaped on a terminal alone.
+Invariant: stdout contains only the result; progress and remarks go to stderr. With `--output`, the
+result is one document without colors; field names are stable. Names from clients cannot control a
+terminal or forge a line: non-printable characters are escaped, and names are never markup. JSON and
+YAML have escapes of their own. CSV has none, so it is escaped only on a terminal.
 """
 
 import json
@@ -31,7 +31,7 @@ _FOLDED_CHARS: Final = 12
 
 
 class Format(StrEnum):
-    """How a command prints its answer."""
+    """The output format of a command."""
 
     TABLE = "table"
     JSON = "json"
@@ -66,7 +66,9 @@ def print_json_line(value: object) -> None:
 
 
 def say(*lines: str) -> None:
-    """Print sentences on stdout, and flush. Escapes what is not printable, also line breaks."""
+    """Print sentences on stdout, and flush. Escapes non-printable characters, including line
+    breaks.
+    """
     print(*map(printable, lines), sep="\n", flush=True)
 
 
@@ -76,7 +78,7 @@ def remark(*lines: str) -> None:
 
 
 def json_text(document: str) -> str:
-    """Return a JSON document in which everything that is not printable is an escape of JSON."""
+    """Return a JSON document with escapes for all non-printable characters."""
     if document.isprintable():
         return document
     return "".join(
@@ -93,8 +95,8 @@ def cell(text: str) -> "Text":
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with numbers right-aligned. An empty table says so. A terminal that is too
-    narrow gets the first columns, and the names of the others.
+    """Print a table with numbers right-aligned. An empty table is a sentence. On a narrow terminal,
+    the table has only the first columns, followed by the names of the others.
     """
     from rich.console import Console
     from rich.table import Table
@@ -122,7 +124,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def _fitting_count(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> int:
-    """Return how many columns fit with at least _FOLDED_CHARS in each line of a longer cell."""
+    """Return the number of columns that fit with at least _FOLDED_CHARS per line of a longer
+    cell.
+    """
     used = 1
     for index, column in enumerate(columns):
         longest = max((len(_text_of(row[index])) for row in rows), default=0)
@@ -150,9 +154,7 @@ def iso_time(time_ms: int) -> str:
 
 
 def with_iso_times(value: object, *names: str) -> Any:  # noqa: ANN401 - a document
-    """Return the document with `NAME`, an ISO time, in place of `NAME_ms`; None if it is not
-    known.
-    """
+    """Return the document with `NAME`, an ISO time, in place of `NAME_ms`; None if unknown."""
     built: Any = msgspec.to_builtins(value)
     if isinstance(built, list):
         return [with_iso_times(item, *names) for item in cast("Iterable[Any]", built)]
@@ -171,14 +173,14 @@ class Progress:
     """A progress bar on stderr for work that takes longer than 1 s; shows nothing without a
     terminal.
 
-    total: None if not known. Use as a context manager. `advance` only reads the clock, so call it
+    total: None if unknown. Use as a context manager. `advance` only reads the clock, so call it
     often.
     """
 
     def __init__(
         self, what: str, total: int | None, unit: str = "", *, is_shown: bool = True
     ) -> None:
-        """is_shown: False for a command that prints on this terminal meanwhile."""
+        """is_shown: False for a command that prints on this terminal at the same time."""
         self._what = printable(what)
         self._total = total
         self._unit = unit
@@ -239,7 +241,7 @@ def _bars(*columns: Any) -> Any:  # noqa: ANN401 - rich is loaded late
 
 @contextmanager
 def waiting(what: str) -> Generator[None, None, None]:
-    """Show on stderr what one long request is about, and how long it takes; nothing without a
+    """Show a description and the duration of one long request on stderr; nothing without a
     terminal.
     """
     if not sys.stderr.isatty():

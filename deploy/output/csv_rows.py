@@ -1,4 +1,4 @@
-"""Flatten a document to the lines of a CSV file, with one header.
+"""Flatten a document to CSV lines with one header.
 
 Invariant: pure. Readers of CSV get every cell as it was. Columns have the names of the fields; a
 field of a nested object has both names, joined by a dot.
@@ -20,8 +20,8 @@ _SCALARS: Final = (str, int, float, bool, type(None))
 class CsvWriter:
     """Writes lines of CSV.
 
-    escaped: for terminals, what is not printable in a cell becomes an escape. CSV has no escapes,
-    so programs get cells as they are.
+    escaped: escape non-printable characters, for terminals. CSV has no escapes, so programs get
+    cells unchanged.
     """
 
     def __init__(self, out: TextIO, *, escaped: bool) -> None:
@@ -35,7 +35,7 @@ class CsvWriter:
         self._lines.writerow(cells)
 
     def write(self, line: str) -> None:
-        """Take a line of the writer."""
+        """Receive a line from the writer."""
         self._out.write(line.removesuffix("\r\n") + "\n")
 
 
@@ -59,8 +59,8 @@ def encode_csv(value: Any, *, escaped: bool = False) -> str:  # noqa: ANN401 - a
 def rows_of(value: Any) -> Iterator[_Object]:  # noqa: ANN401 - any document
     """Yield one object for each line.
 
-    A document that has a list of objects gives one line for each of them, which begins with the
-    plain fields of the document; its own fields win over those. Otherwise the document is a line.
+    A document with a list of objects becomes one line per object, with the plain fields of the
+    document first; fields of the object take precedence. Any other document becomes one line.
     """
     if isinstance(value, list | tuple):
         for item in cast("list[Any]", value):

@@ -1,7 +1,7 @@
-"""Write a document as YAML in which everything that is not printable is an escape.
+"""Write a document as YAML with escapes for all non-printable characters.
 
-Invariant: pure; readers of YAML get the same document. A text with such characters is in double
-quotes, the only style that has escapes.
+Invariant: pure; readers of YAML get the same document. Such texts are in double quotes, the only
+style with escapes.
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ def encode_yaml(value: Any) -> str:  # noqa: ANN401 - any document
     dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
     dumper.add_representer(str, _represented)
     document: str = yaml.dump(value, Dumper=dumper, allow_unicode=True, sort_keys=False)
-    # PyYAML leaves marks of direction and line separators as they are.
+    # PyYAML does not escape direction marks and line separators.
     return printable(document, kept="\n")
 
 

@@ -1,1 +1,1 @@
-"""What `penstock sql` does besides the queries of `lake.sql`: the prompt, and the forms of rows."""
+"""The prompt and output formats of `penstock sql`; the queries are in `lake.sql`."""

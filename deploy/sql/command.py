@@ -1,9 +1,9 @@
-"""Run statements for `penstock sql` and write their rows; Ctrl-C cancels the statement that runs.
+"""Run statements for `penstock sql` and write their rows; Ctrl-C cancels the running statement.
 
 Invariants: a statement runs in a thread, because DuckDB does not return to Python until it has
-rows; the main thread waits and gets the signal. Stdout carries rows alone.
-A call of a function cannot be stopped: if a statement goes on after its limit of time or Ctrl-C,
-the command ends, and so does its prompt.
+rows; the main thread waits and receives the signal. Stdout contains only rows. A function call
+cannot be stopped: if a statement continues after its time limit or Ctrl-C, the command exits,
+including its prompt.
 """
 
 import os
@@ -98,7 +98,7 @@ class Command:
         self.wait_for(lambda: self._run(statement), self._max_seconds)
 
     def wait_for(self, work: Callable[[], _T], max_seconds: float | None = None) -> _T:
-        """Do work in the thread. Ctrl-C stops the statement in it, and is raised again."""
+        """Do work in the thread. Ctrl-C stops the statement in it, and is re-raised."""
         future = self._thread.submit(work)
         try:
             if max_seconds is not None:
@@ -114,7 +114,7 @@ class Command:
     def _end_unless_done(
         self, future: "Future[_T]", seconds: float, why: SqlError, status: int
     ) -> None:
-        """Wait until the statement has stopped; end the process if it does not."""
+        """Wait until the statement has stopped; exit the process if it does not."""
         wait((future,), seconds + STOP_GRACE_S)
         if not future.done():
             self.session.remove_files()
@@ -148,8 +148,8 @@ class Command:
             remark(f"only the first {self._form.rows_max:,} rows; --max-rows shows more")
 
     def _writer(self, result: "SqlResult") -> Callable[[], None]:
-        """Write rows as they come. Return what is left to do when the progress bar has gone: a
-        table needs all rows first.
+        """Write rows as they come. Return the work to do after the progress bar is removed: a table
+        needs all rows first.
         """
         if self._form.is_table:
             table = result.arrow()

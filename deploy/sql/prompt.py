@@ -1,7 +1,7 @@
 """The prompt of `penstock sql`: history, completion, statements over several lines.
 
-Invariant: works on the standard library's readline, whose keys people know from other shells. An
-error ends a statement and not the prompt.
+Invariant: uses the standard library's readline, with the keys of other shells. An error ends the
+statement, not the prompt.
 """
 
 import os

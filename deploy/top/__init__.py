@@ -1,1 +1,1 @@
-"""Show continuously what a cluster does, for `penstock top`."""
+"""Live view of a cluster for `penstock top`."""

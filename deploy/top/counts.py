@@ -2,7 +2,7 @@
 
 Invariant: pure. A rate compares two measurements of one partition, and a partition that was not
 measured keeps its last values, so a leader that does not respond, or returns, changes neither
-counts nor rates of the topic. What is not known is None, never 0.
+counts nor rates of the topic. Unknown values are None, never 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,6 +91,6 @@ class RecordCounts:
         return sum(rates) if rates else None
 
     def _known(self, name: str, topic_id: UUID | None) -> _Topic:
-        """Return what is known of a topic; nothing if another one had its name."""
+        """Return the known state of a topic; empty if the topic was recreated."""
         known = self._topics.get(name)
         return known if known and known.topic_id == topic_id else _Topic(topic_id, {})

@@ -1,6 +1,6 @@
 """Request the end offsets of partitions from their leaders, over connections that stay open.
 
-Invariant: a broker that does not respond in time delays no other one. The methods block.
+Invariant: a broker that does not respond in time does not delay the others. The methods block.
 """
 
 import time

@@ -1,6 +1,6 @@
-"""Define what `penstock top` shows, as values.
+"""Views of `penstock top`.
 
-Invariant: pure. What is not known is None, never 0. Field names are keys of `--json`.
+Invariant: pure. Unknown values are None, never 0. Field names are keys of `--json`.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ STANDARD = Prices()
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the metadata contain of a topic. starts: log start offsets by partition."""
+    """The metadata of a topic. starts: log start offsets by partition."""
 
     partitions: int
     led: int

@@ -56,7 +56,7 @@ async def test_a_deep_lease_holds_everything_like_a_damaged_one() -> None:
 def test_deep_records_are_refused_like_damaged_ones() -> None:
     with pytest.raises(BadRecord):
         JsonCodec().decode(DEEP)
-    with pytest.raises(ValueError, match="is none of a mirror"):
+    with pytest.raises(ValueError, match="is not from a mirror"):
         _decoded(Record(0, 0, DEEP, DEEP))
     claims = base64.urlsafe_b64encode(DEEP).decode()
     with pytest.raises(ValueError, match="exp"):

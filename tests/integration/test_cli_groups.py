@@ -121,7 +121,7 @@ async def test_every_form_of_reset(cluster: Cluster, cli: Cli, tmp_path: Path) -
     await reset(cli, "--to-latest", "--execute")
     await cli.run(*command, "--from-file", path, "--execute")
     assert {at: found[0] for at, found in (await offsets(cli, "billing")).items()} == {0: 2, 1: 2}
-    with pytest.raises(UsageError, match="name one of --to-earliest"):
+    with pytest.raises(UsageError, match="specify one of --to-earliest"):
         await reset(cli, "--to-earliest", "--to-latest")
     with pytest.raises(UsageError, match="has no partition 7"):
         await reset(cli, "--to-earliest", topic=f"{TOPIC}:7")

@@ -103,7 +103,7 @@ async def test_a_token_lets_its_holder_in_at_every_broker_until_it_is_expired(
 
         await until(refused)
     unknown = await run(cluster, config, "renew", token["token_id"], fails=True)
-    assert "there is no token" in unknown
+    assert "does not exist, or you may not describe it" in unknown
 
 
 async def test_the_connection_of_a_token_ends_with_it(cluster: Cluster, config: Path) -> None:

@@ -183,7 +183,9 @@ async def test_a_mirror_killed_at_random_copies_each_record_once(tmp_path: Path)
             refused = await in_thread(mirrored, *addresses, "finish")
             is_over.set()
             assert refused.returncode == 1
-            assert "the source still gets records in events: stop the producers" in refused.stderr
+            assert (
+                "the source still receives records in events: stop the producers" in refused.stderr
+            )
             count = await writing
             done = await in_thread(mirrored, *addresses, "finish")
             assert done.returncode == 0, done.stderr

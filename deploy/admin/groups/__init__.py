@@ -1,1 +1,1 @@
-"""Consumer groups and share groups for the command line: what they have read, and who reads."""
+"""Groups for the command line: their offsets, lag and members."""

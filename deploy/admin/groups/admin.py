@@ -40,8 +40,8 @@ EndsOf = Callable[[Sequence[Partition]], Mapping[Partition, int]]
 def listed_groups(
     brokers: Brokers, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> list[ListedGroup]:
-    """Return the groups of all coordinators by name, only those in these states and of these types
-    if there are any.
+    """Return the groups of all coordinators by name. states, types: if not empty, only groups in
+    these states or of these types.
     """
     request = list_groups.ListGroupsRequest(list(states), list(types))
     found: list[ListedGroup] = []
@@ -80,8 +80,8 @@ def found_groups(brokers: Brokers, names: Sequence[str]) -> list[ListedGroup]:
 
 
 def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = None) -> GroupView:
-    """Return the members and offsets of a group. ends_of: returns the end offsets of partitions, as
-    far as they are known; None: all leaders must respond.
+    """Return the members and offsets of a group. ends_of: returns the known end offsets of
+    partitions; None: all leaders must respond.
     """
     ends_of = ends_of or (lambda keys: brokers.offsets(brokers.existing(keys), LATEST))
     found = brokers.retried(lambda: _described(brokers, group))
@@ -127,7 +127,7 @@ def delete(brokers: Brokers, group: str) -> None:
 
 
 def share_start_offsets(brokers: Brokers, group: str) -> dict[Partition, OffsetView]:
-    """Return where a share group is in each partition that it has read."""
+    """Return the start offset of a share group in each partition that it has read."""
     found = brokers.retried(
         lambda: _share_offsets(
             brokers, group, lambda keys: brokers.offsets(brokers.existing(keys), LATEST)
@@ -185,8 +185,8 @@ def _described_classic(brokers: Brokers, name: str) -> DescribedGroup:
 
 
 def _classic_assignment(protocol: str, assignment: bytes) -> dict[str, list[int]]:
-    """Return the partitions; none of a protocol that is not that of consumers, as of Connect, and
-    none where the leader of the group wrote what is no assignment.
+    """Return the assigned partitions; empty if the protocol type is not "consumer", as for Connect,
+    or the assignment is invalid.
     """
     if protocol not in {"consumer", ""}:
         return {}
@@ -285,7 +285,7 @@ def _share_offsets(brokers: Brokers, name: str, ends_of: EndsOf) -> list[OffsetV
 def _lags(
     committed: Mapping[Partition, int], members: Sequence[MemberView], ends_of: EndsOf
 ) -> list[OffsetView]:
-    """Return the partitions that have a committed offset or a reader."""
+    """Return the partitions with a committed offset or an assigned member."""
     read = {
         (topic, index)
         for member in members

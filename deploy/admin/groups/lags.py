@@ -20,7 +20,9 @@ _NAMED_TOPICS: Final = 9
 def group_lags(
     client: WireClient, groups: Sequence[ListedGroup], ends: KnownEnds
 ) -> dict[str, int | None]:
-    """Return the lags by group, without groups that committed nothing. Raises KafkaFailed."""
+    """Return the lags by group, without groups that have no committed offsets. Raises
+    KafkaFailed.
+    """
     shares = [group.group for group in groups if group.type.lower() == GroupType.SHARE]
     others = [group.group for group in groups if group.type.lower() != GroupType.SHARE]
     return (_others(client, others, ends) if others else {}) | (

@@ -1,7 +1,7 @@
-"""Plan and make new offsets of a group, with the outcomes of `kafka-consumer-groups`.
+"""Plan and set new offsets of a group, with the same results as `kafka-consumer-groups`.
 
-An offset beyond the log becomes its nearest end. A time behind the last record, and a partition
-without a committed offset for --to-current, mean the end of the log.
+An offset beyond the log becomes its nearest end. A time after the last record means the end of the
+log, and so does --to-current for a partition without a committed offset.
 """
 
 import csv
@@ -62,7 +62,7 @@ def plan(
     is_share = group.type == GroupType.SHARE
     if is_share and not (goal.earliest or goal.latest or goal.time_ms is not None):
         raise UsageError(
-            "a share group takes --to-earliest, --to-latest, --to-datetime or --by-duration"
+            "share groups support only --to-earliest, --to-latest, --to-datetime and --by-duration"
         )
     if is_share:
         views = share_start_offsets(brokers, group.group)
@@ -103,7 +103,7 @@ def parse_topics(brokers: Brokers, texts: Iterable[str]) -> list[Partition]:
         try:
             chosen = [int(index) for index in indexes.split(",")] if colon else there
         except ValueError:
-            raise UsageError(f"--topic {text!r} is not allowed: TOPIC or TOPIC:0,1,2") from None
+            raise UsageError(f"--topic {text!r} is invalid: use TOPIC or TOPIC:0,1,2") from None
         if unknown := sorted(set(chosen) - set(there)):
             raise UsageError(f"--topic {text}: {topic} has no partition {unknown[0]}")
         wanted |= {(topic, index): None for index in chosen}
@@ -141,15 +141,15 @@ def read_offsets(path: Path) -> dict[Partition, int]:
 
 
 def parse_time(text: str) -> int:
-    """Return milliseconds since 1970 of an ISO time, in UTC without an offset. Raises
+    """Return an ISO time (UTC if it has no offset) in milliseconds since 1970. Raises
     UsageError.
     """
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"the time {text!r} is not allowed: as in 2026-01-31T12:00:00.000 or"
-            " 2026-01-31T12:00:00+01:00"
+            f"the time {text!r} is invalid: use a format such as 2026-01-31T12:00:00.000 or "
+            "2026-01-31T12:00:00+01:00"
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
@@ -162,7 +162,9 @@ def parse_duration(text: str) -> int:
     if short is not None:
         return int(short["count"]) * _UNIT_MS[short["unit"]]
     if found is None or not any(found.groups()):
-        raise UsageError(f"the duration {text!r} is not allowed: as in PT1H30M, P7D, 90m or 7d")
+        raise UsageError(
+            f"the duration {text!r} is invalid: use a format such as PT1H30M, P7D, 90m or 7d"
+        )
     parts = {name: float(value) for name, value in found.groupdict().items() if value}
     return int(timedelta(**parts) / timedelta(milliseconds=1))
 
@@ -189,7 +191,7 @@ def _resolved(
 def _asked(
     wanted: Sequence[Partition], goal: Goal, current: Mapping[Partition, int]
 ) -> dict[Partition, int]:
-    """Return the offsets of a goal before they are held against the log."""
+    """Return the requested offsets before they are limited to the log."""
     if goal.exact is not None:
         return {key: goal.exact[key] for key in wanted}
     if goal.shift is None:

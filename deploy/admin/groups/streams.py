@@ -1,4 +1,4 @@
-"""Describe streams groups: the tasks of members, and the partitions that they read.
+"""Describe streams groups: the tasks and partitions of their members.
 
 Invariant: a failure is a KafkaFailed that names the group.
 Source: Kafka's `kafka-streams-groups`; KIP-1071.

@@ -1,6 +1,6 @@
-"""Define what commands show of groups, as values.
+"""Views of groups that commands print.
 
-Field names are keys of machine formats, on which scripts rely; the words are those of
+Field names are keys of JSON and CSV output, on which scripts rely; the terms are those of
 `kafka-consumer-groups`.
 """
 
@@ -31,9 +31,9 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class OffsetView:
-    """One partition of a group. current_offset: what the group has committed; of a share group, its
-    start offset. None for what is not known. member_id, host, client_id: who reads it; a partition
-    of a share group may have several readers, and names none.
+    """One partition of a group. current_offset: the committed offset; for a share group, its start
+    offset. Unknown values are None. member_id, host, client_id: the assigned member; empty for
+    share groups, whose partitions may have several.
     """
 
     topic: str
@@ -62,8 +62,8 @@ class TasksView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """partitions: what it reads, partitions by topic. epoch: None for a classic member.
-    process_id, tasks: only of a member of a streams group.
+    """partitions: assigned partitions by topic. epoch: None for a classic member. process_id,
+    tasks: only for members of a streams group.
     """
 
     member_id: str
@@ -78,7 +78,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """What a coordinator says of a group."""
+    """A group as described by its coordinator."""
 
     state: str
     assignor: str
@@ -88,7 +88,7 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """lag: the sum of the known lags. topology_epoch: only of a streams group."""
+    """lag: the sum of the known lags. topology_epoch: only for a streams group."""
 
     group: str
     type: str
@@ -103,7 +103,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class NewOffset:
-    """What a reset does to one partition. current_offset: None if there is none."""
+    """The reset of one partition. current_offset: None if there is none."""
 
     group: str
     topic: str

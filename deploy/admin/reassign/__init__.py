@@ -1,3 +1,3 @@
-"""Moving partitions by hand: the files and the words of `kafka-reassign-partitions`, and what a
-move was made of.
+"""Manual partition moves: the files and terms of `kafka-reassign-partitions`, and the steps of a
+move.
 """

@@ -87,7 +87,7 @@ def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) 
 
 
 def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
-    """Return the moving partitions with (added brokers, removed brokers)."""
+    """Return the ongoing reassignments as (added brokers, removed brokers) by partition."""
     request = listing.ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
     answer = client.ask(
         apis.LIST_PARTITION_REASSIGNMENTS, request, listing.ListPartitionReassignmentsResponse
@@ -105,9 +105,9 @@ def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
 
 def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[list[Key], Problems]:
     """Elect preferred leaders; return (elected, problems). keys: None for all partitions; the
-    answer then lists only those that needed an election.
+    response then lists only those that needed an election.
 
-    Uses several requests, because each answer waits for all of its elections.
+    Uses several requests, because each response waits for all of its elections.
     """
     if keys is None:
         return _elect_preferred(client, None)

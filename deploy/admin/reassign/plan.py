@@ -1,8 +1,8 @@
 """Parse and write reassignment files, propose assignments, and compute the progress of partitions.
 Pure.
 
-Invariant: `kafka-reassign-partitions` reads what is written here, and the reverse. An invalid file
-is refused as a whole with the reason. The proposal is a function of its input.
+Invariant: the files are compatible with `kafka-reassign-partitions` in both directions. An invalid
+file is rejected as a whole with the reason. The proposal is a function of its input.
 
 Source: Kafka `ReassignPartitionsCommand`, `AdminUtils.assignReplicasToBrokers`.
 """
@@ -68,7 +68,7 @@ def _parsed(text: str, kind: type[_FileT], example: str) -> _FileT:
     try:
         parsed = msgspec.json.decode(text.encode(), type=kind)
     except msgspec.MsgspecError as error:
-        raise UsageError(f"the file is invalid: {error}; an example: {example}") from None
+        raise UsageError(f"the file is invalid: {error}; for example: {example}") from None
     if not isinstance(parsed, _PartitionsFile) and parsed.version != _VERSION:
         raise UsageError(
             f"the file has version {parsed.version}; only version {_VERSION} is supported"
@@ -78,7 +78,7 @@ def _parsed(text: str, kind: type[_FileT], example: str) -> _FileT:
 
 def _check_once(keys: Sequence[object]) -> None:
     if repeated := [str(key) for key, count in Counter(keys).items() if count > 1]:
-        raise UsageError(f"the file names these more than once: {', '.join(repeated)}")
+        raise UsageError(f"the file lists these more than once: {', '.join(repeated)}")
 
 
 def parse_topics(text: str) -> list[str]:
@@ -107,7 +107,7 @@ def parse_reassignment(text: str) -> Assignment:
     parsed = _parsed(text, _ReassignmentFile, example)
     _check_once([Key(item.topic, item.partition) for item in parsed.partitions])
     if not parsed.partitions:
-        raise UsageError(f"the file names no partition; an example: {example}")
+        raise UsageError(f"the file lists no partition; for example: {example}")
     if moved := [item for item in parsed.partitions if set(item.log_dirs) - {"any"}]:
         raise UsageError(
             f"{moved[0].topic}-{moved[0].partition}: log_dirs can only be 'any': brokers have no"
@@ -122,11 +122,10 @@ def parse_brokers(text: str) -> list[int]:
         brokers = [int(item) for item in text.split(",")]
     except ValueError:
         raise UsageError(
-            f"--broker-list {text!r} is not allowed: use broker ids separated by commas, as"
-            " in 0,1,2"
+            f"--broker-list {text!r} is invalid: use broker ids separated by commas, as in 0,1,2"
         ) from None
     if len(set(brokers)) != len(brokers):
-        raise UsageError(f"--broker-list {text!r} names a broker more than once")
+        raise UsageError(f"--broker-list {text!r} contains a broker more than once")
     return brokers
 
 
@@ -136,7 +135,7 @@ def to_json(assignment: Assignment) -> str:
 
 
 def document(assignment: Assignment) -> dict[str, object]:
-    """Return the assignment as in a file of reassignments."""
+    """Return the assignment in the format of a reassignment file."""
     items = [
         _Reassignment(key.topic, key.partition, list(replicas), ["any"] * len(replicas))
         for key, replicas in sorted(assignment.items())

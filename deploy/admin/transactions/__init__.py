@@ -1,1 +1,1 @@
-"""Transactions for administrators: what coordinators know, and what partitions know."""
+"""Transactions for administrators: the states at coordinators and in partitions."""

@@ -1,4 +1,4 @@
-"""Ask brokers about transactions, and abort one.
+"""Query brokers for transactions, and abort transactions.
 
 Each broker lists the transactions that it coordinates and the producers of the partitions that it
 leads, so most requests go to all of them.
@@ -37,7 +37,7 @@ class TransactionsClient:
     """Connects to the brokers that it needs. Use as a context manager."""
 
     def __init__(self, bootstrap: str, skipped: Collection[int] = ()) -> None:
-        """skipped: ids of coordinators that `listed` leaves out, because they do not respond."""
+        """skipped: ids of coordinators that `listed` omits because they do not respond."""
         self._brokers = Brokers(bootstrap, skipped)
 
     def __enter__(self) -> Self:
@@ -54,9 +54,9 @@ class TransactionsClient:
         producer_ids: Sequence[int] = (),
         pattern: str | None = None,
     ) -> list[ListedTransaction]:
-        """Return the transactional ids of all coordinators, by name; only those in these states, of
-        these producers and that match the pattern (RE2), if there are any. Raises KafkaFailed for
-        states that do not exist and for an invalid pattern.
+        """Return the transactional ids of all coordinators by name, filtered by state, producer id
+        and pattern (RE2), where given. Raises KafkaFailed for states that do not exist and for an
+        invalid pattern.
         """
         request = list_transactions.ListTransactionsRequest(
             list(states), list(producer_ids), transactional_id_pattern=pattern
@@ -72,8 +72,8 @@ class TransactionsClient:
             check(answer.error_code, None, f"broker {node_id} cannot list transactions")
             if answer.unknown_state_filters:
                 raise KafkaFailed(
-                    f"there are no states {', '.join(answer.unknown_state_filters)}; there are"
-                    " Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort"
+                    f"unknown states {', '.join(answer.unknown_state_filters)}; use Empty, "
+                    "Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort"
                 )
             found += [
                 ListedTransaction(
@@ -139,7 +139,7 @@ class TransactionsClient:
         self, topic: str | None, partition: int | None, age_ms: int, now_ms: int
     ) -> list[OpenTransaction]:
         """Return the open transactions that no coordinator will end, without a record for `age_ms`.
-        As a coordinator may end one meanwhile, all are looked up again at the end.
+        All are checked again at the end, because a coordinator may have ended some in the meantime.
         """
         found = older_than(self.open_transactions(topic, partition), age_ms, now_ms)
         found = self.not_driven(found)

@@ -25,7 +25,8 @@ class ListedTransaction:
 @dataclass(frozen=True, slots=True)
 class TransactionView:
     """One transactional id, as its coordinator describes it. started_ms: since 1970; None if no
-    transaction is open. partitions: those that get a marker from the coordinator, as TOPIC-INDEX.
+    transaction is open. partitions: the partitions that the coordinator will send a marker to, as
+    TOPIC-INDEX.
     """
 
     transactional_id: str
@@ -40,8 +41,9 @@ class TransactionView:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that is open in a partition, as its leader describes it. last_timestamp_ms: of
-    its newest record; -1 if not known. coordinator_epoch: -1 if none has ended one before.
+    """A transaction that is open in a partition, as described by the leader. last_timestamp_ms: of
+    its newest record; -1 if unknown. coordinator_epoch: -1 if no coordinator has ended a
+    transaction of this producer.
     """
 
     topic: str
@@ -69,8 +71,8 @@ def hanging(
 ) -> list[OpenTransaction]:
     """Return the candidates that no coordinator will end, in order.
 
-    ids: transactional ids by producer id, and described: by transactional id; both read after the
-    candidates.
+    ids: transactional ids by producer id; described: descriptions by transactional id. Both must be
+    read after the candidates.
     """
     return [item for item in candidates if not _is_driven(item, ids, described)]
 
@@ -85,8 +87,8 @@ def _is_driven(
 def still_open(
     before: Sequence[OpenTransaction], now: Iterable[OpenTransaction]
 ) -> list[OpenTransaction]:
-    """Return those of `before` that are open now, because the coordinator may have ended some
-    meanwhile.
+    """Return those of `before` that are still open: the coordinator may have ended some in the
+    meantime.
     """
     present = {(item.key, item.producer_id, item.start_offset) for item in now}
     return [item for item in before if (item.key, item.producer_id, item.start_offset) in present]

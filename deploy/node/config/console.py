@@ -1,6 +1,6 @@
 """Settings of the web console that a node serves at `/console` of its health listener.
 
-Invariant: pure. Whether a node may serve it as configured is decided by `deploy.node.console_plan`.
+Invariant: pure. `deploy.node.console_plan` decides whether a node may serve it as configured.
 """
 
 from dataclasses import dataclass

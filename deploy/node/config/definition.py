@@ -1,8 +1,8 @@
 """List the settings of each role: those of its config classes and of the process.
 
-Invariant: within a role each name occurs once. No name but those of `TABLES` is a prefix of another
-one, so that every other name can be a dotted TOML key. Pure. Must not repeat what an annotation
-says (see `base.settings`).
+Invariant: within a role each name occurs once. Only names in `TABLES` are prefixes of other names,
+so that every other name can be a dotted TOML key. Pure. Does not repeat annotations (see
+`base.settings`).
 """
 
 from dataclasses import dataclass
@@ -117,9 +117,7 @@ TABLES: Final = frozenset({"max.connections", "max.connections.per.ip"})
 
 
 def setting_of(role: Role, name: str) -> Field | None:
-    """Return a setting of a role by its name, also that of a single listener; None if there is
-    none.
-    """
+    """Return a setting of a role by name, including settings of single listeners, or None."""
     found = settings_of(role).get(name)
     return listener_field(name) if found is None and role == "broker" else found
 
@@ -140,8 +138,8 @@ def variable_of(name: str) -> str:
 
 
 def listener_setting_of_variable(variable: str) -> str | None:
-    """Return the setting of a single listener that this variable sets; None if it sets none.
-    Listeners with underscores in their names have such variables as well.
+    """Return the setting of a single listener that this variable sets, or None. Listeners with
+    underscores in their names have such variables as well.
     """
     rest = variable.removeprefix(variable_of(LISTENER_PREFIX))
     if rest == variable:

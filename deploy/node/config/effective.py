@@ -119,7 +119,7 @@ def resolve(
 def _check_listeners(
     broker: BrokerConfig, security: SecurityConfig, values: Mapping[str, Value]
 ) -> None:
-    """Check that the settings are there which the protocols of the listeners need."""
+    """Check that the settings required by the protocols of the listeners are set."""
     try:
         security.protocols([listener.name for listener in broker.bound])
     except SettingInvalid as error:
@@ -127,7 +127,7 @@ def _check_listeners(
 
 
 def _check_exposed(parts: Mapping[type[Any], Any], values: Mapping[str, Value]) -> None:
-    """Refuse what lets strangers in, unless `allow.insecure` allows it."""
+    """Reject listeners that allow unauthenticated access, unless `allow.insecure` is set."""
     if values["allow.insecure"].value:
         return
     for found in exposures(parts):

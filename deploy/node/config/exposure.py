@@ -1,16 +1,16 @@
-"""Find what lets strangers into a node: listeners, and the connections of a broker to controllers.
+"""Find insecure listeners and controller connections of a node.
 
 A listener is insecure if it is bound to another address than loopback and clients need not
 authenticate: PLAINTEXT, SSL without required client certificates, and the gRPC port of a controller
 without TLS between nodes.
 
-The controllers of a broker are insecure if clients of other machines authenticate at the broker,
-and it talks to controllers on other addresses than loopback without TLS between nodes: users, ACLs
-and quotas come from the controllers, so they are worth what that connection is worth.
+The controllers of a broker are insecure if remote clients authenticate at the broker and it
+connects to controllers on other addresses than loopback without TLS between nodes, because users,
+ACLs and quotas come from the controllers.
 
-The health listener is none of them: it answers probes and `/metrics`, which tell figures about a
-node, never names of topics, clients or users, and changes nothing. Probes of Kubernetes could not
-authenticate. With the web console it may be one: `deploy.node.console_plan` decides that.
+The health listener is exempt: it is read-only and serves probes and `/metrics`, without names of
+topics, clients or users. Probes of Kubernetes could not authenticate. `deploy.node.console_plan`
+covers the web console.
 
 Invariant: pure.
 """
@@ -31,7 +31,7 @@ _SET_TLS: Final = (
 
 
 class InsecureListener(NamedTuple):
-    """A listener, why it is insecure, and what to do. listener: as operators write it."""
+    """A listener, why it is insecure, and a remedy. listener: as configured."""
 
     listener: str
     reason: str
@@ -39,7 +39,7 @@ class InsecureListener(NamedTuple):
 
 
 class InsecureControllers(NamedTuple):
-    """Controllers of a broker, why the connection to them is insecure, and what to do. controllers:
+    """Controllers of a broker, why the connection to them is insecure, and a remedy. controllers:
     host:port of those that are not on loopback.
     """
 
@@ -52,8 +52,8 @@ Exposure = InsecureListener | InsecureControllers
 
 
 def exposures(parts: Mapping[type[Any], Any]) -> list[Exposure]:
-    """Return what is insecure at a node. parts: its config objects by class; what needs a config
-    that is missing is left out.
+    """Return the exposures of a node. parts: its config objects by class; checks of missing configs
+    are skipped.
     """
     if BrokerConfig in parts and SecurityConfig in parts:
         broker, security = parts[BrokerConfig], parts[SecurityConfig]

@@ -42,8 +42,8 @@ def load(
 def given_beside_flags(
     roles: Sequence[Role], environment: Mapping[str, str], path: str = ""
 ) -> dict[str, Given]:
-    """Return the settings of these roles in the environment and the file. path: of the file, if a
-    flag names one.
+    """Return the settings of these roles in the environment and the file. path: of the file in a
+    flag.
     """
     path = path or environment.get(CONFIG_VARIABLE, "")
     content: Mapping[str, object] = read_file(path) if path else {}

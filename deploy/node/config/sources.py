@@ -1,9 +1,9 @@
 """Collect the settings given for one role by flags, variables and a TOML file, each with its
 source.
 
-Invariant: nothing is silently dropped. An unknown flag, variable or key is an error that names the
-nearest setting. A setting of another role is an error where it is given for this role only, and
-ignored where roles share. Pure: arguments, environment and parsed file are parameters. Must not
+Invariant: nothing is silently dropped. An unknown flag, variable or key is an error that suggests
+the nearest setting. A setting of another role is an error in sources for this role only, and
+ignored in shared sources. Pure: arguments, environment and parsed file are parameters. Must not
 validate values.
 """
 
@@ -92,7 +92,7 @@ def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
 
 
 def _value_of(role: Role, name: str | None, flag: str, rest: list[str]) -> str:
-    """Take the value behind a flag."""
+    """Consume the value after a flag."""
     if rest and not rest[0].startswith("--"):
         return rest.pop(0)
     if name is not None and settings_of(role)[name].setting.kind is Kind.BOOL:
@@ -103,7 +103,7 @@ def _value_of(role: Role, name: str | None, flag: str, rest: list[str]) -> str:
 
 
 def _check_public(role: Role, name: str, flag: str, value: str) -> None:
-    """Refuse secrets on the command line, which all users of the machine can see."""
+    """Reject secrets on the command line, which all users of the machine can see."""
     field = setting_of(role, name)
     if name == "store" and _has_secrets(value):
         raise UsageError(
@@ -189,8 +189,8 @@ def from_environment(role: Role, environment: Mapping[str, str]) -> dict[str, Gi
             continue
         if variable.startswith(variable_of(LISTENER_PREFIX)):
             raise UsageError(
-                f"environment: {variable} is no setting of a single listener; these are"
-                f" {', '.join(listener_settings())}. Set others for all listeners"
+                f"environment: {variable} is not a setting of a single listener; these are "
+                f"{', '.join(listener_settings())}. Set others for all listeners"
             )
         if variable not in known:
             raise UnknownSetting(variable, "environment", list(known))
@@ -210,8 +210,8 @@ def _is_service_link(key: str, value: str) -> bool:
 
 
 def from_file(role: Role, content: Mapping[str, object], path: str) -> dict[str, Given]:
-    """Collect keys. Those at the top apply to every role that has them; those in a role's table
-    apply to it alone and win.
+    """Collect keys. Top-level settings apply to every role that has them; those in the table of a
+    role apply only to it and take precedence.
     """
     shared: dict[str, Given] = {}
     own: dict[str, Given] = {}

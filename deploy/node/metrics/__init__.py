@@ -1,3 +1,3 @@
-"""What nodes tell Prometheus (docs/design/observability.md): one table of metrics, a reader for
-each role, the text at `/metrics`.
+"""Prometheus metrics of nodes (docs/design/observability.md): one table of metrics, a reader for
+each role, and `/metrics`.
 """

@@ -1,9 +1,9 @@
 """Read the state of a controller as metrics, at each scrape. Changes nothing, and keeps nothing of
 the image.
 
-Invariant: what only the leader knows is 0 elsewhere, so a sum over controllers is the leader's
-value. What the image contains is on all controllers, so use a maximum, which also works without a
-leader. Cost: O(brokers + moving partitions). Must not count anything itself.
+Invariant: values that only the leader has are 0 on other controllers, so their sum is the value of
+the leader. All controllers report values of the image: use their maximum, which also works without
+a leader. Cost: O(brokers + moving partitions). Must not count anything itself.
 """
 
 from collections.abc import Iterator

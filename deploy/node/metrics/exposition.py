@@ -1,7 +1,7 @@
 """Serve `/metrics`: the reader's values at each scrape, encoded by `prometheus_client`.
 
-Invariants: counts nothing itself, so nodes without scrapes have no cost. A metric that the table
-does not give to the role, or with other labels, is an error. Scrapes within `AGE_MAX_S` share one
+Invariants: counts nothing itself, so nodes without scrapes have no cost. A metric that is not in
+the table for this role, or has other labels, is an error. Scrapes within `AGE_MAX_S` share one
 text, so that scrapes cannot slow a node down.
 
 Cost: about 5 ms for a broker, plus 0.3 us for each partition. Must not depend on brokers or
@@ -78,7 +78,7 @@ def _buckets(latencies: Latencies) -> list[tuple[str, float]]:
 
 
 class LoopLag:
-    """Measure ten times a second how late the event loop is. Takes 50 us of CPU per second."""
+    """Measure the lag of the event loop ten times per second. Takes 50 us of CPU per second."""
 
     def __init__(self) -> None:
         self.latencies = LatencyHistogram()

@@ -2,8 +2,8 @@
 it.
 
 Invariants: names are `penstock_<part>_<what>_<unit>`; counters end in `_total`. No label has
-unbounded values: topics, partitions, clients and keys are never labels. Readers give values for
-metrics of this table only (`deploy.node.metrics.exposition` refuses others). Pure. Must not depend
+unbounded values: topics, partitions, clients and keys are never labels. Readers return values only
+for metrics of this table (`deploy.node.metrics.exposition` rejects others). Pure. Must not depend
 on the sources of values.
 """
 

@@ -1,8 +1,8 @@
 """Send spans to a collector over OTLP/HTTP, from another thread.
 
 Invariants: ending a span never blocks. At most `SPANS_MAX` spans are queued; beyond that spans are
-dropped. A collector that does not answer causes one log line when sending starts to fail and one
-when it works again. The process ends within `CLOSE_S`.
+dropped. Logs one line when sending starts to fail and one when it succeeds again. The process exits
+within `CLOSE_S`.
 
 Must not decide what is traced. Source: OpenTelemetry SDK, `BatchSpanProcessor`. Headers,
 certificates and compression come from its `OTEL_EXPORTER_OTLP_*` variables, further resource
@@ -40,12 +40,12 @@ _log = structlog.get_logger(__name__)
 
 
 class Exporter:
-    """endpoint: http://HOST:PORT of a collector; the path that OTLP says is added if there is
+    """endpoint: http://HOST:PORT of a collector; the default path of OTLP is added if there is
     none.
     """
 
     def __init__(self, endpoint: str, service: str) -> None:
-        # What the SDK says of each failure would come once a second; we say it ourselves, once.
+        # The SDK would log each failure once per second; we log it once.
         logger = logging.getLogger("opentelemetry")
         failures = _LastMessage()
         logger.addHandler(failures)
@@ -83,7 +83,7 @@ class Exporter:
 
 
 class _LastMessage(logging.Handler):
-    """Keeps what the SDK said last: its results have no reasons."""
+    """Stores the last message of the SDK, whose results contain no reasons."""
 
     text = ""
 
@@ -92,7 +92,7 @@ class _LastMessage(logging.Handler):
 
 
 class _Reported(SpanExporter):
-    """Log when sending starts to fail, and when it works again."""
+    """Log when sending starts to fail, and when it succeeds again."""
 
     def __init__(self, inner: SpanExporter, endpoint: str, failures: _LastMessage) -> None:
         self._inner = inner

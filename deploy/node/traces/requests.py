@@ -1,4 +1,5 @@
-"""Spans of produce requests, from the frame to the answer, and of the PUTs that make them durable.
+"""Spans of produce requests, from the frame to the response, and of the PUTs that make them
+durable.
 
     produce ............................................... one request: received to answered
       append ....                                           parsed, checked, put into the bulk
@@ -9,7 +10,7 @@
                                       other groups of the request
 
 Invariants: whether a request is traced is decided before anything is built; groups that never reach
-a PUT are forgotten with their request. Used from the loop alone. Implements
+a PUT are dropped with their request. Used only from the event loop. Implements
 `stream.wal.tracing.Tracing`.
 """
 

@@ -1,7 +1,7 @@
 """Set up traces if the process has an endpoint for them.
 
-Invariant: without an endpoint no module of OpenTelemetry is imported. Files that its variables name
-for TLS are checked first: the SDK would fail with each request instead.
+Invariant: without an endpoint no module of OpenTelemetry is imported. The TLS files in its
+variables are checked first; otherwise the SDK would fail with each request.
 """
 
 import os

@@ -126,7 +126,7 @@ def test_every_setting_of_a_listener_has_a_variable_of_its_own() -> None:
         ),
         (
             'listener.name.in.sasl.users.file = "x"',
-            "sasl.users.file is no setting of a single listener; these are max.connections,",
+            "sasl.users.file is not a setting of a single listener; these are max.connections,",
         ),
         (
             "listener.name.out_2.oauthbearer.connections.max.reauth.ms = 1",
@@ -168,7 +168,7 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, line: str, told: str
 def test_mistakes_in_variables_and_flags_are_told(tmp_path: Path) -> None:
     name = "PENSTOCK_LISTENER_NAME_IN_NUM_PARTITIONS"
     found = refusal(tmp_path, variables={name: "1"})
-    assert f"environment: {name} is no setting of a single listener; these are max.conn" in found
+    assert f"environment: {name} is not a setting of a single listener; these are max.conn" in found
     found = refusal(tmp_path, sets=("listener.name.in.ssl.key.password=x",))
     assert "is a secret" in found
     assert "variable PENSTOCK_LISTENER_NAME_IN_SSL_KEY_PASSWORD" in found

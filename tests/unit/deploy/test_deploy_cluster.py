@@ -177,7 +177,7 @@ def test_ports_of_one_cluster_differ() -> None:
         find_ports(
             ClusterOptions(port=ports.brokers[0], controller_port=ports.brokers[0]), Random(1)
         )
-    with pytest.raises(UsageError, match="no room"):
+    with pytest.raises(UsageError, match="is too high for"):
         find_ports(ClusterOptions(port=65_535), Random(1))
 
 

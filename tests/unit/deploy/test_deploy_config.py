@@ -168,7 +168,10 @@ def test_a_single_listener_has_settings_of_its_own(tmp_path: Path) -> None:
             "there is no such listener, but in, ext",
         ),
         ("listener.name.ext.max.connections=0", "1 to 1000000"),
-        ("listener.name.ext.num.partitions=1", "num.partitions is no setting of a single listener"),
+        (
+            "listener.name.ext.num.partitions=1",
+            "num.partitions is not a setting of a single listener",
+        ),
         ("max.connections.per.ip.overrides=10.0.0.1", "ADDRESS:COUNT"),
         ("max.connections.per.ip.overrides=somewhere:1", "ADDRESS:COUNT"),
     ):

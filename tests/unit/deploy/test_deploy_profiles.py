@@ -58,7 +58,7 @@ def test_profiles_are_added_shown_used_and_removed(tmp_path: Path) -> None:
     assert profiles.read(path).active == ""
     with pytest.raises(UsageError, match=r"no profile 'prd' in .*; did you mean prod?"):
         run("topics", "list", "--profile", "prd")
-    with pytest.raises(UsageError, match="exists; --replace changes it"):
+    with pytest.raises(UsageError, match="exists; use --replace to overwrite it"):
         run("profile", "add", "prod", "-b", "k:3")
     path.write_text("active = 1\n")
     with pytest.raises(UsageError, match=r"file of profiles .* cannot be read"):
