@@ -55,6 +55,6 @@ def listener_key_problem(name: str) -> str:
         short = ListenerKey(key.listener, setting)
         return f"a mechanism has no settings of its own here; set {short}"
     return (
-        f"{key.setting} is no setting of a single listener; these are {', '.join(known)}. Set"
+        f"{key.setting} is not a setting of a single listener; these are {', '.join(known)}. Set"
         " others for all listeners"
     )

@@ -3,6 +3,6 @@
 import os
 
 if not __name__.startswith("penstock."):
-    raise ImportError("import penstock.lake: the folder lake is no package of its own")
+    raise ImportError("import penstock.lake: the folder lake is not a top-level package")
 if os.path.islink(__path__[0]):  # in a checkout: tools see the files where they are edited
     __path__ = [os.path.realpath(__path__[0])]

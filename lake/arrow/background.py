@@ -1,5 +1,4 @@
-"""Run one event loop in the background for code without one, such as Spark's Python workers and
-planners.
+"""A background event loop for synchronous code, such as Spark's Python workers and planners.
 
 Invariant: a process has one background loop with one client per store URL, for any number of
 readers. A forked child starts its own, because threads and sockets do not survive a fork. Must not
@@ -23,7 +22,7 @@ _CLOSE_S = 10.0
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own, and the stores that belong to it."""
+    """An event loop in a separate thread, with its stores."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -52,7 +51,7 @@ class BackgroundLoop:
             self._loop.close()
 
     async def _close_stores(self) -> None:
-        """Close every store, also if one of them fails."""
+        """Close every store, even if one of them fails."""
         stores = list(self._stores.values())
         self._stores.clear()
         for result in await asyncio.gather(
@@ -76,15 +75,15 @@ class _Process:
             return self._background
 
     def forget(self) -> None:
-        """Start anew in the child of a fork: the thread does not exist there, and another thread
-        may have held the lock.
+        """Start over in a forked child: the thread does not exist there, and another thread may
+        have held the lock.
         """
         self._lock = Lock()
         self._background = None
 
     def close(self) -> None:
-        """Close at the end of the interpreter, when it starts no more threads. A store that would
-        need one to close has nothing left to lose.
+        """Close at interpreter exit, when no threads can be started; a store that needs one to
+        close has no data left to write.
         """
         background, self._background = self._background, None
         if background is not None:

@@ -1,11 +1,10 @@
-"""Read a cluster by the address of its store, in code without an event loop: topics and partitions,
-plans, offsets of timestamps, leases.
+"""Synchronous access to a cluster by its store URL: topics and partitions, plans, offsets by
+timestamp, leases.
 
 Invariant: a process has one view per cluster, which only advances; the background loop does the
-work. All state belongs to the process, so this object is only a name and may be pickled. Every wait
-has a deadline. No request goes to a broker.
-Must not import Arrow at import time: Spark starts a process to read the columns, and Arrow would
-take nearly half of its time.
+work. All state belongs to the process, so this object contains only an address and can be pickled.
+Every wait has a deadline. It contacts no broker. Must not import Arrow at import time: Spark starts
+a process to read the columns, and Arrow would take nearly half of its time.
 """
 
 import asyncio
@@ -76,8 +75,8 @@ class StoreCluster:
         return background().run(self._replan(ranges, timestamp_from_ms), DEADLINE_S)
 
     def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
-        """Return, by key, the slices' objects that the view has read whole. Reading those slices
-        needs no GET for them.
+        """Return, by key, the objects of the slices that the view has read completely; reading
+        those slices needs no GET.
         """
         return background().run(self._bodies(slices), DEADLINE_S)
 
@@ -94,8 +93,8 @@ class StoreCluster:
         return background().run(self._root(), DEADLINE_S)
 
     def first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
-        """Return the first offset in each range whose record is not older than the timestamp (ms),
-        or None: Kafka's offsetsForTimes.
+        """Return the first offset in each range with a record at or after the timestamp (ms), or
+        None: Kafka's offsetsForTimes.
 
         Raise ObjectStaysGone and ReadError too.
         """
@@ -104,8 +103,8 @@ class StoreCluster:
     def lease(
         self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, *, renewed: bool
     ) -> None:
-        """Keep the objects of `root` from being deleted for `ttl_ms` from now on. Raise
-        TooManyLeases or ObjectStoreError.
+        """Protect the objects of `root` from deletion for `ttl_ms` from now on. Raise TooManyLeases
+        or ObjectStoreError.
         """
         background().run(self._lease(lease_id, root, ttl_ms, owner, renewed), DEADLINE_S)
 
@@ -170,7 +169,7 @@ class StoreCluster:
 
     async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
         """Find the object by the indexes, and the record by the object's blocks and batches."""
-        # Imports Arrow, which most users of a cluster do not need.
+        # Imports Arrow, which few callers need.
         from penstock.lake.arrow.lookup import first_as_young
 
         view = await self.view()
@@ -203,7 +202,7 @@ class StoreCluster:
 
 
 async def _or_stays_gone(read: Awaitable[_T]) -> _T:
-    """Await `read`, and raise ObjectStaysGone for ObjectGone: the view has already planned
+    """Await `read`, and convert ObjectGone to ObjectStaysGone: the view has already planned
     again.
     """
     try:

@@ -1,9 +1,10 @@
 """The columns that readers return, with exactly the Arrow types that Spark's `to_arrow_schema`
 derives from the schema of `format("kafka")`.
 
-Invariant: every field is nullable, as in Spark; `timestamp` counts microseconds in UTC; a record
-without headers has a null. Spark checks only the first batch, and dies in the JVM on another type
-in a later one, so all batches are made here. Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
+Invariant: every field is nullable, as in Spark; `timestamp` counts microseconds in UTC; headers are
+null for a record without headers. Spark checks only the first batch, and crashes in the JVM if a
+later one has another type, so all batches are built here. Source: Spark
+`KafkaRecordToRowConverter.kafkaSchema`.
 """
 
 from collections.abc import Sequence
@@ -67,7 +68,7 @@ def arrow_schema(columns: Sequence[str] = DEFAULT, *, views: bool = False) -> Sc
 
 
 def row_bytes(columns: Sequence[str], topic: str) -> int:
-    """Return the bytes of a row besides those of key, value and headers."""
+    """Return the size of a row without key, value and headers, in bytes."""
     return sum(_WEIGHTS[name] for name in columns) + (
         len(topic.encode()) if "topic" in columns else 0
     )
@@ -86,8 +87,8 @@ class Places:
         self._columns: dict[str | int, Array] = {}
 
     def begin(self, row: int, topic: str, partition: int) -> None:
-        """Assign this row and those behind it to a partition, until another one begins. Records of
-        a snapshot have the name of the topic.
+        """Assign rows to a partition, from this row until another partition begins. Records of a
+        snapshot have the name of the topic.
         """
         topic, _ = split_name(topic)
         last = self._runs[-1] if self._runs else None
@@ -97,8 +98,8 @@ class Places:
             self._runs.append((topic, partition, row))
 
     def take(self, arrays: dict[str, Array], columns: Sequence[str], rows: int) -> None:
-        """Add the requested columns of the next `rows` rows. The rows behind them belong to the
-        last partition.
+        """Add the requested columns of the next `rows` rows. Rows after them belong to the last
+        partition.
         """
         if "topic" in columns:
             arrays["topic"] = self._column(_TOPIC, rows)
@@ -120,7 +121,7 @@ class Places:
         )
 
     def _same(self, value: str | int, rows: int) -> Array:
-        """Return a column of one value: a slice of the longest possible one, which is kept."""
+        """Return a column of one value: a slice of a cached column of maximum length."""
         column = self._columns.get(value)
         if column is None:
             if len(self._columns) >= _VALUES_MAX:

@@ -1,11 +1,10 @@
-"""Count the records of slices without reading what the metadata already tell: a slice with a record
-at each offset needs nothing, another one the index of its object, and only a block whose index
-entry does not tell is read. Of that, headers of batches are enough unless the range or the bounds
-of time cut a batch.
+"""Count the records of slices from metadata where possible: a dense slice needs no read, another
+one the index of its object, and only blocks without a count in the index are read. Batch headers
+are sufficient unless the range or the time bounds cut a batch.
 
-Invariant: the count is the number of rows that reading gives. Counts of the metadata include
-markers and aborted records, so they are used only where no producer used a transaction. They
-include records that cannot be read: a scan that leaves those out reads all records instead.
+Invariant: the count equals the number of rows returned by reading. Counts of the metadata include
+markers and aborted records, so they are used only for ranges without transactions. They include
+unreadable records: a scan that skips those reads all records instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +36,8 @@ def count_records(
     pause_ms: int = PAUSE_MS,
     on_unreadable: OnUnreadable = raise_unreadable,
 ) -> int:
-    """Return the number of wanted records. `plain` are the streams whose slices no transaction
-    concerns. Raise as `read_renewed` does.
+    """Return the number of wanted records. `plain` are the streams whose slices contain no
+    transactions. Raise as `read_renewed` does.
     """
     counter = _Counter(cluster, plain, config or ReadConfig(), times, bodies or {})
     counter.on_unreadable = on_unreadable
@@ -78,7 +77,9 @@ class _Counter:
         self._bodies = bodies
 
     def count(self, slices: Sequence[Slice], counts: list[int]) -> None:
-        """Set the count of each slice. Raise ObjectGone; then those before the slice are right."""
+        """Set the count of each slice. Raise ObjectGone; the counts before that slice are then
+        correct.
+        """
         unknown: list[int] = []
         for number, part in enumerate(slices):
             if part.is_dense and part.stream_id in self._plain and not self._times.is_bounded:

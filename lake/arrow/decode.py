@@ -2,11 +2,11 @@
 batches, decompress, decode.
 
 Invariant: rows depend on the offset range alone and come in offset order, each offset once; a
-batch's records are returned only after its CRC matched. Any bytes give either rows or a ReadError
-that names object, partition and offsets, which is raised or passed to a callback; then those
-offsets are left out. Control batches and those of aborted transactions are never returned. Memory:
-one Arrow batch under construction, and decompressed batches of about `_GROUP_BYTES`.
-Must not do I/O. Source: Kafka `Fetcher`, `CompletedFetch`.
+batch's records are returned only after its CRC matched. Any input results in rows or in a ReadError
+with object, partition and offsets, which is raised or passed to a callback; those offsets are then
+skipped. Control batches and those of aborted transactions are never returned. Memory: one Arrow
+batch under construction, and decompressed batches of about `_GROUP_BYTES`. Must not do I/O. Source:
+Kafka `Fetcher`, `CompletedFetch`.
 """
 
 from bisect import bisect_right
@@ -67,7 +67,7 @@ class Place:
 
 
 class Aborted:
-    """The aborted transactions of one partition, whose batches are left out."""
+    """The aborted transactions of one partition, whose batches are skipped."""
 
     __slots__ = ("_of",)
 
@@ -82,10 +82,10 @@ class Aborted:
         return bool(self._of)
 
     def has(self, producer_id: int, base_offset: int) -> bool:
-        """Return whether an aborted transaction holds the batch.
+        """Return whether the batch belongs to an aborted transaction.
 
         Transactions of one producer do not overlap, so only the last one that began before the
-        batch can hold it.
+        batch can include it.
         """
         firsts, lasts = self._of.get(producer_id, ((), ()))
         number = bisect_right(firsts, base_offset) - 1
@@ -155,7 +155,7 @@ class Decoder:
         """Yield Arrow batches as they fill up; rows may remain until the next call or `flush`.
         Exhaust the iterator before calling anything else.
 
-        Batches that hold no record of `times` may be left out. Raise what `on_unreadable` raises;
+        Batches without records within `times` may be skipped. Raise what `on_unreadable` raises;
         the decoder is then unusable.
         """
         block = np.frombuffer(data, np.uint8)
@@ -163,10 +163,11 @@ class Decoder:
             yield from self._add(block, wanted, attributes, place)
 
     def count(self, data: Buffer, place: Place, aborted: Aborted, times: TimeBounds) -> int:
-        """Return how many records are wanted, and decode only batches whose headers do not tell.
+        """Return the number of wanted records, and decode only batches whose headers do not
+        determine it.
 
-        A decoder that counts does nothing else, and has the column `timestamp` if `times` has
-        bounds. Raise as `decode` does.
+        Use the decoder only for counting, with the column `timestamp` if `times` has bounds. Raise
+        as `decode` does.
         """
         block, total = np.frombuffer(data, np.uint8), 0
         for wanted, attributes in self._wanted(block, place, aborted, times):
@@ -199,8 +200,8 @@ class Decoder:
     def _choose(
         self, table: t.Table, view: memoryview, place: Place, aborted: Aborted, times: TimeBounds
     ) -> tuple[t.Table, int]:
-        """Return the batches with wanted records, and all attributes found. CRCs are checked first:
-        attributes must be correct before a batch is left out because of them.
+        """Return the batches with wanted records, and all attributes found. CRCs are checked first,
+        because attributes decide which batches are skipped.
         """
         if table[0, t.BASE_OFFSET] < place.low or table[-1, t.LAST_OFFSET] >= place.high:
             table = table[
@@ -239,7 +240,7 @@ class Decoder:
     def _add_sound(
         self, group: t.Group, refused: t.BatchRefused, place: Place
     ) -> Iterator[RecordBatch]:
-        """Add the records of a refused batch that can be read."""
+        """Add the readable records of an invalid batch."""
         row = group.table[refused.row : refused.row + 1].copy()
         base_offset = int(row[0, t.BASE_OFFSET])
         source = group.source[int(row[0, t.DATA_START]) : int(row[0, t.DATA_END])].tobytes()
@@ -259,14 +260,14 @@ class Decoder:
             )
 
     def _leave_out(self, place: Place, start: int, end: int, what: str) -> None:
-        """Report offsets that cannot be read if they are wanted."""
+        """Report unreadable offsets if they are wanted."""
         if start < place.high and end > place.low:
             self._on_unreadable(_error(place, start, what, end))
 
     def _groups(
         self, block: t.Bytes, table: t.Table, attributes: int, place: Place
     ) -> Iterable[t.Group]:
-        """Group batches whose records lie in one buffer: the block, or what they decompress to.
+        """Group batches whose records are in one buffer: the block, or their decompressed data.
         `attributes` are those of all batches, joined by or.
         """
         if not len(table):
@@ -294,7 +295,7 @@ class Decoder:
         self, block: t.Bytes, table: t.Table, codecs: Sequence[int], first: int, place: Place
     ) -> tuple[int, int, t.Bytes]:
         """Decompress from row `first` on until a group is full or a batch cannot be decompressed.
-        Return the row behind the group, the row to continue with, and the buffer.
+        Return the row after the group, the row to continue with, and the buffer.
         """
         used, row = 0, first
         if self._views:
@@ -313,7 +314,9 @@ class Decoder:
 
 
 def _visible(table: t.Table, met: int, aborted: Aborted, times: TimeBounds) -> t.Table:
-    """Return the batches that are no markers, not aborted, and may have records of `times`."""
+    """Return the batches that are neither markers nor aborted and may have records within
+    `times`.
+    """
     if met & (CONTROL_MASK | TRANSACTIONAL_MASK):
         attributes = table[:, t.ATTRIBUTES]
         keep = attributes & CONTROL_MASK == 0
@@ -329,8 +332,9 @@ def _visible(table: t.Table, met: int, aborted: Aborted, times: TimeBounds) -> t
 
 
 def _counts(table: t.Table, place: Place, times: TimeBounds) -> tuple[t.Numbers, t.Mask]:
-    """Return the number of wanted records of each batch, and for which batches the header tells it:
-    all records have wanted timestamps, and all or none are missing where the range cuts the batch.
+    """Return the number of wanted records of each batch, and the batches for which the header
+    determines it: all records have wanted timestamps, and the range does not cut the batch, or all
+    or none of its offsets have records.
     """
     ends, records = table[:, t.LAST_OFFSET] + 1, table[:, t.RECORD_COUNT]
     low, high = np.maximum(table[:, t.BASE_OFFSET], place.low), np.minimum(ends, place.high)

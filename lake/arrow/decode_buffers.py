@@ -1,9 +1,9 @@
-"""Lay out Arrow's buffers in slabs for the compiled decoder, and hand them to Arrow without a copy.
+"""Lay out Arrow's buffers in slabs for the compiled decoder, and pass them to Arrow without a copy.
 
 Invariant: the addresses in the job are those of slabs held here, and its capacities are true (data
-has `PADDING_BYTES` more behind it); nothing else lets compiled code write. An Arrow batch takes its
-slabs with it; `slabs` says when they are written again. An Arrow batch with views holds the buffers
-that they point into.
+has `PADDING_BYTES` more after it); compiled code writes nowhere else. An Arrow batch owns its
+slabs; `slabs` describes when they are reused. An Arrow batch with views holds the buffers that they
+point into.
 """
 
 from collections.abc import Iterator, Sequence
@@ -144,7 +144,7 @@ class CompiledRows:
             self._job[j.VIEWED] = self._viewed.add(group.source)
 
     def _begin(self, layout: Layout) -> None:
-        """Take new slabs. The compiled code itself writes what they have to begin with."""
+        """Take new slabs. The compiled code writes the initial values itself."""
         self._slabs = [Slab(home) for home in layout.homes]
         self._job[COUNTS] = layout.counts
         self._job[OUTPUTS] = layout.addresses(self._slabs)
@@ -152,8 +152,8 @@ class CompiledRows:
         self._is_begun = True
 
     def _grow(self) -> None:
-        """Take larger slabs for a record that is larger than an Arrow batch and gets one of its
-        own. Nothing has been written yet.
+        """Use larger slabs for a record that exceeds an Arrow batch and gets a separate one.
+        Nothing has been written yet.
         """
         job = self._job
         assert job[j.OUT_ROWS] == 0, (
@@ -182,8 +182,8 @@ class CompiledRows:
 
 
 class Viewed:
-    """The memory that the views of one Arrow batch point into: that of each GET once, for any
-    number of blocks in it.
+    """The memory that the views of one Arrow batch reference: each GET once, for any number of
+    blocks.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""The elements of a job: what a decoder has to do and how far it is, an array of int64 that is kept
-between calls of the compiled code.
+"""The elements of a job: the input and progress of a decoder, an int64 array that is kept between
+calls of the compiled code.
 
 Each output is an address and a capacity, in bytes for data, in elements for headers. Constants are
 frozen into compiled code; `kernel_cache` accounts for that. Must not import numba or pyarrow.

@@ -2,15 +2,15 @@
 `benchmarks/decode.py`. Only `kernel_code` imports this module, to compile it: importing numba takes
 half a second.
 
-Invariants: no byte outside [DATA_START, DATA_END) of a row is read, and nothing behind the end of
-an output is written, for any input: every length is compared with what is left before it is used,
-every output with its capacity before it is written. Same results as `decode_numpy`, which runs
-where numba is not installed.
+Invariants: no byte outside [DATA_START, DATA_END) of a row is read, and nothing after the end of an
+output is written, for any input: every length is compared with the remaining input before it is
+used, every output with its capacity before it is written. Same results as `decode_numpy`, which is
+used without numba.
 
-Memory is addressed by number (`decode_memory`). Only `decode` and `walk` are called from outside,
-with the addresses of arrays that their caller holds; all they take and return is int64. Nothing
-here may raise: compiled code cannot call Python. Source: Kafka `DefaultRecord`; Arrow
-`BinaryType::c_type`, `BinaryViewType::c_type`.
+Memory is addressed by integers (`decode_memory`). Only `decode` and `walk` are called from outside,
+with the addresses of arrays owned by the caller; arguments and results are int64. Nothing here may
+raise: compiled code cannot call Python. Source: Kafka `DefaultRecord`; Arrow `BinaryType::c_type`,
+`BinaryViewType::c_type`.
 """
 
 # ruff: noqa: PLR0917 (compiled functions take no keyword arguments)
@@ -53,7 +53,7 @@ _SHORT_BYTES = 256
 
 
 class _Record(NamedTuple):
-    """One record: what it says, and where its fields lie in the source."""
+    """One record: its values, and the positions of its fields in the source."""
 
     code: int
     """DONE, or what is wrong with the record."""
@@ -71,7 +71,7 @@ class _Record(NamedTuple):
 
 
 class _Headers(NamedTuple):
-    """What the headers of one record need in the outputs."""
+    """The space that the headers of one record need in the outputs."""
 
     header_count: int
     name_bytes: int
@@ -79,7 +79,7 @@ class _Headers(NamedTuple):
 
 
 class _Outputs(NamedTuple):
-    """What the job says of its outputs and no record changes."""
+    """Properties of the outputs that are constant for a job."""
 
     wanted: int
     rows_max: int
@@ -96,7 +96,7 @@ class _Outputs(NamedTuple):
 
 
 class _Used(NamedTuple):
-    """How much of the outputs is used."""
+    """The used part of the outputs."""
 
     row_count: int
     size_bytes: int
@@ -140,7 +140,7 @@ def _long_number_of(
 def _number_of(
     source: int, at: int, end: int, last_shift: int, last_byte_max: int
 ) -> tuple[int, int]:
-    """Parse a zig-zag number. Return its value and the position behind it, or position -1 if it is
+    """Parse a zig-zag number. Return its value and the position after it, or position -1 if it is
     invalid. Pass 28 and 15 for 32 bits, 63 and 1 for 64 bits.
     """
     if end - at >= 2:
@@ -156,7 +156,7 @@ def _number_of(
 @_hot_part
 def _field(source: int, at: int, end: int) -> tuple[int, int, int]:
     """Parse a nullable field. Return its length or -1, the position of its bytes, and the position
-    behind them: -1 for a bad number, -2 for a bad length.
+    after them: -1 for an invalid number, -2 for an invalid length.
     """
     length, at = _number_of(source, at, end, 28, 15)
     if at < 0:
@@ -175,7 +175,7 @@ def _bad_field(behind: int) -> int:
 
 @_part
 def _measure_headers(source: int, at: int, end: int, count: int) -> tuple[int, _Headers]:
-    """Check headers and add up their sizes. Return DONE or what is wrong, and the sizes."""
+    """Check headers and add up their sizes. Return DONE or an error code, and the sizes."""
     names, values = 0, 0
     for _ in range(count):
         length, _at, behind = _field(source, at, end)
@@ -198,7 +198,7 @@ def _bad_record(code: int) -> _Record:
 
 @_hot_part
 def _parse(source: int, at: int, data_end: int, is_append_time: bool) -> _Record:
-    """Parse any record, from its length on. With append time the delta of its timestamp is 0."""
+    """Parse any record, from its length on. With append time, its timestamp delta is 0."""
     length, at = _number_of(source, at, data_end, 28, 15)
     if at < 0:
         return _bad_record(t.BAD_VARINT)
@@ -209,7 +209,7 @@ def _parse(source: int, at: int, data_end: int, is_append_time: bool) -> _Record
 
 @_hot_part
 def _parse_fields(source: int, at: int, end: int, is_append_time: bool) -> _Record:
-    """Parse a record from behind its length to its end."""
+    """Parse a record, starting after its length."""
     delta_ms, at = _number_of(source, at + 1, end, 63, 1)  # one byte of attributes, unused
     if at < 0:
         return _bad_record(t.BAD_VARINT)
@@ -236,7 +236,7 @@ def _parse_fields(source: int, at: int, end: int, is_append_time: bool) -> _Reco
 
 @_hot_part
 def _short_number_of(source: int, at: int) -> tuple[int, int]:
-    """Parse a number of up to two bytes. Return it before zig-zag decoding, and the position behind
+    """Parse a number of up to two bytes. Return it before zig-zag decoding, and the position after
     it, or -1 if it is longer.
     """
     first = u8(source, at)
@@ -249,7 +249,7 @@ def _short_number_of(source: int, at: int) -> tuple[int, int]:
 @_hot_part
 def _short_field(source: int, at: int) -> tuple[int, int, int]:
     """Parse a field as `_field` does, if its length has up to two bytes; otherwise the position
-    behind it is -1. The caller checks whether the bytes exist.
+    after it is -1. The caller checks whether the bytes exist.
     """
     number, at = _short_number_of(source, at)
     if number & 1 == 0:
@@ -259,12 +259,12 @@ def _short_field(source: int, at: int) -> tuple[int, int, int]:
 
 @_hot_part
 def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> _Record:
-    """Parse a record as nearly all are, from its length on: up to 8 KiB, without headers.
+    """Parse a typical record, from its length on: up to 8 KiB, without headers.
 
-    The end is -1 for every other record, also for one that is not sound: `_parse` decides then.
-    Positions only grow, so the last one alone checks most of them: the record has to end there.
-    What is read before that lies within the batch: the numbers before the key have 17 bytes at
-    most, and those behind it are read once they are known to be there.
+    The end is -1 for every other record, including invalid ones, which `_parse` handles. Positions
+    only increase, so checking the last one against the end of the record covers most of them.
+    Earlier reads are within the batch: the numbers before the key have at most 17 bytes, and those
+    after it are read once they are known to exist.
     """
     if data_end - at < _PLAIN_HEAD_BYTES:
         return _bad_record(t.DONE)
@@ -292,7 +292,7 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> _
 
 @_part
 def _headers_of(source: int, record: _Record, wanted: int) -> tuple[int, _Headers]:
-    """Check a record's headers, also unwanted ones. Return DONE or what is wrong, and their sizes
+    """Check a record's headers, also unwanted ones. Return DONE or an error code, and their sizes
     if they are wanted.
     """
     code, headers = _measure_headers(source, record.headers_at, record.end, record.header_count)
@@ -303,9 +303,7 @@ def _headers_of(source: int, record: _Record, wanted: int) -> tuple[int, _Header
 
 @_hot_part
 def _put_timestamp(timestamps: int, row: int, timestamp_ms: int) -> None:
-    """Write a timestamp, or a far one instead of what Arrow cannot hold. Sums wrap around, as in
-    Java.
-    """
+    """Write a timestamp, limited to the range of Arrow. Sums wrap around, as in Java."""
     if timestamp_ms > t.TIMESTAMP_MS_MAX:
         timestamp_ms = t.FAR_FUTURE_MS
     elif timestamp_ms < -t.TIMESTAMP_MS_MAX:
@@ -326,7 +324,7 @@ def _put_null(valid: int, rows_max: int, row: int, job: int, nulls: int) -> None
 
 @_hot_part
 def _copy_field(into: int, from_: int, length: int, source_end: int) -> None:
-    """Copy a field. The output has room for it, and `j.PADDING_BYTES` behind that."""
+    """Copy a field. The output has room for it, and `j.PADDING_BYTES` after it."""
     if length <= _SHORT_BYTES and source_end - from_ >= length + STEP_BYTES:
         done = 0
         while done < length:
@@ -356,8 +354,8 @@ def _put_header_value(source: int, at: int, length: int, header: int, job: int) 
 
 @_part
 def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int) -> None:
-    """Append a record's headers. `_measure_headers` has checked them, and there is room. A record
-    without headers gets a null, as in Spark.
+    """Append a record's headers. `_measure_headers` has checked them, and there is room. Headers
+    are null for a record without headers, as in Spark.
     """
     if count == 0:
         _put_null(get(job, j.LIST_VALID), get(job, j.ROWS_MAX), row, job, j.NULL_LISTS)
@@ -377,11 +375,11 @@ def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int)
 
 @_hot_part
 def _outputs(job: int, source: int) -> _Outputs:
-    """Read what no record changes, once a batch: for all that LLVM knows, every store to an output
-    might change the job.
+    """Read constants once per batch: LLVM must assume that every store to an output may change the
+    job.
 
-    Rows that weigh no more than the smallest output has room for fit into all of them: one
-    comparison a record instead of five.
+    Rows that fit into the smallest output fit into all of them: one comparison per record instead
+    of five.
     """
     room = min(
         get(job, j.KEY_CAPACITY),
@@ -407,7 +405,7 @@ def _outputs(job: int, source: int) -> _Outputs:
 
 @_hot_part
 def _used(job: int) -> _Used:
-    """Read what every record changes; it stays in registers until `_note_used`."""
+    """Read values that every record changes; they stay in registers until `_note_used`."""
     return _Used(
         get(job, j.OUT_ROWS), get(job, j.OUT_BYTES), get(job, j.OUT_KEY), get(job, j.OUT_VALUE)
     )
@@ -423,8 +421,8 @@ def _note_used(job: int, used: _Used) -> None:
 
 @_part
 def _room(job: int, used: _Used, key: int, value: int, headers: _Headers) -> int:
-    """Return DONE if the outputs have room for a record of these sizes, else GROW. The job says
-    what is needed.
+    """Return DONE if the outputs have room for a record of these sizes, otherwise GROW, with the
+    required sizes in the job.
     """
     _note_used(job, used)
     fits = True
@@ -440,7 +438,7 @@ def _room(job: int, used: _Used, key: int, value: int, headers: _Headers) -> int
 def _put(
     source: int, at: int, length: int, used: int, row: int, offsets: int, data: int, source_end: int
 ) -> int:
-    """Append a field as element `row`; there is room for it. Return how much is used then."""
+    """Append a field as element `row`; there must be room for it. Return the used size."""
     if length > 0:
         _copy_field(data + used, source + at, length, source_end)
         used += length
@@ -470,7 +468,7 @@ def _put_view(
 
 @_hot_part
 def _put_short_view(from_: int, length: int, view: int) -> None:
-    """Write a view of a short field. Bytes behind the field are read with it, and masked."""
+    """Write a view of a short field. Bytes after the field are read with it, and masked."""
     if length == 0:
         set64(view, 0, 0)
         set64(view, 1, 0)
@@ -497,7 +495,7 @@ def _put_field(
     data: int,
     outputs: _Outputs,
 ) -> int:
-    """Append a field as element `row`. Return how much of the data is used then."""
+    """Append a field as element `row`. Return the used size of the data."""
     if outputs.wanted & j.WANT_VIEWS:
         _put_view(source, at, length, row, offsets, outputs.viewed, outputs.source_end)
         return used
@@ -515,8 +513,8 @@ def _append(
     outputs: _Outputs,
     job: int,
 ) -> tuple[int, _Used]:
-    """Append one record to the outputs. Return DONE or why it was not appended, and what is used
-    then.
+    """Append one record to the outputs. Return DONE or why it was not appended, and the used
+    sizes.
     """
     wanted, row = outputs.wanted, used.row_count
     key = max(record.key_length, 0) if wanted & j.WANT_KEY else 0
@@ -525,8 +523,8 @@ def _append(
         headers.name_bytes + headers.value_bytes + j.HEADER_ROOM_BYTES * headers.header_count
     )
     size_bytes = used.size_bytes + outputs.row_bytes + key + value + header_bytes
-    # Check the room first: nothing may be written to a row that may not exist. A record larger than
-    # an Arrow batch gets one of its own.
+    # Check for room first: nothing may be written to a row that may not exist. A record larger than
+    # an Arrow batch gets a separate one.
     if row >= outputs.rows_max or size_bytes > outputs.bytes_max:
         if row:
             return t.FULL, used
@@ -553,7 +551,7 @@ def _append(
 
 @_part
 def _put_rare(source: int, record: _Record, header_count: int, row: int, job: int) -> None:
-    """Write what few records have: nulls and headers."""
+    """Write nulls and headers, which few records have."""
     wanted = get(job, j.WANTED)
     if record.key_length < 0 and wanted & j.WANT_KEY:
         _put_null(get(job, j.KEY_VALID), get(job, j.ROWS_MAX), row, job, j.NULL_KEYS)
@@ -610,7 +608,7 @@ def _decode_batch(source: int, batch: int, job: int) -> int:
 
 @_part
 def _begin_offsets(job: int) -> None:
-    """Let the first element of each column begin at 0."""
+    """Set the start of the first element of each column to 0."""
     for slot in (
         j.KEY_OFFSETS,
         j.VALUE_OFFSETS,
@@ -624,9 +622,9 @@ def _begin_offsets(job: int) -> None:
 
 
 def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> int:
-    """Continue where the job says, through the first `count` rows of the table, until everything is
-    DONE, an output is FULL or must GROW, or a batch is invalid. The job then says which one. All
-    arguments but source_bytes and count are addresses.
+    """Continue at the position in the job, through the first `count` rows of the table, until
+    everything is DONE, an output is FULL or must GROW, or a batch is invalid; the job then contains
+    which one. All arguments but source_bytes and count are addresses.
     """
     set64(job, j.SOURCE_BYTES, source_bytes)
     if get(job, j.OUT_ROWS) == 0:
@@ -695,8 +693,8 @@ def walk(
     rows_max: int,
     found: int,
 ) -> int:
-    """Walk the headers of a block from `at` to `end` into the table. Return DONE or what is wrong,
-    and store at `found` the number of rows, the position behind them and the next offset. `block`,
+    """Walk the headers of a block from `at` to `end` into the table. Return DONE or an error code,
+    and store at `found` the number of rows, the position after them and the next offset. `block`,
     `table` and `found` are addresses; the table has rows_max rows.
     """
     rows = 0

@@ -1,4 +1,4 @@
-"""Place the outputs of an Arrow batch in its slabs, and make Arrow columns over them.
+"""Place the outputs of an Arrow batch in its slabs, and create Arrow columns over them.
 
 This is computed once for a decoder, and once more for a record that is larger than an Arrow batch:
 the Python code for it costs 20 us, or twice that right after decoding, which has evicted the
@@ -73,7 +73,7 @@ _HEADER_VALUES: Final = _Nullable(
 
 
 class Written(NamedTuple):
-    """What the compiled code wrote for one Arrow batch. Views point into the buffers `viewed`."""
+    """The output of the compiled code for one Arrow batch. Views reference the buffers `viewed`."""
 
     job: Sequence[int]
     slabs: Sequence[Slab]
@@ -213,8 +213,8 @@ class Layout:
         return found
 
     def _lay(self, home: str, sizes: Mapping[int, int]) -> _Rooms:
-        """Add one slab that holds these outputs one behind the other. `sizes` are in bytes, keyed
-        by the outputs' elements in the job.
+        """Add one slab with these outputs in sequence. `sizes` are in bytes, keyed by the outputs'
+        elements in the job.
         """
         rooms: dict[int, _Room] = {}
         at = 0

@@ -2,8 +2,8 @@
 at once, and Arrow's `take` copies the bytes.
 
 Invariant: the same rows and the same errors as `decode_kernel`, but slower. Only the chain of
-record lengths needs a loop in Python, because each record begins where the one before ends. Source:
-Kafka `DefaultRecord`.
+record lengths needs a loop in Python, because each record begins at the end of the previous one.
+Source: Kafka `DefaultRecord`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ _TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), s
 
 
 class _Fields(NamedTuple):
-    """Nullable byte strings of a buffer: where each begins, and its length or -1."""
+    """Nullable byte strings of a buffer: the position of each, and its length or -1."""
 
     at: _Numbers
     length: _Numbers
@@ -151,7 +151,7 @@ class NumpyRows:
             at += fit
 
     def _add_each(self, group: t.Group) -> Iterator[RecordBatch]:
-        """Add one batch after the other, up to the first that is refused."""
+        """Add one batch after the other, up to the first invalid one."""
         for row in range(len(group.table)):
             try:
                 yield from self.add(group._replace(table=group.table[row : row + 1]))
@@ -233,15 +233,15 @@ def _parse(group: t.Group) -> _Records:
 
 
 def _is_new(row: _Numbers, delta: _Numbers) -> NDArray[np.bool_]:
-    """Return which deltas are larger than all before them in their batch."""
+    """Return which deltas are larger than all previous ones in their batch."""
     place = (row << _DELTA_BITS) + delta
     newest = np.maximum.accumulate(np.concatenate((np.full(1, -1, np.int64), place)))
     return (delta >= 0) & (place > newest[:-1])
 
 
 def _frames(group: t.Group) -> tuple[_Numbers, _Numbers, _Numbers]:
-    """Return the row of the table, the position behind the length, and the end of every record."""
-    # Plain bytes are indexed twice as fast as a view.
+    """Return the row of the table, the position after the length, and the end of every record."""
+    # bytes are indexed twice as fast as a memoryview.
     plain = group.source.tobytes()
     rows: list[int] = []
     starts: list[int] = []
@@ -284,7 +284,7 @@ def _numbers(
     last_shift: int = 28,
     last_byte_max: int = 15,
 ) -> tuple[_Numbers, _Numbers]:
-    """Return the zig-zag numbers that begin at `at`, and the positions behind them. Pass 28 and 15
+    """Return the zig-zag numbers that begin at `at`, and the positions after them. Pass 28 and 15
     for 32 bits, 63 and 1 for 64 bits.
     """
     values: _Numbers = np.zeros(len(at), np.int64)

@@ -1,5 +1,5 @@
 """Types that the decoders share: the table of batch headers, the state of an unfinished batch, and
-what may be wrong with one.
+error codes.
 
 A table has one row of int64 per Kafka batch. Data positions refer to the buffer that holds the
 records: the block itself, or the decompressed bytes. Must not import numba or pyarrow. Constants
@@ -51,7 +51,7 @@ FAR_PAST_MS: Final = -62_135_596_800_000
 all readers of Arrow can show.
 """
 
-# What a decoder or walk ends with.
+# Result codes of a decoder or walk.
 DONE: Final = 0
 FULL: Final = 1
 """The Arrow batch has no room for the next record."""
@@ -100,8 +100,8 @@ class BatchRefused(Exception):
 
 
 class Group(NamedTuple):
-    """Batches of one partition whose records lie in one buffer. Records with offsets in [low, high)
-    are wanted.
+    """Batches of one partition whose records are in one buffer. Only records with offsets in [low,
+    high) are wanted.
     """
 
     source: Bytes
@@ -113,7 +113,7 @@ class Group(NamedTuple):
 
 
 class Rows(Protocol):
-    """Turn groups into Arrow batches. Implementations are `decode_buffers.CompiledRows` and
+    """Convert groups to Arrow batches. Implementations are `decode_buffers.CompiledRows` and
     `decode_numpy.NumpyRows`.
     """
 
@@ -121,8 +121,8 @@ class Rows(Protocol):
         self, block: Bytes, at: int, expected: int, end_offset: int, table: Table
     ) -> tuple[int, int, int, int]:
         """Fill the table with headers from `at` on, of batches within [expected, end_offset).
-        Return the number of rows, the position behind them, the next offset, and DONE or what is
-        wrong.
+        Return the number of rows, the position after them, the next offset, and DONE or an error
+        code.
         """
         ...
 

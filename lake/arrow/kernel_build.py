@@ -1,13 +1,13 @@
-"""Compile the kernels beside the first tasks on a machine, so that no record waits for it. This
-takes 8 s of CPU, once per version.
+"""Compile the kernels in the background of the first tasks on a machine, so that no record waits
+for it. This takes 8 s of CPU, once per version.
 
 Until the kernels are ready, tasks decode with `decode_numpy`, which returns the same rows; each
 task checks again. Processes with little to decode use it too, because loading LLVM would take most
-of their time. The compiler is a process of its own: a thread would hold the GIL against the task,
-and a process that ends must not interrupt the compiler.
-Invariants: at most one such process per machine and user runs at a time (it holds a lock). It
-outlives the task that started it, and nothing waits for it. If it fails, or if nothing can be
-cached, the next use compiles the kernels itself and raises the error.
+of their time. The compiler is a separate process: a thread would compete with the task for the GIL,
+and the exit of a task must not interrupt the compiler. Invariants: at most one such process per
+machine and user runs at a time (it holds a lock). It may outlive the task that started it, and
+nothing waits for it. If it fails, or if nothing can be cached, the next use compiles the kernels
+itself and raises the error.
 """
 
 import fcntl
@@ -30,13 +30,13 @@ decoder reaches 16 MB/s with 16 KiB batches and 250 MB/s with 1 MiB batches of r
 
 
 class _Build:
-    """The compiler that this process started, if any."""
+    """The compiler process started by this process, if any."""
 
     process: subprocess.Popen[bytes] | None = None
 
 
 class _Decoded:
-    """The bytes that this process has decoded, or is about to decode, without the kernels."""
+    """The bytes that this process has decoded, or will decode, without the kernels."""
 
     size_bytes = 0
 
@@ -49,8 +49,8 @@ class _Loaded:
 
 
 def are_wanted(size_bytes: int | None) -> bool:
-    """Return whether the kernels are ready, and so many bytes, added to earlier ones, are worth
-    loading them. None means an unknown number of bytes.
+    """Return whether the kernels are ready and loading them pays off for this number of bytes,
+    added to earlier ones. None means an unknown number of bytes.
     """
     if _Loaded.kernels is not None:
         return True
@@ -86,7 +86,7 @@ def kernels() -> "Kernels":
 
 
 def _code() -> bytes:
-    """Return the code from the cache, or compile it and keep it there."""
+    """Return the code from the cache, or compile and cache it."""
     from penstock.lake.arrow import kernel_code
 
     directory = kernel_cache.cache_directory()
@@ -100,7 +100,7 @@ def _code() -> bytes:
 
 
 def _file_in(directory: Path) -> Path:
-    """Return where the code for this CPU is kept."""
+    """Return the cache file of the code for this CPU."""
     from penstock.lake.arrow.kernel_code import machine_hash
 
     return directory / f"{machine_hash()}.o"

@@ -1,9 +1,9 @@
 """Cache compiled kernels: compiling takes some seconds, loading some milliseconds.
 
-Invariant: code is loaded only from a directory that belongs to this user alone, because it is
-executed, and only whole: a digest is behind it. It is never loaded for other sources: the
-directory's name contains their hash. If no such directory is writable, each process compiles the
-kernels. `NUMBA_CACHE_DIR` is honored. Importing this module imports neither numba nor LLVM.
+Invariant: code is loaded only from a directory that only this user can write to, because it is
+executed, and only if its digest matches. It is never loaded for other sources: the directory's name
+contains their hash. If no such directory is writable, each process compiles the kernels.
+`NUMBA_CACHE_DIR` is honored. Importing this module imports neither numba nor LLVM.
 """
 
 import os
@@ -33,7 +33,7 @@ def cache_directory() -> Path | None:
         name = (
             "penstock-" + sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]
         )
-    except OSError:  # the package lies in an archive (`--py-files`)
+    except OSError:  # the package is in an archive (`--py-files`)
         return None
     given = os.environ.get("NUMBA_CACHE_DIR")
     return own_directory(root / name for root in ([Path(given)] if given else cache_roots()))
@@ -50,7 +50,7 @@ def read_code(place: Path) -> bytes | None:
 
 
 def write_code(place: Path, code: bytes) -> None:
-    """Keep code in a file, whole or not at all. Do nothing if the disk does not take it."""
+    """Store code in a file atomically; ignore write errors."""
     beside = place.with_name(f"{place.name}.{os.getpid()}")
     with suppress(OSError):
         try:

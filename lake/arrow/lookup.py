@@ -1,6 +1,4 @@
-"""Find the first record in slices that is not older than a timestamp. Source: Kafka
-`offsetsForTimes`.
-"""
+"""Find the first record in slices at or after a timestamp. Source: Kafka `offsetsForTimes`."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -19,9 +17,8 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 async def first_as_young(
     store: ObjectStore, slices: Sequence[Slice], timestamp_ms: int
 ) -> int | None:
-    """Return the offset of the first record that is not older than the timestamp, or None if all
-    are older. A record that cannot be read counts as young, so that readers from there on miss
-    nothing. Raise as `read_slices` does.
+    """Return the offset of the first record at or after the timestamp, or None if all are older. An
+    unreadable record counts as recent, so that readers miss nothing. Raise as `read_slices` does.
     """
     for part in slices:
         unreadable: list[ReadError] = []
@@ -47,7 +44,7 @@ async def first_as_young(
 
 
 def first_not_before(timestamps: Array, timestamp_ms: int) -> int | None:
-    """Return the index of the first row that is not older than the timestamp, or None."""
+    """Return the index of the first row at or after the timestamp, or None."""
     young = pc.greater_equal(timestamps, pa.scalar(timestamp_ms * 1_000, _TIMESTAMP))
     index = int(pc.index(young, True).as_py())
     return None if index < 0 else index

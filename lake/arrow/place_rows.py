@@ -1,5 +1,5 @@
-"""Make the rows of slices that have a record at each offset, without reading them: topic, partition
-and offset are known from the plan.
+"""Build the rows of dense slices without reading them: topic, partition and offset are known from
+the plan.
 """
 
 from collections.abc import Iterator, Sequence

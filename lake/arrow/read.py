@@ -2,7 +2,7 @@
 The kernel holds no GIL.
 
 Invariant: rows come slice by slice in the given order, within a slice in offset order, and no
-offset twice. When an object is gone, all rows before it are returned first, so that a new plan can
+offset twice. If an object is missing, all rows before it are returned first, so that a new plan can
 continue there. Memory: about three parts and three Arrow batches.
 """
 
@@ -53,10 +53,9 @@ async def read_slices(
 ) -> AsyncGenerator[RecordBatch, None]:
     """Yield the records of all slices. `aclose` the iterator if it is not exhausted.
 
-    Blocks and batches that hold no record of `times` may be left out; records of other blocks and
-    batches are not filtered.
-    Raises ObjectGone (plan again), ReadError (damage), what `on_unreadable` raises, the store's
-    errors, and ValueError for unknown columns.
+    Blocks and batches without records within `times` may be skipped; records of other blocks and
+    batches are not filtered. Raises ObjectGone (plan again), ReadError (damage), what
+    `on_unreadable` raises, the store's errors, and ValueError for unknown columns.
     """
     config = config or ReadConfig()
     size_bytes = sum(part.size_bytes for part in slices)

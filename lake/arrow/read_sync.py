@@ -35,7 +35,7 @@ def read_slices_sync(
 ) -> Generator[RecordBatch, None, None]:
     """Read slices as `read.read_slices` does. Close the iterator if it is not exhausted.
 
-    `bodies` are objects that the caller has whole, by key.
+    `bodies` are complete objects by key.
     """
     config = config or ReadConfig()
     shared = background()

@@ -1,11 +1,11 @@
-"""Read slices to their end although their objects are deleted meanwhile: plan deleted parts again
-by their offsets.
+"""Read slices to their end even if their objects are deleted in the meantime: plan missing parts
+again by offset.
 
-Invariants: every offset of the slices is returned once, or an error names it. Rows are the same
-whichever objects hold them, also when only committed ones are wanted: aborted transactions are
-looked up once, before anything is read, because decided transactions stay decided. New plans use
-the newest manifest and the same streams: a topic that was deleted and created again is a loss, and
-never gives other rows. Source: docs/design/manifest.md.
+Invariants: every offset of the slices is returned once, or reported in an error. Rows do not depend
+on the objects that contain them, even with `committed`: aborted transactions are looked up once,
+before anything is read, because outcomes never change. New plans use the newest manifest and the
+same streams: a recreated topic is a loss, and never returns other rows. Source:
+docs/design/manifest.md.
 """
 
 import time
@@ -93,7 +93,7 @@ def read_renewed(
 
 
 class ReplanBackoff:
-    """Limit the new plans of one pass that do not help."""
+    """Limit the unsuccessful new plans of one pass."""
 
     def __init__(self, pause_ms: int) -> None:
         self._pause_ms = pause_ms
@@ -114,8 +114,8 @@ class ReplanBackoff:
 def look_up_aborted(
     lookup: AbortedLookup, slices: Sequence[Slice], on_loss: OnLoss = raise_loss
 ) -> tuple[Sequence[Slice], AbortedByStream]:
-    """Return the slices whose aborted transactions are still known, and those transactions. Raise
-    as `ClusterView.aborted` does.
+    """Return the slices whose aborted transactions can still be determined, and those transactions.
+    Raise as `ClusterView.aborted` does.
     """
     while slices:
         try:
@@ -141,7 +141,7 @@ def look_up_aborted(
 def replan_slices(
     plan: Planner, left: Sequence[Slice], on_loss: OnLoss = raise_loss
 ) -> list[Slice]:
-    """Plan the offsets of slices again, in the objects that hold them now."""
+    """Plan the offsets of slices again, in the objects that contain them now."""
     return plan_streams(
         plan,
         ranges_of(left),
@@ -177,7 +177,7 @@ def plan_streams(
 
 
 def ranges_of(slices: Sequence[Slice]) -> list[OffsetRange]:
-    """Return the ranges of slices. Slices that follow one another become one range."""
+    """Return the ranges of slices. Adjacent slices become one range."""
     ranges: list[OffsetRange] = []
     for part in slices:
         item = OffsetRange(part.topic, part.partition, part.start_offset, part.end_offset)

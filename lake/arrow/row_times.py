@@ -25,7 +25,7 @@ def rows_within(batch: RecordBatch, times: TimeBounds) -> RecordBatch:
 
 
 def count_within(batch: RecordBatch, times: TimeBounds) -> int:
-    """Return the number of rows that `rows_within` leaves."""
+    """Return the number of rows that `rows_within` returns."""
     if not times.is_bounded:
         return int(batch.num_rows)
     return int(pc.sum(_mask(batch, times), min_count=0).as_py())
@@ -38,13 +38,13 @@ def _mask(batch: RecordBatch, times: TimeBounds) -> Array:
 
 
 def _us(timestamp_ms: int) -> int:
-    """Return microseconds. What does not fit into 64 bits is beyond any timestamp of a row."""
+    """Return microseconds. Values beyond 64 bits are outside any row's timestamp."""
     return min(max(timestamp_ms * 1_000, -(1 << 63)), (1 << 63) - 1)
 
 
 def for_python(rows: Any) -> Any:  # noqa: ANN401 - a batch or a table
-    """Return the rows with timestamps that Python's `datetime` can hold. Those of producers that
-    write microseconds lie far beyond the year 9999.
+    """Return the rows with timestamps that Python's `datetime` can hold. Producers that write
+    microseconds store timestamps far beyond the year 9999.
     """
     for at, field in enumerate(rows.schema):
         kind = field.type

@@ -1,12 +1,12 @@
 """Reuse memory for Arrow's columns: fresh pages from the operating system cost more than decoding
 into them.
 
-Invariant: memory is reused only when nothing refers to it any more. Every Arrow buffer over a slab
+Invariant: memory is reused only when nothing references it any more. Every Arrow buffer over a slab
 holds the slab, wherever the buffer is (another thread, C++, another library by Arrow's C
-interface). The slab is returned with the last of them. So a reader's batches stay valid as long as
-it holds them, and a reader that keeps everything gets fresh memory. Keys and values have separate
-slabs, because a reader that keeps keys often drops values. The number and size of waiting slabs is
-limited. Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
+interface). The slab is returned with the last of them. The batches of a reader therefore stay valid
+as long as it keeps them, and a reader that keeps everything gets fresh memory. Keys and values have
+separate slabs, because a reader that keeps keys often drops values. The number and size of waiting
+slabs is limited. Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
 """
 
 from collections import deque
@@ -72,7 +72,7 @@ class Slab:
 
 
 def home_of(column: str, size_bytes: int) -> Home:
-    """Return the home of a column and size, the same one each time unless there are too many."""
+    """Return the pool of a column and size, the same one each time unless there are too many."""
     home = _homes.get((column, size_bytes))
     if home is None:
         if len(_homes) >= _HOMES_MAX:

@@ -2,12 +2,12 @@
 Polars, DuckDB and your own programs.
 
 Invariants: `scan` fixes the offsets when it is called: every pass gives the same rows, each offset
-once, in offset order within a partition, whatever compaction does meanwhile. It includes everything
-that was acknowledged by then (it reads WAL tails). A long pass holds a lease; without one (a
-read-only store) it plans again where objects were deleted. With `isolation_level="read_committed"`
-it ends at the last stable offset and leaves out aborted transactions; by default it ignores
-transactions, as Kafka's consumers do. Cost: one read of the manifest, then about three parts of
-input and one Arrow batch of memory.
+once, in offset order within a partition, regardless of concurrent compaction. It includes every
+record acknowledged before the call (it reads WAL tails). A long pass holds a lease; without one (a
+read-only store), it plans again if objects were deleted. With `isolation_level="read_committed"` it
+ends at the last stable offset and skips aborted transactions; by default it ignores transactions,
+as Kafka's consumers do. Cost: one read of the manifest, then about three parts of input and one
+Arrow batch of memory.
 """
 
 import time
@@ -97,20 +97,20 @@ def scan(
     Args:
         store_url: The URL of the object store, as in `s3://BUCKET` or `file:DIR`.
         topic: The name of the topic.
-        partitions: Partition numbers; by default those that `start` or `end` name, else all.
-        start: Where to begin: `earliest`, `latest`, an offset, a mapping from partition to offset,
-            or a `datetime` with a time zone (the first record that is not older).
-        end: Where to end, exclusive; given as `start` is.
+        partitions: Partition numbers; by default those in `start` or `end`, or all.
+        start: Start position: `earliest`, `latest`, an offset, a mapping from partition to offset,
+            or a `datetime` with a time zone (the first record at or after it).
+        end: End position, exclusive; in the same form as `start`.
         columns: Columns of Spark's source for Kafka, such as `key`, `value` and `timestamp`; by
             default all but `headers`.
-        isolation_level: `read_committed` ends at the last stable offset and leaves out aborted
+        isolation_level: `read_committed` ends at the last stable offset and skips aborted
             transactions, as Kafka's consumers do.
-        since: Leave out records with an older timestamp, wherever they are in the log.
-        until: Leave out records with this timestamp or a newer one, in the same way.
-        snapshot: A snapshot to read the topic from, instead of the topic as it is now.
+        since: Skip records with an older timestamp, anywhere in the log.
+        until: Skip records with this or a newer timestamp, anywhere in the log.
+        snapshot: Read the topic as of this snapshot.
         views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
-        on_error: For records that cannot be read: `raise`, or `skip` and list in `Scan.unreadable`.
-        cluster_id: The cluster, needed only if the store holds several.
+        on_error: For unreadable records: `raise`, or `skip` and list in `Scan.unreadable`.
+        cluster_id: The cluster, needed only if the store contains several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
 
     Returns:
@@ -121,10 +121,10 @@ def scan(
         ValueError: An argument is not allowed.
         UnknownPartition: The topic or a partition does not exist. A new topic or snapshot can be
             read after about 1 s.
-        OffsetsLost: `start` lies below the log start of a partition.
-        OffsetsMissing: `end` lies beyond the end of a partition.
-        ManifestNotFound: The store holds no such cluster.
-        SeveralClusters: The store holds several clusters and `cluster_id` is empty.
+        OffsetsLost: `start` is below the log start of a partition.
+        OffsetsMissing: `end` is after the end of a partition.
+        ManifestNotFound: The store contains no such cluster.
+        SeveralClusters: The store contains several clusters and `cluster_id` is empty.
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:
@@ -154,7 +154,7 @@ def scan(
 
 
 class Scan:
-    """A fixed range of offsets of each partition, as `scan` returns it.
+    """A fixed range of offsets of each partition, returned by `scan`.
 
     Iterate it, any number of times, or pass it to any reader of Arrow streams:
     `polars.DataFrame(scan)`, `duckdb.sql("SELECT count(*) FROM scan")`,
@@ -180,7 +180,7 @@ class Scan:
         on_unreadable: OnUnreadable | None = None,
     ) -> None:
         """Programs call `scan` instead. `streams` are the stream ids that the partitions had then.
-        With `skips`, records that cannot be read are left out.
+        With `skips`, unreadable records are skipped.
         """
         self._cluster = cluster
         self._ranges = tuple(ranges)
@@ -213,7 +213,7 @@ class Scan:
         return self.batches()
 
     def batches(self) -> Generator[RecordBatch, None, None]:
-        """Yield what iteration yields, as a generator that can be closed."""
+        """Iterate as a generator that can be closed."""
         on_unreadable = self._new_pass()
         slices = self._plan()
         if not slices:
@@ -310,8 +310,8 @@ class Scan:
         on_unreadable: OnUnreadable | None = None,
     ) -> "Scan":
         """Return a scan of other columns of a part of this one: a range of offsets of each
-        partition, and of those the records within `times`. It calls `on_unreadable` for what
-        cannot be read, or else does what this one does.
+        partition, and of those the records within `times`. It calls `on_unreadable` for unreadable
+        records, or else behaves like this one.
         """
         config = config or self._config or ReadConfig()
         ranges: list[OffsetRange] = []
@@ -333,7 +333,9 @@ class Scan:
         )
 
     def _new_pass(self) -> OnUnreadable:
-        """Forget what the last pass left out. Return what to do with unreadable records."""
+        """Clear the unreadable records of the last pass. Return what to do with unreadable
+        records.
+        """
         self.unreadable = UnreadableRecords()
         skip = self.unreadable.add if self._skips else raise_unreadable
         return self._on_unreadable or skip
@@ -346,7 +348,9 @@ class Scan:
         return plan_streams(plan, ranges, self._streams)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the scan by Arrow's PyCapsule protocol, for DuckDB, Polars, pandas and others."""
+        """Export the scan with Arrow's PyCapsule protocol, for DuckDB, Polars, pandas and
+        others.
+        """
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_reader(self) -> RecordBatchReader:
@@ -366,8 +370,8 @@ class Scan:
 
 
 class ScanLease:
-    """The lease of one pass: created after a while, renewed between batches, released at the end.
-    It never raises, because a pass goes on without it.
+    """The lease of one pass: created after a delay, renewed between batches, released at the end.
+    It never raises, because a pass continues without it.
     """
 
     def __init__(self, cluster: StoreCluster, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -416,7 +420,7 @@ def _times(since: datetime | None, until: datetime | None) -> TimeBounds:
 
 
 def _not_before_ms(moment: datetime) -> int:
-    """Return the first millisecond that is not before the moment."""
+    """Return the first millisecond at or after this time."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment!r} has no time zone")
     return -((_EPOCH - moment) // timedelta(milliseconds=1))
@@ -425,13 +429,13 @@ def _not_before_ms(moment: datetime) -> int:
 def _numbers(partitions: Sequence[int] | None, start: Place, end: Place) -> list[int] | None:
     """Return the requested partitions, or None for all."""
     if partitions is not None and len(set(partitions)) != len(partitions):
-        raise ValueError(f"partitions {list(partitions)}: give each of them once")
+        raise ValueError(f"partitions {list(partitions)}: each may be listed only once")
     named = [set(item) for item in (start, end) if isinstance(item, Mapping)]
     if partitions is None and named:
         partitions = sorted(named[0])
     if partitions is not None and any(not set(partitions) <= item for item in named):
         raise ValueError(
-            f"start and end must each name an offset for every partition of {sorted(partitions)}"
+            f"start and end must contain an offset for every partition of {sorted(partitions)}"
         )
     return None if partitions is None else sorted(partitions)
 
@@ -472,8 +476,8 @@ def _offsets(
         return [place[state.partition] for state in states]
     if isinstance(place, str):
         raise ValueError(
-            f"{place!r} is not a place in a topic: 'earliest', 'latest', an offset, a datetime, or"
-            " {partition: offset}"
+            f"{place!r} is not a position in a topic: use 'earliest', 'latest', an offset, a "
+            "datetime, or {partition: offset}"
         )
     return [place] * len(states)
 

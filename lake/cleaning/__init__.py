@@ -1,1 +1,1 @@
-"""Log compaction of a whole topic by a job outside of the brokers."""
+"""Log compaction of a topic by a job outside the brokers."""

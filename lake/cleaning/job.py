@@ -3,7 +3,7 @@
 Invariants: a task does what the leader's own log cleaner does (`stream.cleaning.cleaner`), with the
 ranges of one manifest, and uses only the store: the driver commits its exchanges, in their order.
 Every attempt writes the same bytes to the same keys. Nothing is PUT after the task's deadline,
-because the controller may already have collected the object; what was written before it counts.
+because the controller may already have collected the object; objects written before it are used.
 Memory: the key map, and twice the size of an object.
 """
 
@@ -48,11 +48,11 @@ class PassTask:
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What a task has written, in order.
+    """The objects that a task has written, in order.
 
     clean_end: below it no key occurs twice once all exchanges are committed; None if the pass did
-    not end. Then plan again if `is_stale` (the sources changed meanwhile, or the time was over);
-    otherwise `detail` names a damaged object. is_map_full: another pass has to continue there.
+    not end. Then plan again if `is_stale` (the sources changed, or the time was over); otherwise
+    `detail` contains a damaged object. is_map_full: another pass must continue there.
     """
 
     task: PassTask
@@ -82,13 +82,13 @@ class PassJob:
 
 
 class _Late(Exception):
-    """Raised when the deadline of a task is over."""
+    """Raised when the deadline of a task has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """The stream of the task, as `OwnedStream`. The commit decides whether it is still as it was
-    read.
+    """The stream of the task, as `OwnedStream`. The commit checks whether it has changed since it
+    was read.
     """
 
     stream_id: StreamId
@@ -96,7 +96,7 @@ class _Stream:
 
 
 class _TaskMetadata:
-    """Implement `CleaningMetadata` with what the driver has prepared. A commit is only noted."""
+    """Implement `CleaningMetadata` with data prepared by the driver. A commit is only recorded."""
 
     def __init__(self, task: PassTask, now_ms: WallClock) -> None:
         self._task = task
@@ -142,7 +142,7 @@ async def run_pass(store: ObjectStore, task: PassTask, now_ms: WallClock) -> Pas
         return [_Stream(task.log.stream_id, task.log.start)]
 
     def forget(stream_id: StreamId, end: Offset) -> None:
-        """Do nothing: no cache is here. Leaders may serve removed records from theirs."""
+        """Do nothing: there is no cache. Leaders may serve removed records from theirs."""
 
     cleaner = LogCleaner(
         store,

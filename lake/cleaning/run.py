@@ -1,12 +1,12 @@
-"""The driver of a log compaction job: bound each partition by what its leader has made durable, let
-tasks write, commit the exchanges at the controller in their order.
+"""The driver of a log compaction job: limit each partition to the durable state of its leader, run
+the tasks, and commit their exchanges to the controller in order.
 
 Invariants: a pass ends at the newest checkpoint of the partition that is committed, because a scan
-after a crash would miss what the pass removes, and at the last stable offset. A commit stops at
-the first exchange in conflict, so no tombstone goes before a record that it deletes; each exchange
-succeeds only if the log index still has its sources, so the leader's own cleaner, compaction and
-other jobs may run at the same time. The job stores no cleaned end: the leader's next pass does,
-and finds little to do. No request goes to brokers. Source: docs/design/compaction.md,
+after a crash would miss what the pass removes, and at the last stable offset. A commit stops at the
+first exchange in conflict, so no tombstone is removed before a record that it deletes; each
+exchange succeeds only if the log index still contains its sources, so the leader's own cleaner,
+compaction and other jobs may run at the same time. The job stores no cleaned end: the leader's next
+pass does, with little work. It contacts no brokers. Source: docs/design/compaction.md,
 docs/design/log-cleaning.md.
 """
 
@@ -37,15 +37,15 @@ _SOURCES_MAX: Final = 10_000
 
 
 class Checkpoint(NamedTuple):
-    """What the newest committed checkpoint of a partition says."""
+    """The newest committed checkpoint of a partition."""
 
     recovery_offset: Offset
     cleaned: CleanedPart
 
 
 class PassMetadata(Protocol):
-    """The controller as a job sees it. Raise the client's errors; the outcome of the call is then
-    unknown.
+    """The interface of the controller for jobs. Raise the client's errors; the outcome of the call
+    is then unknown.
     """
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]: ...
@@ -54,7 +54,7 @@ class PassMetadata(Protocol):
         self, stream_id: StreamId, exchanges: Sequence[Exchange], *, is_ordered: bool = False
     ) -> list[str]:
         """Commit in one transaction. Return "" for each exchange, or why it was in conflict.
-        is_ordered: refuse every exchange behind one in conflict.
+        is_ordered: reject every exchange after a conflict.
         """
         ...
 
@@ -67,8 +67,8 @@ class PassMetadata(Protocol):
 class CleaningOptions:
     """The limits of a run, and the configs of the topic.
 
-    lag_ms_min: `min.compaction.lag.ms`. tombstones_kept_ms: `delete.retention.ms`. ttl_ms: the
-    controller collects what a pass has written and not committed by then.
+    lag_ms_min: `min.compaction.lag.ms`. tombstones_kept_ms: `delete.retention.ms`. ttl_ms: after
+    this time, the controller deletes objects that a pass has not committed.
     """
 
     lag_ms_min: int
@@ -94,7 +94,7 @@ class CleaningOptions:
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """The part of a partition that a pass goes through. dirty_bytes: estimated by whole objects."""
+    """The part of a partition that a pass processes. dirty_bytes: estimated from whole objects."""
 
     partition: int
     log: CleaningTask
@@ -105,7 +105,7 @@ class PassPlan:
 
 @dataclass(slots=True)
 class PassReport:
-    """What this run did to one partition. clean_end: below it no key occurs twice."""
+    """The result of a run for one partition. clean_end: below it no key occurs twice."""
 
     partition: int
     passes: int = 0
@@ -133,8 +133,8 @@ RunPasses = Callable[[Sequence[PassTask]], Awaitable[Sequence[PassResult]]]
 
 
 class TopicCleaner:
-    """One run for one topic. `run_passes` returns when all tasks are done; `on_done` gets the bytes
-    of each partition's log that were gone through.
+    """One run for one topic. `run_passes` returns when all tasks are done; `on_done` is called with
+    the processed bytes of each partition.
     """
 
     def __init__(
@@ -161,10 +161,10 @@ class TopicCleaner:
         self._report = CleaningRun(topic)
 
     async def plan(self) -> list[PassPlan]:
-        """Return what a pass would go through now, from a fresh view. Raises UnknownPartition,
-        ManifestNotFound, SeveralClusters, EndInDoubt or ObjectStoreError.
+        """Return the plan of a pass from a fresh view. Raises UnknownPartition, ManifestNotFound,
+        SeveralClusters, EndInDoubt or ObjectStoreError.
         """
-        # Before the view, which then has at least what they describe.
+        # Before the view, which is then at least as new.
         checkpoints = await self._metadata.checkpoints(self._topic)
         await self._view.refresh()
         offsets = {
@@ -262,8 +262,8 @@ class TopicCleaner:
         return tuple(found)
 
     async def _commit(self, result: PassResult) -> list[tuple[ObjectRange, ...]]:
-        """Commit what a task has written. Return the sources that should vanish from the next
-        manifest.
+        """Commit the objects that a task has written. Return the sources that the next manifest
+        should no longer contain.
         """
         partition, stream_id = result.task.partition, result.task.log.stream_id
         report = self._reports.setdefault(partition, PassReport(partition))
@@ -309,7 +309,7 @@ class TopicCleaner:
 
 
 def _rounds(planned: Sequence[PassPlan], bytes_max: int) -> Iterator[Sequence[PassPlan]]:
-    """Yield the partitions whose passes run at once: at least one, then as many as fit."""
+    """Yield the partitions of concurrent passes: at least one, then as many as fit."""
     some: list[PassPlan] = []
     size_bytes = 0
     for item in planned:
@@ -323,14 +323,12 @@ def _rounds(planned: Sequence[PassPlan], bytes_max: int) -> Iterator[Sequence[Pa
 
 
 def _objects_max(log: PassPlan, options: CleaningOptions) -> int:
-    """Return how many objects a pass can write: two neighboring ones have more than the size of
-    one.
-    """
+    """Return the maximum number of objects of a pass: two adjacent ones exceed the size of one."""
     return min(len(log.ranges), 2 * log.log_bytes // options.object_bytes_max + 1)
 
 
 def _chunks(exchanges: Sequence[Exchange]) -> Iterator[Sequence[Exchange]]:
-    """Yield the exchanges in their order, as many at once as one commit may have."""
+    """Yield the exchanges in order, as many at once as one commit may contain."""
     chunk: list[Exchange] = []
     sources = 0
     for exchange in exchanges:

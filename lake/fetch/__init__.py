@@ -1,1 +1,1 @@
-"""Fetch the parts of objects that slices name. Needs neither Arrow nor Spark."""
+"""Fetch the parts of objects referenced by slices. Needs neither Arrow nor Spark."""

@@ -1,4 +1,4 @@
-"""Errors of reading partitions from the store. Every message names object, partition and offset.
+"""Errors of reading partitions from the store. Every message contains object, partition and offset.
 
 Must survive pickling: executors raise them, drivers show them.
 """
@@ -12,8 +12,8 @@ from penstock.lake.fetch.slices import Slice
 class ReadError(StreamError):
     """Records, or an object, have invalid bytes. Reading again gives the same error.
 
-    Records in [offset, end_offset) of the partition cannot be read; end_offset is None for damage
-    of an object, which no option leaves out.
+    Records in [offset, end_offset) of the partition cannot be read; end_offset is None for a
+    damaged object, which no option skips.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ReadError(StreamError):
 
     @property
     def reason(self) -> str:
-        """Return what is wrong, with the offsets if there are several."""
+        """Return the problem, with the offsets if there are several."""
         if self.end_offset is None or self.end_offset <= self.offset + 1:
             return self.what
         return f"offsets {self.offset} to {self.end_offset - 1}: {self.what}"
@@ -72,15 +72,15 @@ class ObjectGone(StreamError):
 
 
 class ObjectStaysGone(StreamError):
-    """Plans of the newest manifest keep naming objects that the store does not have.
+    """Plans from the newest manifest repeatedly reference missing objects.
 
     Rows before `slice` have been returned. Reading them again gives the same error until an
     operator restores the object.
     """
 
     def __init__(self, slice_: Slice, plans: int, *, is_same: bool = True) -> None:
-        """`plans` is the number of plans made in vain. `is_same`: the last ones named this object;
-        otherwise each named another one.
+        """`plans` is the number of unsuccessful plans. `is_same`: the last plans referenced this
+        object; otherwise each referenced another one.
         """
         part, offsets = (
             f"{slice_.topic}-{slice_.partition}",

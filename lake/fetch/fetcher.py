@@ -1,9 +1,9 @@
-"""Get the parts of slices from the store in order, ahead of the decoder, without those that the
-caller already has whole.
+"""Get the parts of slices from the store in order, ahead of the decoder, except for objects that
+the caller already has.
 
 Invariant: parts come in the order of the slices. At most the bytes of `parts_ahead_max` parts (or
-one larger part) and the indexes of `gets_in_flight_max` objects are in flight; small objects come
-whole. A missing object raises ObjectGone with everything that is left to read. The store has the
+one larger part) and the indexes of `gets_in_flight_max` objects are in flight; small objects are
+read completely. A missing object raises ObjectGone with the remaining slices. The store handles
 deadlines and retries. Source: AutoMQ `ObjectReader`.
 """
 
@@ -80,7 +80,7 @@ class Fetch:
         self._loading_bytes = 0
 
     async def next(self) -> Fetched | None:
-        """Return the next part, or None behind the last one. Raise ObjectGone, ReadError or the
+        """Return the next part, or None after the last one. Raise ObjectGone, ReadError or the
         store's errors.
         """
         while True:
@@ -109,8 +109,8 @@ class Fetch:
         self._loading.clear()
 
     def _go_ahead(self) -> None:
-        """Start every request that the limits allow. A failed object stays in its place: `next`
-        raises its error when its turn comes.
+        """Start every request that the limits allow. A failed object keeps its place: `next` raises
+        its error in order.
         """
         config = self._config
         while True:
@@ -163,7 +163,7 @@ class Fetch:
         return [(part, data) for part in coalesce(pieces, self._config)]
 
     async def _index(self, slice_: Slice) -> tuple[ObjectIndex, Buffer | None]:
-        """Return the object's index, and all of the object if it is small."""
+        """Return the object's index, and the complete object if it is small."""
         body = self._bodies.get(slice_.key)
         index = self._indexes.get(slice_.key)
         if index is not None:
@@ -201,9 +201,7 @@ class Fetch:
         try:
             data = await self._store.get_range(key, start, end - start)
         except RangeNotSatisfiable:
-            raise ObjectCorrupt(
-                key, start, f"is shorter than the {end} bytes that were expected"
-            ) from None
+            raise ObjectCorrupt(key, start, f"is shorter than the expected {end} bytes") from None
         if len(data) != end - start:
             raise ObjectCorrupt(key, start, f"got {len(data)} bytes instead of {end - start}")
         return data

@@ -68,6 +68,6 @@ class ReadConfig:
             and max(self.block_bytes_max, self.uncompressed_batch_bytes_max) > VIEWED_BYTES_MAX
         ):
             raise ValueError(
-                f"views reach {VIEWED_BYTES_MAX} bytes: block_bytes_max and"
-                " uncompressed_batch_bytes_max may not be larger"
+                f"views support at most {VIEWED_BYTES_MAX} bytes: decrease block_bytes_max or "
+                "uncompressed_batch_bytes_max"
             )

@@ -1,5 +1,5 @@
 """Choose the bytes of an object to read for its slices: the blocks of their streams and offsets,
-near ones together.
+with nearby blocks combined.
 
 Invariant: pieces come in the order of the slices and of their offsets, so that "everything before
 this piece" has a meaning. Must not do I/O. Source: AutoMQ `ObjectReader`, `StreamReader`.
@@ -19,7 +19,7 @@ from penstock.stream.format.layout import BlockEntry
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A block, and the slice that it is read for."""
+    """A block, and the slice for which it is read."""
 
     ordinal: int
     """The position of the slice among all that are read."""
@@ -45,7 +45,7 @@ def all_blocks(_piece: Piece) -> bool:
 
 
 def blocks_within(times: TimeBounds) -> Wanted:
-    """Want the blocks that may hold a record with such a timestamp."""
+    """Select the blocks that may contain a record with a wanted timestamp."""
 
     def is_wanted(piece: Piece) -> bool:
         return not times.excludes_block(piece.block)
@@ -62,7 +62,7 @@ def pieces_of(
 ) -> Iterator[Piece]:
     """Yield the blocks to read.
 
-    Raise ReadError if the object does not hold the slice, or a block is too large.
+    Raise ReadError if the object does not contain the slice, or a block is too large.
     """
     stream_id = slice_.stream_id_in_object
     blocks = index.blocks_of(StreamId(stream_id), slice_.start_offset, slice_.end_offset)
@@ -111,6 +111,6 @@ def coalesce(pieces: Iterable[Piece], config: ReadConfig) -> list[Part]:
 
 
 def rest_of(slices: Sequence[Slice], piece: Piece) -> tuple[Slice, tuple[Slice, ...]]:
-    """Return the rest of the piece's slice from this piece on, and the slices behind it."""
+    """Return the rest of the slice from this piece on, and the following slices."""
     start_offset = max(piece.slice.start_offset, piece.block.start_offset)
     return replace(piece.slice, start_offset=start_offset), tuple(slices[piece.ordinal + 1 :])

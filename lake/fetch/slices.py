@@ -1,9 +1,10 @@
-"""A slice: a range of a partition in one object. One machine plans slices, others read them.
+"""A slice: a range of a partition in one object. Slices are planned on one machine and read on
+others.
 
-Invariant: a slice names object, stream and offsets completely, so that reading it needs nothing but
-the store. Its offsets were committed for this object, so the object holds them all. The planner
-guarantees that a partition's slices, one after the other, cover each offset once. Must not import
-more than the standard library: drivers and executors pickle slices by the thousand.
+Invariant: a slice contains object, stream and offsets, so that reading it needs only the store. Its
+offsets were committed for this object, so the object contains all of them. The planner guarantees
+that a partition's slices, one after the other, cover each offset once. Must not import more than
+the standard library: drivers and executors pickle slices by the thousand.
 """
 
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ PLACE_COLUMNS: Final = frozenset({"topic", "partition", "offset"})
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The part [start_offset, end_offset) of a partition that lies in one object.
+    """The part [start_offset, end_offset) of a partition in one object.
 
     size_bytes and record_count come from the metadata, for packing and limits. They are estimates
-    for a part of a committed range, but a count of as many records as offsets is exact.
-    stored_stream_id: the stream under which the object holds the slice, if the partition is a fork
-    and refers to an object of its source; else -1.
+    for a part of a committed range, but a count equal to the number of offsets is exact.
+    stored_stream_id: the stream under which the object contains the slice, if the partition is a
+    fork that references an object of its source; otherwise -1.
     """
 
     key: str

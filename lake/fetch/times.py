@@ -1,8 +1,8 @@
-"""The timestamps that a reader wants, and what the bounds of blocks and batches say about them.
+"""The timestamps that a reader wants, compared with the bounds of blocks and batches.
 
-Invariant: a block or batch is left out only if no record of it can be wanted, and is taken without
-a look at its records only if all of them are. An unknown lower bound decides neither. Must not
-import more than the standard library and `protocol.batch.header`.
+Invariant: a block or batch is skipped only if none of its records can be wanted, and accepted
+without checking its records only if all of them are. An unknown lower bound decides neither. Must
+not import more than the standard library and `protocol.batch.header`.
 """
 
 from typing import Final, NamedTuple
@@ -33,13 +33,13 @@ class TimeBounds(NamedTuple):
         return newest_ms < self.from_ms or oldest_ms > self.to_ms
 
     def excludes_block(self, block: BlockEntry) -> bool:
-        """Return whether no record of a block is wanted, as far as the index tells."""
+        """Return whether the index shows that no record of a block is wanted."""
         is_unknown = block.max_timestamp_ms < 0 and block.record_count > 0
         newest_ms = NEWEST_UNKNOWN if is_unknown else block.max_timestamp_ms
         return self.excludes(block.min_timestamp_ms, newest_ms)
 
     def includes_block(self, block: BlockEntry) -> bool:
-        """Return whether all records of a block are wanted, as far as the index tells."""
+        """Return whether the index shows that all records of a block are wanted."""
         is_known = block.max_timestamp_ms >= 0 or not block.record_count
         return not self.is_bounded or (
             is_known and self.includes(block.min_timestamp_ms, block.max_timestamp_ms)

@@ -1,4 +1,4 @@
-"""Collect what a reader leaves out because it cannot be read.
+"""Collect unreadable records that a reader skips.
 
 Limit: the first `KEPT_MAX` errors are kept; others are only counted.
 """
@@ -20,7 +20,7 @@ OnUnreadable = Callable[[ReadError], None]
 
 
 def raise_unreadable(error: ReadError) -> None:
-    """Raise the error: every record has to be read."""
+    """Raise the error: every record must be read."""
     raise error
 
 
@@ -35,7 +35,7 @@ def check_on_error(value: str, *others: str) -> str:
 
 
 class UnreadableRecords:
-    """The offsets that one pass left out.
+    """The offsets that one pass skipped.
 
     Attributes:
         count: The number of offsets.

@@ -1,11 +1,13 @@
-"""Errors of readers of the manifest. Each message names the offsets or versions, and what to do."""
+"""Errors of readers of the manifest. Each message contains the offsets or versions, and a
+solution.
+"""
 
 from penstock.base.errors import StreamError
 
 
 class ManifestNotFound(StreamError):
-    """The store has no manifest, or none of this cluster: nothing was published yet, or the address
-    is that of another store.
+    """The store has no manifest, or none of this cluster: nothing was published yet, or the URL is
+    wrong.
     """
 
     def __init__(self, cluster_id: str) -> None:
@@ -18,7 +20,7 @@ class ManifestNotFound(StreamError):
 
 
 class SeveralClusters(StreamError):
-    """The store holds manifests of several clusters, and the reader must name one of them."""
+    """The store contains manifests of several clusters, and the reader must specify one of them."""
 
     def __init__(self, cluster_ids: list[str]) -> None:
         super().__init__(
@@ -28,8 +30,8 @@ class SeveralClusters(StreamError):
 
 
 class ManifestWentBack(StreamError):
-    """The store's newest manifest is older than one that was read before: the store was rolled
-    back, or is another one.
+    """The newest manifest is older than one that was read before: the store was rolled back or
+    replaced.
     """
 
     def __init__(self, seen: tuple[int, int], found: tuple[int, int]) -> None:
@@ -91,7 +93,7 @@ class OffsetsMissing(StreamError):
 
 
 class EndInDoubt(StreamError):
-    """The end of a partition is unknown: a WAL slot that may hold its newest records is lost or
+    """The end of a partition is unknown: a WAL slot that may contain its newest records is lost or
     damaged.
     """
 
@@ -144,7 +146,7 @@ class WalksTooSlow(StreamError):
 
 
 class TooManyLeases(StreamError):
-    """The store holds as many leases as the controllers honor."""
+    """The store already contains the maximum number of leases."""
 
     def __init__(self, count_max: int) -> None:
         super().__init__(
@@ -155,7 +157,7 @@ class TooManyLeases(StreamError):
 
 
 class TopicReplaced(StreamError):
-    """A topic was deleted and created again: its old offsets mean nothing in the new one."""
+    """A topic was deleted and created again: old offsets do not apply to the new one."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(

@@ -28,11 +28,11 @@ class HeldLease:
         self._owner = owner[:256]
 
     async def create(self, root: ManifestRoot, ttl_ms: int) -> Lease:
-        """Create the lease, before anything that the manifest names is read. Raise TooManyLeases or
+        """Create the lease, before any object in the manifest is read. Raise TooManyLeases or
         ObjectStoreError.
 
-        If the manifest is still the newest one afterwards, everything it names is safe from now on.
-        Otherwise some of it may already be deleted. Cost: two LISTs and a PUT.
+        If the manifest is still the newest one afterwards, all its objects are protected from now
+        on. Otherwise some of them may already be deleted. Cost: two LISTs and a PUT.
         """
         found: set[UUID] = set()
         async for info in self._store.list(lease_prefix(self._cluster_id)):
@@ -46,11 +46,11 @@ class HeldLease:
     async def renew(self, root: ManifestRoot, ttl_ms: int) -> Lease:
         """Extend the lease to `ttl_ms` after the start of this call. Raise ObjectStoreError.
 
-        `root` is the oldest manifest whose objects are still to be read. A younger one releases
-        older objects. Cost: a LIST, a PUT and a DELETE.
+        `root` is the oldest manifest whose objects are still needed. A newer one releases older
+        objects. Cost: a LIST, a PUT and a DELETE.
         """
         if not 0 < ttl_ms <= LEASE_MS_MAX:
-            raise ValueError(f"a lease of {ttl_ms} ms: 1 to {LEASE_MS_MAX} are allowed")
+            raise ValueError(f"a lease of {ttl_ms} ms is not allowed: 1 to {LEASE_MS_MAX}")
         lease = Lease(self._owner, ttl_ms, root.version, root.metadata_offset, root.published_ms)
         before = await self._renewals()
         serial = max(before.values(), default=-1) + 1
@@ -70,7 +70,7 @@ class HeldLease:
         return lease
 
     async def release(self) -> None:
-        """Delete the lease. Raise ObjectStoreError; the lease then expires by itself."""
+        """Delete the lease. Raise ObjectStoreError; the lease then expires."""
         renewals = await self._renewals()
         if renewals:
             await self._store.delete(list(renewals))

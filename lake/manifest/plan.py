@@ -1,9 +1,10 @@
-"""Map offsets to slices: which bytes of which objects hold them.
+"""Map offsets to slices of objects.
 
 Invariants: the slices of a partition cover [start, end) exactly once and in order, or an error
 names the offsets. A slice never exceeds the range that was committed for its object, or that its
-WAL slot holds. Committed entries win over WAL slots, which may hold the same offsets for a while.
-Only entries older than a given timestamp are left out. Must not do I/O. Cost: 2 us per slice.
+WAL slot contains. Committed entries take precedence over WAL slots, which may contain the same
+offsets for a while. Only entries older than a given timestamp are skipped. Must not do I/O. Cost: 2
+us per slice.
 """
 
 from bisect import bisect_right
@@ -38,7 +39,7 @@ class TailRange(NamedTuple):
 
 
 class Source(NamedTuple):
-    """One partition as planning needs it.
+    """The input of planning for one partition.
 
     `runs` are committed entries in offset order, at least those that overlap the wanted range.
     `end_offset` includes the tail.
@@ -52,11 +53,11 @@ class Source(NamedTuple):
 
 
 def joined_tail(position: int, found: Sequence[TailRange]) -> list[TailRange]:
-    """Return the WAL ranges that continue a stream at `position` without a gap, each cut to what it
-    adds.
+    """Return the WAL ranges that continue a stream at `position` without a gap, each without
+    overlap.
 
-    `position` is the committed end, or the log start if that is higher. Ranges behind a gap are
-    left out: they are not durable yet, or their WAL began after the manifest. The ranges are sorted
+    `position` is the committed end, or the log start if that is higher. Ranges after a gap are
+    ignored: they are not durable yet, or their WAL began after the manifest. The ranges are sorted
     by start, since a stream may have moved from one WAL to another.
     """
     joined: list[TailRange] = []
@@ -75,7 +76,7 @@ def joined_tail(position: int, found: Sequence[TailRange]) -> list[TailRange]:
 def pages_wanted(
     pages: Sequence[PageRef], wanted: OffsetRange, timestamp_from_ms: int | None
 ) -> list[PageRef]:
-    """Return the pages that may hold part of the range."""
+    """Return the pages that may contain part of the range."""
     return [
         page
         for page in pages
@@ -114,7 +115,7 @@ def plan(wanted: OffsetRange, source: Source, timestamp_from_ms: int | None = No
 
 
 class _Cover:
-    """The slices so far, and the offset that they reach."""
+    """The slices so far, and their end offset."""
 
     def __init__(self, wanted: OffsetRange, stream_id: int, timestamp_from_ms: int | None) -> None:
         self.slices: list[Slice] = []
@@ -124,7 +125,7 @@ class _Cover:
         self._position = wanted.start_offset
 
     def skip_to(self, offset: int) -> None:
-        """Advance to `offset`: the offsets before it were left out for their age. Raise
+        """Advance to `offset`: earlier offsets were skipped because of their age. Raise
         OffsetsMissing if no timestamp was given.
         """
         if offset > self._position:

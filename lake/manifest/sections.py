@@ -2,7 +2,7 @@
 GET.
 
 Invariant: everything returned was checked against the reference to it. `ObjectNotFound` means that
-the version was deleted after its grace, so the reader's manifest is old. Limits:
+the version was deleted after its grace period, so the reader's manifest is outdated. Limits:
 `GETS_IN_FLIGHT_MAX` x `GET_BYTES_MAX` in flight, or one section if that is larger.
 """
 
@@ -87,9 +87,7 @@ async def _get(store: ObjectStore, key: str, start: int, length: int) -> Buffer:
     try:
         data = await store.get_range(key, start, length)
     except RangeNotSatisfiable:
-        raise ObjectCorrupt(
-            key, start, "the object is shorter than a reference to it says"
-        ) from None
+        raise ObjectCorrupt(key, start, "the object is shorter than in a reference to it") from None
     if len(data) != length:
         raise ObjectCorrupt(key, start, f"got {len(data)} bytes instead of {length}")
     return data

@@ -1,11 +1,11 @@
 """Read the uncommitted tail of each live WAL: from its first uncommitted slot to the first hole or
 fence.
 
-Invariants: only the contiguous run of slots counts. It is what a recoverer would take, so it holds
-everything that was acknowledged, and nothing in it is ever taken back. A cursor only advances: a
-running reader asks only for new slots, and an idle one costs one GET per WAL, and a LIST now and
-then. Slots are dropped when the manifest says that they are committed. A lost or damaged slot is
-never skipped silently: `bad_slot_for` names it for the partitions that it may concern, and the next
+Invariants: only the contiguous run of slots counts. A recoverer would commit the same slots, so
+they contain everything that was acknowledged and are never reverted. A cursor only advances: a
+running reader requests only new slots, and an idle one costs one GET per WAL, and an occasional
+LIST. Slots are dropped when the manifest contains their commit. A lost or damaged slot is never
+skipped silently: `bad_slot_for` returns it for the partitions that may be affected, and the next
 walk reads it again. Must not write: readers never fence. Source: `stream.recovery.recoverer`,
 docs/design/wal.md.
 """
@@ -94,9 +94,9 @@ class _Cursor:
 
     async def advance(self) -> bool:
         """Read to the first hole or fence, or for WALK_S_MAX. Return whether there are bad slots
-        that the walk before did not find.
+        that the previous walk did not find.
 
-        Raise ObjectStoreError; the cursor then keeps what it had before.
+        Raise ObjectStoreError; the cursor is then unchanged.
         """
         before = (deque(self.slots), list(self.bad_slots), self._next) if self.bad_slots else None
         known = {slot.sequence for slot in self.bad_slots}
@@ -156,11 +156,11 @@ class _Cursor:
         return wal_key(self._writer, slot.sequence, self._wal_store)
 
     def bad_slot_of(self, stream_id: StreamId, end: int) -> BadSlot | None:
-        """Return the first bad slot that may hold records of the stream, which is known without a
-        gap up to `end`.
+        """Return the first bad slot that may contain records of the stream, which is known without
+        a gap up to `end`.
 
-        A later slot whose range ends there or before proves that the bad slot held nothing that is
-        missing.
+        A later slot whose range ends there or earlier proves that the bad slot contained no missing
+        records.
         """
         if not self.bad_slots:
             return None
@@ -173,7 +173,7 @@ class _Cursor:
         return next((slot for slot in self.bad_slots if slot.sequence > proved), None)
 
     def has_gap_behind(self, stream_id: StreamId, end: int) -> bool:
-        """Return whether a slot holds records of the stream behind `end` that do not continue
+        """Return whether a slot contains records of the stream after `end` that do not continue
         it.
         """
         parts = (slot.ranges.get(stream_id) for slot in self.slots)
@@ -203,7 +203,7 @@ class _Cursor:
         """Read the next slot again after it was missing. Return None if nothing proves that it was
         durable.
 
-        `reads` are running reads of the slots behind it.
+        `reads` are reads in flight of later slots.
         """
         if self._behind is None:
             known = [
@@ -257,8 +257,8 @@ class WalTails:
         return sum(len(cursor.slots) for cursor in self._cursors.values())
 
     def follow(self, wals: Sequence[LiveWal]) -> None:
-        """Take over the live WALs of the newest manifest. WALs that ended, and slots below the
-        first ones, are committed.
+        """Update the live WALs from the newest manifest. WALs that ended, and slots below the first
+        ones, are committed.
         """
         known, self._cursors = self._cursors, {}
         for wal in wals:
@@ -269,7 +269,7 @@ class WalTails:
             self._cursors[wal.writer] = cursor
 
     async def advance(self) -> bool:
-        """Read what is new in all WALs at once. Return whether a new bad slot was found."""
+        """Read new slots of all WALs concurrently. Return whether a new bad slot was found."""
         results = await asyncio.gather(
             *(cursor.advance() for cursor in self._cursors.values()), return_exceptions=True
         )
@@ -279,12 +279,12 @@ class WalTails:
         return any(results)
 
     def bad_slot_for(self, leader: int, stream_id: StreamId, end: int) -> BadSlot | None:
-        """Return a bad slot that may hold records of this data stream, or None. The stream is known
-        without a gap up to `end`.
+        """Return a bad slot that may contain records of this data stream, or None. The stream is
+        known without a gap up to `end`.
 
-        `leader` is the partition's leader by a root newer than the bad slot, or -1 for none.
-        Records that a broker has not committed are in a WAL of that broker, because a partition
-        changes its leader only when everything is committed. Records behind a gap name their WAL.
+        `leader` is the partition's leader in a root newer than the bad slot, or -1. Records that a
+        broker has not committed are in a WAL of that broker, because a partition changes its leader
+        only when everything is committed. Records after a gap identify their WAL.
         """
         for writer, cursor in self._cursors.items():
             bad = cursor.bad_slot_of(stream_id, end)
@@ -295,11 +295,11 @@ class WalTails:
         return None
 
     def body_of(self, key: str) -> bytes | None:
-        """Return the whole slot if it was small and read recently."""
+        """Return the complete slot if it was small and read recently."""
         return self._bodies.get(key)
 
     def _cache_slot(self, key: str, index: ObjectIndex, body: bytes) -> None:
-        """Keep only intact slots: their readers could not ask the store again."""
+        """Keep only intact slots: their readers could not read them again."""
         view = memoryview(body)
         if all(
             is_intact(block, view[block.position : block.position + block.size_bytes])

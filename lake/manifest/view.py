@@ -1,11 +1,11 @@
-"""A cluster as a reader sees it through the store alone: the newest manifest, the tails of the
-WALs, and plans made from both.
+"""A view of a cluster from its store: the newest manifest, the tails of the WALs, and plans from
+both.
 
-Invariants: a view shows one moment of the metadata and only advances: a manifest older than one
-that was seen is refused. An offset that was seen stays visible, because WAL slots are kept until a
-manifest says that they are committed. A view sends no request to brokers or controllers. Cost: a
-refresh of an idle cluster is one GET for the manifest and one for each live WAL, all of keys that
-do not exist yet. Belongs to one event loop; calls wait for one another.
+Invariants: a view represents one state of the metadata and only advances: a manifest older than a
+previous one is rejected. Offsets never disappear, because WAL slots are kept until a manifest
+contains their commit. A view sends no request to brokers or controllers. Cost: a refresh of an idle
+cluster is one GET for the manifest and one for each live WAL, all for keys that do not exist yet.
+Belongs to one event loop; concurrent calls are serialized.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ _K = TypeVar("_K")
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """The offsets of one partition at one moment.
+    """The offsets of one partition.
 
     `end_offset` includes WAL tails, `committed_end` does not. `last_stable_offset` is the end of
     decided transactions, if requested; it never goes back.
@@ -168,9 +168,9 @@ class ClusterView:
         """Read the newest manifest, and the WALs to their ends.
 
         Raise ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, WalStoreRequired,
-        WalStoreWrong, ObjectCorrupt (for a manifest) or ObjectStoreError; the view then stays as it
-        was. Lost and damaged WAL slots raise EndInDoubt later, when the end of a partition is
-        requested that they may concern.
+        WalStoreWrong, ObjectCorrupt (for a manifest) or ObjectStoreError; the view is then
+        unchanged. Lost and damaged WAL slots raise EndInDoubt later, when the end of an affected
+        partition is requested.
         """
         async with self._lock:
             return await self._refresh()
@@ -193,8 +193,8 @@ class ClusterView:
         """Return every partition of these topics, as of the last refresh. Raise UnknownPartition
         for a topic that does not exist, or EndInDoubt.
 
-        With `committed`, include last stable offsets. Cost: a GET or two more for each partition
-        with new transactions since the last call.
+        With `committed`, include last stable offsets. Cost: one or two additional GETs for each
+        partition with new transactions since the last call.
         """
         return await self._retried(lambda: self._states(topics, committed))
 
@@ -210,8 +210,8 @@ class ClusterView:
         return await self._retried(lambda: self._plan(wanted, timestamp_from_ms))
 
     def bodies_of(self, slices: Iterable[Slice]) -> dict[str, bytes]:
-        """Return, by key, the slices' objects that this view has read whole: immutable WAL slots of
-        a few KiB.
+        """Return, by key, the objects of the slices that this view has read completely: immutable
+        WAL slots of a few KiB.
         """
         found: dict[str, bytes] = {}
         for key in {part.key for part in slices}:
@@ -222,7 +222,7 @@ class ClusterView:
 
     async def aborted(self, wanted: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         """Return the aborted transactions of the ranges by data stream id, with every requested
-        stream. The answer for a range never changes.
+        stream. The result for a range never changes.
 
         Raise UnknownPartition, OffsetsLost if the events are already deleted, or OffsetsMissing if
         transactions are still undecided. Cost: one or more GETs for each range, none for partitions
@@ -231,17 +231,16 @@ class ClusterView:
         return await self._retried(lambda: self._aborted(wanted))
 
     async def plain(self, wanted: Sequence[OffsetRange]) -> frozenset[int]:
-        """Return the data streams of those ranges in which no producer used a transaction, so that
-        each record is one of a producer, not a marker, and none is aborted. The other streams may
-        have such ranges too.
+        """Return the data streams of ranges without transactions, in which no record is a marker or
+        aborted. Other streams may also have such ranges.
 
-        Raise UnknownPartition. Cost: none for partitions without transactions, else one or more
-        GETs.
+        Raise UnknownPartition. Cost: none for partitions without transactions, otherwise one or
+        more GETs.
         """
         return await self._retried(lambda: self._plain(wanted))
 
     async def _retried(self, read: Callable[[], Awaitable[_T]]) -> _T:
-        """Retry on a newer manifest if an object is gone: this view is old."""
+        """Retry with a newer manifest if an object is missing: this view is outdated."""
         async with self._lock:
             for attempt in range(_TRIES_MAX):
                 try:
@@ -284,14 +283,14 @@ class ClusterView:
             found_bad_slots = await self._tails.advance()
             await self._check_wal_stores(root)
             # A slot that was committed during the walk may be deleted a grace period after a newer
-            # root showed it, so a free slot may have been taken before.
+            # root contains it, so a missing slot may have existed.
             took_s, grace_s = now() - began, root.wal_grace_ms / 1_000
             is_whole = took_s <= grace_s or (await self._newest()).version == root.version
             if is_whole and not (found_bad_slots and tries_left):
                 return root
             if found_bad_slots:
-                # The partitions that a bad slot concerns depend on the leaders when it was written,
-                # which this root may not show yet.
+                # The partitions affected by a bad slot depend on the leaders when it was written,
+                # which this root may not contain yet.
                 await asyncio.sleep(LEADERS_LAG_S)
         raise WalksTooSlow(took_s, grace_s)
 
@@ -354,8 +353,8 @@ class ClusterView:
         return parsed[1]
 
     async def _reload(self) -> None:
-        """Refresh because a section was deleted with its version after the grace: this view is
-        old.
+        """Refresh because a section was deleted with its version after the grace period: this view
+        is outdated.
         """
         self._newest_at = -PROBE_S
         await self._refresh()
@@ -409,7 +408,7 @@ class ClusterView:
         )
 
     def _check_end(self, topic: str, entry: PartitionEntry, end: int) -> None:
-        """Raise EndInDoubt if a bad slot may hold records behind the end. A snapshot has none."""
+        """Raise EndInDoubt if a bad slot may contain records after the end. A snapshot has none."""
         if split_name(topic)[1]:
             return
         bad = self._tails.bad_slot_for(entry.leader, StreamId(entry.data.stream_id), end)
@@ -472,8 +471,8 @@ class ClusterView:
         if known is not None and known[0] == txn_end <= end_offset:
             unstable = known[1]
         else:
-            # A tail may show events of slots whose data follow a gap that is not filled yet. Then
-            # the last event is not the one that counts.
+            # A tail may contain events of slots after a gap in the data; the last event is then not
+            # the relevant one.
             low = txn_end if txn_end <= end_offset else min(txn.committed_end, end_offset)
             item = OffsetRange(topic.name, entry.partition, max(txn.log_start, low - 1), txn_end)
             (slices,) = await self._slices([(item, txn)])
@@ -521,9 +520,9 @@ class ClusterView:
         return frozenset(entry.data.stream_id for entry, _ in found) - mixed
 
     async def _is_plain(self, wanted: tuple[OffsetRange, PartitionEntry]) -> bool:
-        """Return whether no event lies at or behind the start and no transaction is open there.
+        """Return whether there is no event at or after the start and no transaction is open there.
 
-        Every marker makes an event unless an earlier transaction is still open.
+        Every marker creates an event unless an earlier transaction is still open.
         """
         item, entry = wanted
         _, txn_end = self._tail_of(entry.txn)
@@ -617,7 +616,7 @@ async def only_cluster(store: ObjectStore) -> str:
         if key is None:
             break
         name = key.removeprefix(MANIFEST_ROOT).partition("/")[0]
-        after = f"{MANIFEST_ROOT}{name}0"  # the character behind the slash
+        after = f"{MANIFEST_ROOT}{name}0"  # the character after the slash
         if parse_manifest_key(key) is not None:
             found.append(name)
     if not found:

@@ -1,1 +1,3 @@
-"""Rewrite topics in bulk by jobs: small objects become large ones, at no cost for brokers."""
+"""Bulk rewrite of topics by jobs, which merge small objects into large ones without load on
+brokers.
+"""

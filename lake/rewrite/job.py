@@ -1,7 +1,6 @@
-"""One task of a bulk rewrite, on any machine: read some neighboring objects of a partition, write
-one.
+"""One task of a bulk rewrite, on any machine: merge some adjacent objects of a partition into one.
 
-Invariants: a task writes what brokers' compaction would write of the same sources
+Invariants: a task writes the same object as compaction by brokers from the same sources
 (`stream.compaction.rewrite`). Every attempt writes the same bytes, so a repeated task replaces an
 object by itself. Nothing is PUT after the task's deadline, because the controller may already have
 collected the object. A task uses only the store, and commits nothing. Memory: its sources and the
@@ -46,9 +45,9 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """The object that was written, as `new`. Otherwise plan again: `gone` means that the sources
-    changed meanwhile, `late` that the task's time was over, and neither that the sources are
-    damaged. `detail` says more.
+    """The object that was written, as `new`. Otherwise: with `gone`, the sources have changed, and
+    with `late`, the time of the task was over: plan again; with neither, the sources are damaged.
+    `detail` says more.
     """
 
     task: RewriteTask

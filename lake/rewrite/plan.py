@@ -1,7 +1,6 @@
-"""Plan the bulk rewrite of a topic: which neighboring objects of each partition become one, and how
-much of it at once.
+"""Plan the bulk rewrite of a topic: the adjacent objects to merge, and the size of each round.
 
-Invariants: every later run leaves alone what this one does (an object of half the target or more),
+Invariants: objects written by one run (at least half the target) are not rewritten by later runs,
 so repeated runs cost nothing. A round is bounded in bytes and objects, a commit in sources. The
 rules are those of `stream.compaction.plan`, with larger numbers. Must not do I/O. Cost: a few
 microseconds for each object.
@@ -55,7 +54,7 @@ class RewriteOptions:
 
     def __post_init__(self) -> None:
         if not 2 <= self.target_bytes <= 1 << 30:
-            raise ValueError(f"target_bytes is {self.target_bytes}: 2 bytes to 1 GiB are allowed")
+            raise ValueError(f"target_bytes={self.target_bytes} is not allowed: 2 bytes to 1 GiB")
 
     @property
     def compaction(self) -> CompactionConfig:
@@ -110,7 +109,7 @@ def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[Pa
 
 
 def within(plans: Iterable[PartitionPlan], size_bytes: int) -> list[PartitionPlan]:
-    """Return the first compactions of the topic that fit into so many bytes."""
+    """Return the first compactions of the topic that fit into a number of bytes."""
     found: list[PartitionPlan] = []
     for plan in plans:
         taken: list[Compaction] = []
@@ -189,7 +188,7 @@ def ranges_of(log: CommittedLog) -> list[ObjectRange]:
 
 
 def _compactions(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iterable[Compaction]:
-    """Yield one compaction after the other, until the end of the log."""
+    """Yield all compactions up to the end of the log."""
     config, at = options.compaction, 0
     while at < len(ranges):
         window = _window(ranges, at, 4 * options.target_bytes)
@@ -202,8 +201,7 @@ def _compactions(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iter
             (index for index, item in enumerate(window) if item.range.start_offset >= reached),
             len(window),
         )
-        # Nothing is settled and nothing to compact: a few small objects at the end are not worth
-        # it.
+        # There is nothing to compact: a few small objects at the end are not worth it.
         at += step or len(window)
 
 

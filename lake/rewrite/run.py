@@ -2,11 +2,10 @@
 the controller.
 
 Invariants: the controller assigns an object's id before its first byte is written, so that it can
-collect whatever a killed run leaves behind. Nothing changes before a commit, and a commit changes
-where offsets lie, never which ones exist. A conflict (brokers, retention or another run were
-faster) costs the work of the compactions concerned, which are planned again. No request goes to
-brokers. Any number of runs may run at once. Source: docs/design/compaction.md; Iceberg's
-`RewriteDataFiles`.
+delete the objects of a killed run. Nothing changes before a commit, and a commit changes the
+location of offsets, never their existence. A conflict with brokers, retention or another run costs
+the work of the affected compactions, which are planned again. It contacts no brokers. Any number of
+runs may be concurrent. Source: docs/design/compaction.md; Iceberg's `RewriteDataFiles`.
 """
 
 import asyncio
@@ -52,8 +51,8 @@ class Exchange:
 
 
 class RewriteMetadata(Protocol):
-    """The controller as a job sees it. Raise the client's errors; the outcome of the call is then
-    unknown.
+    """The interface of the controller for jobs. Raise the client's errors; the outcome of the call
+    is then unknown.
     """
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]: ...
@@ -68,7 +67,7 @@ RunTasks = Callable[[Sequence[RewriteTask]], Awaitable[Sequence[RewriteResult]]]
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What this run did. `objects_before` are those of the first plan."""
+    """The result of a run for one partition. `objects_before` are those of the first plan."""
 
     partition: int
     objects_before: int
@@ -81,7 +80,7 @@ class PartitionReport:
 @dataclass(slots=True)
 class RewriteReport:
     """The result of a run. `unresolved` compactions were still in conflict at the end. `damaged`
-    ones could not be read, and were left alone.
+    ones could not be read, and were not changed.
     """
 
     topic: str
@@ -92,8 +91,8 @@ class RewriteReport:
 
 
 class BulkRewrite:
-    """One run for one topic. `run_tasks` returns when all tasks are done; `on_written` gets the
-    bytes of each commit.
+    """One run for one topic. `run_tasks` returns when all tasks are done; `on_written` is called
+    with the bytes of each commit.
     """
 
     def __init__(
@@ -159,8 +158,8 @@ class BulkRewrite:
         return self._report
 
     async def _round(self, plans: Sequence[PartitionPlan]) -> list[Compaction]:
-        """Rewrite one round. Return the compactions whose sources should vanish from the next
-        manifest.
+        """Rewrite one round. Return the compactions whose sources the next manifest should no
+        longer contain.
         """
         self._report.rounds += 1
         options, began_ms = self._options, self._now_ms()
@@ -224,8 +223,8 @@ class BulkRewrite:
 async def until_published(
     view: ClusterView, topic: str, replaced: Iterable[Sequence[ObjectRange]]
 ) -> None:
-    """Wait for a manifest that misses a source of each exchange, so that the next plan does not
-    repeat them. After a conflict the other sources stay where they are.
+    """Wait for a manifest without a source of each exchange, so that the next plan does not repeat
+    them. After a conflict, the other sources are unchanged.
     """
     left = [set(_places(sources)) for sources in replaced]
     deadline = asyncio.get_running_loop().time() + PUBLISH_S

@@ -1,4 +1,4 @@
-"""`spark.read.format("penstock")`: Kafka's source for Spark, read from the store. Needs the extra
+"""`spark.read.format("penstock")`: Spark's Kafka source on top of the store. Needs the extra
 `spark`.
 
 Options, rules and errors are those of `format("kafka")`. Modules with rules are pure (`options`,

@@ -1,7 +1,6 @@
-"""Read a cluster as Kafka's source does: the topics that options name, their bounds, offsets of
-timestamps, and a lease.
+"""Read a cluster as Kafka's source does: topics, bounds, offsets by timestamp, and a lease.
 
-Invariant: a `StoreCluster`, so it is only a name, may be pickled, and only advances.
+Invariant: like `StoreCluster`, it contains only an address, can be pickled, and only advances.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 class Found(NamedTuple):
-    """What to read: partitions with their bounds, and topics with their ids."""
+    """Partitions with their bounds, and topics with their ids."""
 
     bounds: dict[TopicPartition, Bounds]
     topic_ids: dict[str, str]
@@ -35,14 +34,14 @@ class Found(NamedTuple):
 class SparkCluster(StoreCluster):
     def find(self, topics: Topics, *, read_committed: bool, missing_ok: bool = False) -> Found:
         """Return the topics and bounds from a fresh view. Raise OffsetsMismatch for missing topics
-        or partitions unless `missing_ok`, which leaves them out.
+        or partitions unless `missing_ok`, which skips them.
         """
         return background().run(self._find(topics, read_committed, missing_ok), DEADLINE_S)
 
     def first_offsets(
         self, timestamps_ms: Offsets, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset of each partition whose record is not older than its timestamp:
+        """Return the first offset of each partition with a record at or after its timestamp:
         Kafka's offsetsForTimes.
         """
         items = list(timestamps_ms)
@@ -53,7 +52,7 @@ class SparkCluster(StoreCluster):
 
     def take_lease(self, lease_id: UUID, ttl_ms: int, *, renewed: bool) -> str | None:
         """Take or renew a lease on the current objects. Return why that failed, or None: without a
-        lease the query plans again where necessary.
+        lease, the query plans again where necessary.
         """
         try:
             self.lease(lease_id, self.root(), ttl_ms, "spark", renewed=renewed)

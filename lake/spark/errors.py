@@ -1,4 +1,4 @@
-"""Errors of Spark jobs, in the words of Kafka's source (`kafka-error-conditions.json`,
+"""Errors of Spark jobs, with the messages of Kafka's source (`kafka-error-conditions.json`,
 `KafkaSourceProvider`) where it has them.
 
 Must survive pickling: executors raise them, drivers show them.
@@ -19,7 +19,7 @@ class InvalidOption(StreamError, ValueError):
 
 
 class OffsetsMismatch(StreamError):
-    """Offsets contradict each other or the partitions that exist."""
+    """Offsets are inconsistent with each other or with the existing partitions."""
 
 
 class DataLoss(StreamError):

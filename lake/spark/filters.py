@@ -1,4 +1,4 @@
-"""Filters that Spark pushes down, and what they leave of partitions, offsets and objects.
+"""Filters that Spark pushes down, applied to partitions, offsets and objects.
 
 Invariant: every accepted filter is enforced exactly: topic and partition when planning, offset and
 timestamp row by row after pruning. None of the four columns is ever null. Timestamps are
@@ -52,7 +52,7 @@ class Pushed:
         )
 
     def offsets(self, start: int, end: int) -> tuple[int, int]:
-        """Return the part of [start, end) that the conditions leave; it may still hold other
+        """Return the part of [start, end) that the conditions may match; it may contain other
         rows.
         """
         low, high = self._bounds("offset")
@@ -62,7 +62,7 @@ class Pushed:
 
     @property
     def times(self) -> TimeBounds:
-        """Objects, blocks and batches without a record of these times hold no wanted row."""
+        """Objects, blocks and batches without a record in this range contain no wanted row."""
         low, high = self._bounds("timestamp")
         return TimeBounds(
             ALL_TIMES.from_ms if low is None else low // 1_000,

@@ -1,4 +1,4 @@
-"""Limit one micro-batch: by rows as Kafka's source does, and by bytes, which it cannot do.
+"""Limit one micro-batch by rows, as Kafka's source does, and by bytes.
 
 Invariant: ends lie within [start, latest], every partition with new records advances, and the
 result depends on the arguments alone. Source: Spark `KafkaMicroBatchStream#rateLimit`,

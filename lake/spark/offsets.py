@@ -1,6 +1,6 @@
 """Offsets as Kafka's source writes them: `{"topic":{"0":23}}`, end exclusive, -1 for latest and -2
-for earliest. A key `topic#id` without partitions names the id of the topic that the offsets belong
-to; Kafka's source ignores it.
+for earliest. A key `topic#id` without partitions contains the topic id of the offsets; Kafka's
+source ignores it.
 
 Invariant: output is sorted, so that equal offsets are equal text. Checkpoints can be copied to
 `startingOffsets` of either source. Source: Spark `JsonUtils`, `KafkaOffsetRangeLimit`.
@@ -38,7 +38,7 @@ def scala_set(partitions: Collection[TopicPartition]) -> str:
 
 
 def to_json(offsets: Offsets, topic_ids: Mapping[str, str] | None = None) -> OffsetsJson:
-    """Return the offsets, with the ids of their topics as far as they are given."""
+    """Return the offsets, with the given topic ids."""
     found: OffsetsJson = {}
     for item in sorted(offsets):
         found.setdefault(item.topic, {})[str(item.partition)] = offsets[item]
@@ -56,7 +56,7 @@ def from_json(given: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, in
 
 
 def topic_ids_of(given: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
-    """Return the ids of topics that the result of `to_json` names."""
+    """Return the topic ids in the result of `to_json`."""
     marked = (name.rpartition(_ID_MARK) for name, parts in given.items() if not parts)
     return {name: topic_id for name, mark, topic_id in marked if mark}
 

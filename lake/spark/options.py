@@ -2,8 +2,8 @@
 of our own.
 
 Invariant: the result depends on the options alone; names are case-insensitive. `kafka.*` options
-are for brokers: a few are not allowed, one has an effect (`isolation.level`), and one warning names
-the others, so that a job can switch by changing its format. Source: Spark `KafkaSourceProvider`;
+are for brokers: a few are rejected, one has an effect (`isolation.level`), and a warning lists the
+others, so that a job can switch by changing its format. Source: Spark `KafkaSourceProvider`;
 `docs/reference/spark.md`.
 """
 
@@ -79,7 +79,7 @@ _UNITS_MS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics to read; one of the three is set. `pattern` is a Python regular expression for
+    """The topics to read; exactly one field is set. `pattern` is a Python regular expression for
     whole names.
     """
 
@@ -107,7 +107,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """The first record of each partition that is not older than its timestamp."""
+    """The first record of each partition at or after its timestamp."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -156,9 +156,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     given = {name.lower(): value for name, value in options.items()}
     snapshot = given.get("snapshot", "").strip()
     if snapshot and streaming:
-        raise InvalidOption(
-            "option 'snapshot' is for batch queries: a snapshot never gets more records"
-        )
+        raise InvalidOption("option 'snapshot' is for batch queries: a snapshot never changes")
     starting, ending = (_stream_limits if streaming else _batch_limits)(given)
     check_common(given)
     if not streaming:
@@ -169,11 +167,11 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         and not _flag(given, "allowVolatileStart")
     ):
         raise InvalidOption(
-            "a streaming query that starts at 'latest' or at a timestamp must store where it"
-            " started, or a crash in its first micro-batch loses records: set the option 'queryId'"
-            " to a unique name (kept in the store), or 'initialOffsetsLocation' to a store URL; or"
-            " start at 'earliest' or at offsets; or set 'allowVolatileStart' to true to take the"
-            " risk"
+            "a streaming query that starts at 'latest' or at a timestamp must store its start, "
+            "or a crash in its first micro-batch loses records: set the option 'queryId' to a "
+            "unique name (for the store of the cluster), or 'initialOffsetsLocation' to a "
+            "store URL; or start at 'earliest' or at offsets; or set 'allowVolatileStart' to "
+            "true to accept the risk"
         )
     return ReadOptions(
         store=given["store"].strip(),
@@ -220,8 +218,7 @@ def check_common(options: Mapping[str, str]) -> None:
         )
     if not given.get("store", "").strip():
         raise InvalidOption(
-            "Option 'store' must be specified: where the cluster keeps its objects, as in"
-            " s3://bucket/prefix"
+            "Option 'store' must be specified: the store of the cluster, as in s3://bucket/prefix"
         )
     query_id = given.get("queryid")
     if _time_ms(given, "readLeaseTtl", "1h") > _LEASE_MS_MAX:
@@ -301,7 +298,7 @@ def _topics(given: Mapping[str, str]) -> Topics:
         re.compile(value.strip())
     except (re.error, RecursionError) as error:
         raise InvalidOption(
-            f"subscribePattern {value!r} is not a regular expression of Python: {error}"
+            f"subscribePattern {value!r} is not a Python regular expression: {error}"
         ) from None
     return Topics(pattern=value.strip())
 
@@ -361,7 +358,7 @@ def _batch_limits(given: Mapping[str, str]) -> tuple[Limit, Limit]:
 
 
 def _limit(given: Mapping[str, str], which: str, default: Limit) -> Limit:
-    """Return the first one given: one timestamp, timestamps by partition, offsets."""
+    """Return the first given option: one timestamp, timestamps by partition, offsets."""
     _strategy(given)
     if (text := given.get(f"{which}timestamp")) is not None:
         try:
@@ -378,7 +375,7 @@ def _limit(given: Mapping[str, str], which: str, default: Limit) -> Limit:
 
 
 def _check_order(starting: Limit, ending: Limit) -> None:
-    """Raise OffsetsMismatch if a start is behind its end."""
+    """Raise OffsetsMismatch if a start is after its end."""
     if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
         _check_each(starting.offsets, ending.offsets)
     elif isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
@@ -401,7 +398,7 @@ def _check_each(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartiti
 
 
 def _is_volatile(starting: Limit) -> bool:
-    """Return whether it may be another offset when it is resolved again."""
+    """Return whether resolving it again may return another offset."""
     if isinstance(starting, AtOffsets):
         return LATEST in starting.offsets.values()
     return not isinstance(starting, Earliest)

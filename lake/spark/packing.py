@@ -1,11 +1,11 @@
-"""Pack slices into tasks: a task costs 10 to 60 ms whatever it does, and the largest one delays all
-others.
+"""Pack slices into tasks: each task has an overhead of 10 to 60 ms, and the largest one delays the
+result.
 
-Invariants: the tasks hold the given slices, each offset in one task. No task exceeds the limits of
-bytes, rows or slices unless it is one single offset. A small object's slices stay together unless
-that needs one more task. Bytes are those in the store. Order is kept: objects in the order of first
-appearance, their slices as given. Source for `minPartitions` and `maxRecordsPerPartition`: Spark
-`KafkaOffsetRangeCalculator`.
+Invariants: the tasks contain the given slices, each offset in one task. No task exceeds the limits
+of bytes, rows or slices unless it has a single offset. The slices of a small object stay together
+unless that needs another task. Bytes are those in the store. Order is kept: objects in the order of
+first appearance, their slices as given. Source for `minPartitions` and `maxRecordsPerPartition`:
+Spark `KafkaOffsetRangeCalculator`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,8 +45,8 @@ class _Bin:
 
     def takes(self, parts: Sequence[Slice]) -> bool:
         """Return whether all of them fit. Small ones may exceed the goal by half of their size.
-        Otherwise every task would stay slightly below it, and the rest would need one more task,
-        for which all cores but one wait.
+        Otherwise every task would stay slightly below it, and the rest would need another task, for
+        which all other cores wait.
         """
         size_bytes, rows = _size_of(parts)
         end_bytes = self.bytes + size_bytes
@@ -62,7 +62,7 @@ class _Bin:
         )
 
     def room(self, part: Slice) -> int:
-        """Return how many offsets of the slice fit; at least one if the task is empty."""
+        """Return the number of offsets of the slice that fit; at least one if the task is empty."""
         rows = part.end_offset - part.start_offset
         left_bytes = self.goal_bytes - self.bytes
         if left_bytes < 0 or len(self.slices) >= SLICES_MAX:
@@ -79,7 +79,7 @@ class _Bin:
 
 
 class _Bins:
-    """The tasks. Each one gets its share of the bytes that those before it left."""
+    """The tasks. Each task gets its share of the remaining bytes."""
 
     def __init__(self, slices: Sequence[Slice], limits: TaskLimits) -> None:
         self._left_bytes, rows = _size_of(slices)
@@ -94,9 +94,7 @@ class _Bins:
         self.current = self._begin()
 
     def may_close(self) -> bool:
-        """Return whether the task is not empty and the others can take what it leaves of its
-        share.
-        """
+        """Return whether the task is not empty and the others can accept the rest of its share."""
         return (
             bool(self.current.slices)
             and self._left_bytes - self.current.bytes <= (self._left - 1) * self._limits.bytes_max

@@ -1,9 +1,9 @@
-"""Convert Spark's filters to conditions, and offer push-down without requiring it.
+"""Convert Spark's filters to conditions, and support pushdown without requiring it.
 
 Spark rejects a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled`
-is false, its default; it checks `reader.pushFilters.__func__`. A descriptor shows it the inherited
-method: with the setting off, filters are not pushed and nothing fails; with it on, they arrive
-here. Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
+is false, its default; it checks `reader.pushFilters.__func__`. A descriptor returns the inherited
+method there: with the setting off, filters are not pushed and nothing fails; with it on, they are
+pushed. Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
-"""Decide which offsets are read: compare starts and ends with the cluster, and report what is lost.
+"""Choose the offsets to read: compare starts and ends with the cluster, and report losses.
 
-Invariants: a range never begins before its planned start and never ends behind its planned end.
-With `failOnDataLoss` nothing is left out without an error. A range of a micro-batch depends only on
+Invariants: a range never begins before its planned start and never ends after its planned end. With
+`failOnDataLoss`, nothing is skipped without an error. A range of a micro-batch depends only on
 (start, end) and on losses. Gaps inside a range (control records, compaction) are not losses.
 Source: Spark `KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`, `KafkaOffsetRangeCalculator`.
 """
@@ -75,7 +75,7 @@ def resolved(
 def matched(
     found: Mapping[TopicPartition, int | None], timestamps_ms: Offsets, *, latest_if_no_match: bool
 ) -> dict[TopicPartition, int]:
-    """Return the offsets of a look-up by timestamp. Raise OffsetsMismatch if no record is young
+    """Return the offsets of a lookup by timestamp. Raise OffsetsMismatch if no record is late
     enough and that is not allowed.
     """
     offsets: dict[TopicPartition, int] = {}
@@ -117,7 +117,7 @@ def batch_ranges(
 def new_starts(
     start: Offsets, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int]:
-    """Return where each existing partition continues: new ones begin at their log start."""
+    """Return the next offset of each existing partition: new ones begin at their log start."""
     return {item: start.get(item, found.log_start) for item, found in bounds.items()}
 
 
@@ -155,7 +155,7 @@ def changed(item: TopicPartition, before: int, now: int) -> str:
 
 
 def recreated(topics: Mapping[str, tuple[str, str]]) -> str:
-    """Describe recreated topics, given their ids before and now."""
+    """Describe recreated topics, given their old and new ids."""
     ids = ", ".join(
         f"{name} (id {before}, now {now})" for name, (before, now) in sorted(topics.items())
     )

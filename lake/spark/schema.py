@@ -1,8 +1,9 @@
 """Columns as Spark's types: the schema of `format("kafka")`, a selection of it, and the user's
 schema.
 
-Invariant: only columns and types that the reader makes are accepted, because Spark checks neither;
-all are nullable, as in Kafka's source. Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
+Invariant: only columns and types that the reader produces are accepted, because Spark checks
+neither; all are nullable, as in Kafka's source. Source: Spark
+`KafkaRecordToRowConverter.kafkaSchema`.
 """
 
 from collections.abc import Sequence
@@ -42,14 +43,14 @@ def source_schema(columns: Sequence[str], *, include_headers: bool) -> StructTyp
     for name in names:
         _known(name, "option 'columns'")
     if len(set(names)) != len(names):
-        raise InvalidOption(f"option 'columns' names a column twice: {', '.join(names)}")
+        raise InvalidOption(f"option 'columns' contains a column twice: {', '.join(names)}")
     return StructType([StructField(name, _TYPES[name]) for name in names])
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """Return the columns of a schema, which may be the user's. Raise InvalidOption."""
+    """Return the columns of a schema, possibly from the user. Raise InvalidOption."""
     if not schema.fields:
-        raise InvalidOption(f"the schema has no column: choose of {', '.join(_TYPES)}")
+        raise InvalidOption(f"the schema has no columns: choose from {', '.join(_TYPES)}")
     for field in schema.fields:
         expected = _known(field.name, "the schema")
         if field.dataType != expected or not field.nullable:
@@ -70,6 +71,6 @@ def _known(name: str, where: str) -> DataType:
             else ""
         )
         raise InvalidOption(
-            f"{where} names the unknown column {name!r}: choose of {', '.join(_TYPES)}{hint}"
+            f"{where} contains the unknown column {name!r}: choose from {', '.join(_TYPES)}{hint}"
         )
     return _TYPES[name]

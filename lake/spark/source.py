@@ -1,10 +1,10 @@
 """The classes that Spark calls for `spark.read.format("penstock")` and
 `spark.readStream.format("penstock")`. Writers are in `lake/spark/sink`.
 
-Invariants: rows depend on the offset range alone, so a replayed micro-batch is the same; a
-streaming query's start is decided once. Constructors only check: Spark makes these objects in
-several processes, pickles them, and makes them again. Nothing here contacts a broker; writing does.
-Source: `pyspark.sql.datasource` of 4.3; Spark `KafkaBatch`, `KafkaMicroBatchStream`.
+Invariants: rows depend on the offset range alone, so a replayed micro-batch is identical; the start
+of a streaming query is decided once. Constructors only validate: Spark creates these objects in
+several processes, pickles them, and creates them again. Nothing here contacts a broker; writing
+does. Source: `pyspark.sql.datasource` of 4.3; Spark `KafkaBatch`, `KafkaMicroBatchStream`.
 """
 
 import time
@@ -83,8 +83,8 @@ minute after they are replaced.
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source, which is not needed where `pyspark_penstock` is on the path. Also enable
-    the push-down of filters, which Spark does not do by default.
+    """Register the source, which is not needed if `pyspark_penstock` is on the path. Also enable
+    filter pushdown, which is off by default.
     """
     spark.dataSource.register(PenstockSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -125,7 +125,9 @@ class PenstockSource(DataSource):
 
 
 class _Query:
-    """What batch and streaming readers share: options, the cluster, and the handling of losses."""
+    """The common part of batch and streaming readers: options, the cluster, and the handling of
+    losses.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, streaming: bool) -> None:
         self.options: ReadOptions = parse(options, streaming=streaming)
@@ -148,7 +150,7 @@ class _Query:
                 if not tries_left:
                     raise
             time.sleep(options.retry_interval_ms / 1_000)
-        raise AssertionError("the last try raises")
+        raise AssertionError("the last attempt raises")
 
     def resolve(self, limit: Limit, found: Found, *, starting: bool) -> dict[TopicPartition, int]:
         """Resolve a limit to the offsets of all partitions."""
@@ -199,7 +201,7 @@ class _Query:
         )
 
     def report(self, reason: str) -> None:
-        """Raise DataLoss or log a warning, as `failOnDataLoss` says."""
+        """Raise DataLoss or log a warning, depending on `failOnDataLoss`."""
         if self.options.fail_on_data_loss:
             raise DataLoss(reason)
         _log.warning("data_loss", reason=reason)
@@ -264,7 +266,7 @@ def _narrowed(item: OffsetRange, pushed: Pushed) -> OffsetRange:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One reader lives as long as the query, in a process of its own; Spark makes others to
+    """One reader exists for the whole query, in a separate process; Spark creates others to
     read.
     """
 
@@ -339,7 +341,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else to_json(end, topic_ids)
 
     def reportLatestOffset(self) -> OffsetsJson | None:
-        """Return the latest offsets. Spark's progress shows them beside the end of the
+        """Return the latest offsets. Spark's progress shows them with the end of the
         micro-batch.
         """
         return to_json(self._latest) if self._latest else None
@@ -373,9 +375,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _slices_of(
         self, start: Offsets, end: Offsets, found: Found
     ) -> dict[TopicPartition, list[Slice]]:
-        """Return the slices needed to apply the byte limit. Deleted offsets are left to the plan,
-        which reports them.
-        """
+        """Return the slices needed to apply the byte limit. The plan reports deleted offsets."""
         wanted = [
             OffsetRange(*item, max(start[item], bound.log_start), min(end[item], bound.end))
             for item, bound in found.bounds.items()
@@ -389,7 +389,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches ----------------------------------------------------------------------------
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
-        """Plan from start and end alone: after a crash Spark calls nothing else."""
+        """Plan from start and end only: after a crash, Spark calls nothing else."""
         query = self._query
         found = self._found_for(end) or self._find_since(end)
         if self._frozen is not None and self._is_frozen_used:
@@ -449,8 +449,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offsets_in(
         self, topic_ids: Mapping[str, str], offsets: OffsetsJson
     ) -> dict[TopicPartition, int]:
-        """Return the offsets without those of topics that were created again: these topics begin at
-        their start. Report them.
+        """Return the offsets without those of recreated topics, which begin at their start. Report
+        them.
         """
         known = self._known_ids(topic_ids, topic_ids_of(offsets))
         other = {
@@ -463,8 +463,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {item: to for item, to in from_json(offsets).items() if item.topic not in other}
 
     def _known_ids(self, topic_ids: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
-        """Return the ids of all these topics. Older checkpoints have none; then they are those that
-        the query stored, or saw first.
+        """Return the ids of all these topics. Older checkpoints have none; then they are the stored
+        ones, or those at the first read.
         """
         new = topic_ids.keys() - known.keys() - self._topic_ids.keys()
         if new:

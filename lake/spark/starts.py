@@ -1,10 +1,9 @@
-"""Store where a streaming query began: Spark asks again after a crash in the first micro-batch, and
-does not pass the location of its checkpoint.
+"""Store the start of a streaming query: Spark requests it again after a crash in the first
+micro-batch, and does not pass the location of its checkpoint.
 
-Invariant: the first writer decides (`If-None-Match: *`), and all others take what it stored. Older
-versions stored the ids of topics beside it. Nothing here ever changes; deleting the prefix makes
-the query a new one.
-Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint);
+Invariant: the first writer decides (`If-None-Match: *`), and all others use the stored start. Older
+versions also stored topic ids. Nothing here ever changes; deleting the prefix makes the query a new
+one. Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint);
 `docs/reference/formats.md` 10.
 """
 
@@ -40,7 +39,7 @@ _Stored = TypeVar("_Stored", _Start, _Topic)
 
 @dataclass(frozen=True, slots=True)
 class QueryStart:
-    """The place of a query's start: a name under the cluster's own store (`query_id`), or a store
+    """The location of a query's start: a name in the store of the cluster (`query_id`), or a store
     URL (`location`).
     """
 
@@ -88,7 +87,7 @@ class QueryStart:
         except ObjectNotFound:
             return None
         except msgspec.DecodeError as error:
-            raise ObjectCorrupt(prefix + name, 0, f"is no start of a query: {error}") from None
+            raise ObjectCorrupt(prefix + name, 0, f"is not a start of a query: {error}") from None
 
     async def _place(self) -> tuple[ObjectStore, str]:
         if self.location:

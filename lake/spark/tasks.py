@@ -1,5 +1,4 @@
-"""A task of an executor: read its slices to their end, and leave out rows that do not match the
-pushed filters.
+"""A task of an executor: read its slices, without rows that do not match the pushed filters.
 
 Invariants: those of `lake.arrow.renew`: every offset of the slices is returned once, or an error
 names it. A loss is an error unless `failOnDataLoss` is false.
@@ -40,10 +39,10 @@ class _Frozen:
 
 
 def freeze_modules() -> None:
-    """Exclude imported modules from garbage collection. PySpark collects after every task, and
-    walking over Arrow, numba and pandas takes 50 to 100 ms, a sixth of the CPU of a scan. Call it
-    when a task begins: right after such a collection it freezes nothing but what the process holds
-    anyway. Source: `pyspark.daemon`, `gc.freeze`.
+    """Exclude imported modules from garbage collection. PySpark runs the collector after every
+    task, and traversing Arrow, numba and pandas takes 50 to 100 ms, a sixth of the CPU of a scan.
+    Call it when a task begins: right after such a collection, only permanent objects are frozen.
+    Source: `pyspark.daemon`, `gc.freeze`.
     """
     if len(sys.modules) != _Frozen.module_count:
         gc.freeze()
@@ -52,9 +51,10 @@ def freeze_modules() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Slices, and the bodies of their objects that the planner has read whole, by key.
+    """Slices, and the bodies of their objects that the planner has read completely, by key.
 
-    WAL slots are small and many: without the bodies a task would spend most of its time on GETs.
+    WAL slots are small and numerous: without the bodies, a task would spend most of its time on
+    GETs.
     """
 
     slices: tuple[Slice, ...]
@@ -88,7 +88,7 @@ def ranges_of_partitions(slices: Sequence[Slice]) -> list[OffsetRange]:
 
 
 def skip_unreadable(error: ReadError) -> None:
-    """Log which records are left out because they cannot be read."""
+    """Log skipped unreadable records."""
     _log.warning(
         "records_skipped",
         topic=error.topic,
@@ -112,11 +112,10 @@ class TaskReader:
     on_error: str = RAISE
 
     def read(self, task: Task | None) -> Iterator["RecordBatch"]:
-        """Yield the rows of a task. For None, the one partition that Spark makes of an empty plan,
+        """Yield the rows of a task. For None, the partition that Spark creates for an empty plan,
         yield nothing.
 
-        Raise ReadError (damage, and records that cannot be read unless they are skipped) or
-        DataLoss.
+        Raise ReadError (damage, and unreadable records unless they are skipped) or DataLoss.
         """
         # Imports Arrow, which planners do not need.
         from penstock.lake.arrow.place_rows import place_rows

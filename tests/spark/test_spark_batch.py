@@ -85,8 +85,8 @@ def test_columns_are_chosen_by_schema_or_option(
 @pytest.mark.parametrize(("schema", "text"), [
     ("offset string", "column offset of the schema must be bigint and nullable, got string"),
     ("ofset bigint",
-     "the schema names the unknown column 'ofset': choose of key, value, topic, .* did you mean "
-     "offset"),
+     "the schema contains the unknown column 'ofset': choose from key, value, topic, .* did you "
+     "mean offset"),
     ("offset bigint not null",
      "column offset of the schema must be bigint and nullable, got bigint not null"),
 ])  # fmt: skip

@@ -1,8 +1,7 @@
-"""Check the columns of a DataFrame that become a record's parts: those of `format("kafka")`, with
-its types and error texts.
+"""Check the columns of a DataFrame: those of `format("kafka")`, with its types and error messages.
 
-Invariant: other columns are ignored. A value is required, and a topic unless the option names one;
-the rest is optional. Source: Spark `KafkaWriter#validateQuery`.
+Invariant: other columns are ignored. A value is required, and a topic unless the option is set; the
+rest is optional. Source: Spark `KafkaWriter#validateQuery`.
 """
 
 from typing import Final
@@ -30,7 +29,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             " setting a topic."
         )
     if topic == "":
-        raise InvalidOption("option 'topic' names no topic")
+        raise InvalidOption("option 'topic' is empty")
     if "value" not in names:
         raise InvalidOption("Required attribute 'value' not found")
     for name, allowed in _TYPES.items():

@@ -1,4 +1,4 @@
-"""Errors of jobs that write, besides wrong options.
+"""Errors of jobs that write, except for invalid options.
 
 Must survive pickling: executors raise them, drivers show them.
 """
@@ -7,9 +7,7 @@ from penstock.base.errors import StreamError
 
 
 class WriteFailed(StreamError):
-    """A record was not acknowledged, or may not be. `partition` is negative before one is
-    chosen.
-    """
+    """A record was not acknowledged, or may not be. `partition` is negative until one is chosen."""
 
     def __init__(self, topic: str, partition: int, reason: str) -> None:
         where = f"topic {topic} partition {partition}" if partition >= 0 else f"topic {topic}"
@@ -29,7 +27,7 @@ class ProducerFailed(StreamError):
 
 
 class TransactionFailed(StreamError):
-    """The transaction was refused, or its outcome is unknown."""
+    """The transaction was rejected, or its outcome is unknown."""
 
 
 class InvalidRow(StreamError, ValueError):

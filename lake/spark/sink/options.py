@@ -2,7 +2,7 @@
 those for writing exactly once.
 
 Invariant: the result depends on the options alone; names are case-insensitive. Options of the
-source are accepted, so that a job has one set of options. Source: Spark
+source are accepted, so that a job can use one set of options. Source: Spark
 `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`;
 `docs/reference/spark.md`.
 """
@@ -70,13 +70,13 @@ def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool)
     if exactly_once:
         if not store:
             raise InvalidOption(
-                "exactlyOnce needs the option 'store', as in s3://bucket/prefix: rows stay there"
-                " until the driver commits them as one transaction"
+                "exactlyOnce needs the option 'store', as in s3://bucket/prefix: rows are "
+                "staged there until the driver commits them in one transaction"
             )
         if settings.get("enable.idempotence") != "true":
             raise InvalidOption(
-                "exactlyOnce needs an idempotent producer: leave kafka.acks, kafka.retries and"
-                " kafka.enable.idempotence out"
+                "exactlyOnce needs an idempotent producer: do not set kafka.acks, "
+                "kafka.retries and kafka.enable.idempotence"
             )
         settings.setdefault("transaction.timeout.ms", str(_TRANSACTION_TIMEOUT_MS))
     topic = given.get("topic")
@@ -118,13 +118,13 @@ def _write_id(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) 
         return "", 0
     if streaming:
         raise InvalidOption(
-            "txnAppId and txnVersion are for df.write: a streaming query names its micro-batches"
-            " itself"
+            "txnAppId and txnVersion are for df.write: a streaming query identifies its "
+            "micro-batches itself"
         )
     if not exactly_once or name is None or version is None:
         raise InvalidOption(
-            "txnAppId, txnVersion and exactlyOnce=true belong together: the name of a series of"
-            " writes, and this one's number"
+            "txnAppId, txnVersion and exactlyOnce=true must be used together: the name of a "
+            "series of writes, and the number of this write"
         )
     if _NAME.fullmatch(name) is None:
         raise InvalidOption(
@@ -132,7 +132,7 @@ def _write_id(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) 
         )
     if not version.isascii() or not version.isdigit() or int(version) >= _INT64_MAX:
         raise InvalidOption(
-            "txnVersion must be a non-negative number that grows from write to write, got"
+            "txnVersion must be a non-negative number that increases with each write, got"
             f" {version!r}"
         )
     return name, int(version)

@@ -1,11 +1,11 @@
-"""Send records to brokers by one producer of librdkafka, until all are acknowledged or one has
+"""Send records to brokers with one librdkafka producer, until all are acknowledged or one has
 failed.
 
-Invariants: `finish` returns only when every record that `send` took is acknowledged. The first
-failure ends the work and names topic, partition and reason. Memory is the producer's buffer
-(`kafka.buffer.memory`); `send` waits for room in it, with a deadline. Each record is one call into
-C, without a callback. Must be closed: it has threads. Source: Kafka `KafkaProducer`, Spark
-`KafkaWriteTask`.
+Invariants: `finish` returns only when every record passed to `send` is acknowledged. The first
+failure ends the work; its error contains topic, partition and reason. Memory is the producer's
+buffer (`kafka.buffer.memory`); `send` waits for room in it, with a deadline. Each record is one
+call into C, without a callback. Must be closed: it has threads. Source: Kafka `KafkaProducer`,
+Spark `KafkaWriteTask`.
 """
 
 import time
@@ -100,7 +100,7 @@ class RecordProducer:
             raise self._failure
 
     def forget_failures(self) -> None:
-        """Forget the failures of an aborted transaction."""
+        """Clear the failures of an aborted transaction."""
         self._call_client(self.client.poll, 0)
         self._failure = None
         self.sent_count = 0
@@ -155,12 +155,12 @@ class RecordProducer:
             self._failure = WriteFailed(*place, f"{error.str()}{self._last_error}")
 
     def _on_error(self, error: KafkaError) -> None:
-        """Keep the last error: it explains why no acknowledgement arrived."""
+        """Keep the last error, which explains missing acknowledgements."""
         self._last_error = f" ({error.str()})"
 
 
 def _reason(error: BaseException) -> str:
-    """Return the message of the client's exception, which may be the cause of others."""
+    """Return the message of the client's exception, which may be the cause of another one."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__

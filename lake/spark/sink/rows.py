@@ -1,9 +1,8 @@
-"""Convert rows of an Arrow batch to arguments of `Producer.produce`. Arrow's objects are Any to
+"""Convert the rows of an Arrow batch to arguments of `Producer.produce`. Arrow's objects are Any to
 type checkers.
 
-Invariant: columns are checked and turned into lists as a whole. A row that cannot become a record
-is found before any record of the batch is produced. Source: Spark `KafkaRowWriter#sendRow`, Kafka
-`ProducerRecord`.
+Invariant: columns are checked and converted to lists as a whole. Invalid rows are found before any
+record of the batch is produced. Source: Spark `KafkaRowWriter#sendRow`, Kafka `ProducerRecord`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +35,7 @@ class Record(NamedTuple):
 
 
 def check_rows(batch: RecordBatch, topic: str | None) -> None:
-    """Check that every row can become a record; `topic` is the option. Raise InvalidRow."""
+    """Check that every row is a valid record; `topic` is the option. Raise InvalidRow."""
     if topic is None and _column(batch, "topic").null_count:
         raise InvalidRow(
             "null topic present in the data. Use the topic option for setting a default topic."
@@ -85,7 +84,7 @@ def _least(column: Array) -> int:
 def _milliseconds(column: Array) -> Array:
     if column is None:
         return None
-    if pa.types.is_floating(column.type):  # seconds, as Spark casts them
+    if pa.types.is_floating(column.type):  # in seconds, as in Spark's casts
         return pc.floor(pc.multiply(column, 1_000.0)).cast(pa.int64(), safe=False)
     return column.cast(_TIMESTAMP_MS, safe=False).cast(pa.int64())
 

@@ -1,9 +1,8 @@
 """Translate security settings from the names and values of Kafka's Java client to those of
 librdkafka: PEM files, logins, and the check of host names.
 
-Invariant: a setting takes effect or an error names it. Java's keystores (JKS) cannot be read, and
-they are Java's default where no type is given. Source: Kafka `SslConfigs`, KIP-651; librdkafka
-`CONFIGURATION.md`.
+Invariant: a setting takes effect or causes an error. Java keystores (JKS), the default type, are
+not supported. Source: Kafka `SslConfigs`, KIP-651; librdkafka `CONFIGURATION.md`.
 """
 
 import re

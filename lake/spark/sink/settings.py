@@ -1,10 +1,10 @@
 """Translate producer settings from the names of Kafka's Java client, which `kafka.*` options use,
 to those of librdkafka.
 
-Invariant: a setting takes effect, or an error or a warning names it. Names that both clients share
-pass unchanged, and librdkafka refuses unknown ones. Where defaults differ, the Java client's apply:
-the partitioner (a key goes where every Java producer puts it), idempotence, the buffer, the
-deadline. Source: Kafka `ProducerConfig`, librdkafka `CONFIGURATION.md`.
+Invariant: a setting takes effect, or causes an error or a warning. Names that both clients share
+are passed unchanged, and librdkafka rejects unknown ones. Where defaults differ, those of the Java
+client apply: partitioner, idempotence, buffer and delivery timeout. Source: Kafka `ProducerConfig`,
+librdkafka `CONFIGURATION.md`.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _DEFAULTS: Final = {
     "acks": "all",
     "delivery.timeout.ms": "120000",
     "partitioner": "murmur2_random",
-    "queue.buffering.max.kbytes": "32768",  # memory of a task; librdkafka would take 1 GiB
+    "queue.buffering.max.kbytes": "32768",  # memory of a task; librdkafka's default is 1 GiB
     "client.id": "penstock-spark",
 }
 _RENAMED: Final = {

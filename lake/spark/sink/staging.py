@@ -1,9 +1,9 @@
-"""Stage rows in the store until their transaction: Spark's tasks put them there, the driver
+"""Stage rows in the store until their transaction: Spark's tasks write them, and the driver
 produces them.
 
-Invariants: only the message that a task returns to the driver names its objects, so objects of a
+Invariants: only the message that a task returns to the driver contains its objects, so objects of a
 failed attempt are never read. Objects are deleted when their batch is known to be committed, and
-older ones with them. Bounded: the rows of one object are in memory, never those of a task. Source:
+older ones with them. Memory: the rows of one object, never those of a whole task. Source:
 `docs/reference/formats.md` 11.
 """
 
@@ -23,7 +23,7 @@ _DEADLINE_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """`write_id` is a UUID of the streaming query or of the write, so its prefix holds no other
+    """`write_id` is a UUID of the streaming query or of the write, so its prefix contains no other
     rows.
     """
 
@@ -55,7 +55,7 @@ class Staging:
             background().run(self._delete(keys), _DEADLINE_S)
 
     def delete_through(self, batch_id: int) -> None:
-        """Delete this batch and all before it, from any attempt."""
+        """Delete this batch and all earlier ones, of any attempt."""
         background().run(self._delete_through(batch_id), _DEADLINE_S)
 
     async def _put(self, key: str, body: memoryview) -> None:

@@ -3,11 +3,11 @@
 Rows and a marker are committed together. The marker is a position of a consumer group: the group is
 the transaction's name, the offset is the batch number plus one, and the metadata is the batch's
 owner. The order guarantees correctness: `init_transactions` fences all earlier attempts and ends
-their open transactions, only then the marker is read, and only then a transaction begins. So only
-this attempt's own commit can add a missing marker.
+their open transactions, only then the marker is read, and only then a transaction begins. Only the
+commit of this attempt can therefore add a missing marker.
 
-Must not be used by two kinds of writes under one name. Source: KIP-98 (fencing), KIP-447 (offsets
-read after it are stable); Delta's `txnAppId`/`txnVersion`.
+Different kinds of writes must use different names. Source: KIP-98 (fencing), KIP-447 (offsets read
+after it are stable); Delta's `txnAppId`/`txnVersion`.
 """
 
 import time
@@ -45,8 +45,8 @@ _log = get_logger(__name__)
 
 
 class WriteId(NamedTuple):
-    """The identity of a write: `name` of a series of writes, `version` that grows in it, and
-    `owner` of the batch, empty if it is unknown.
+    """The identity of a write: `name` of a series of writes, increasing `version`, and `owner` of
+    the batch, empty if unknown.
     """
 
     name: str
@@ -55,7 +55,7 @@ class WriteId(NamedTuple):
 
 
 def is_written(found: WriteId | None, wanted: WriteId) -> bool:
-    """Return whether the write was committed. `found` is the last one committed under the name.
+    """Return whether the write was committed. `found` is the last write committed under the name.
     Raise StaleWrite if `found` is newer than `wanted`, or another owner's.
     """
     if found is None or found.version < wanted.version:
@@ -71,9 +71,9 @@ def is_written(found: WriteId | None, wanted: WriteId) -> bool:
         owner = found.owner or "an unknown writer"
         what = f"batch {wanted.version} was committed already by {owner}"
     raise StaleWrite(
-        f"{PREFIX}{wanted.name}: {what}. The checkpoint is an old copy, or the query was started"
-        " again under a used name: writing could repeat records. Continue with the newest"
-        " checkpoint, or start with another name"
+        f"{PREFIX}{wanted.name}: {what}. The checkpoint is an old copy, or the query was "
+        "restarted under a used name: writing could repeat records. Continue with the newest "
+        "checkpoint, or start with another name"
     )
 
 
@@ -92,7 +92,7 @@ class Transaction:
         for every attempt.
 
         Raise InvalidRow, WriteFailed, ProducerFailed, TransactionFailed or StaleWrite. After an
-        error the outcome may be unknown; another attempt finds it out.
+        error the outcome may be unknown; another attempt determines it.
         """
         try:
             with RecordProducer(
@@ -159,7 +159,7 @@ class Transaction:
                 raise
             else:
                 return True
-        raise AssertionError("the last try raises")
+        raise AssertionError("the last attempt raises")
 
     def _aborted(self, producer: RecordProducer) -> bool:
         """Abort the transaction, and return whether that worked. Otherwise it ends at its timeout,
@@ -202,8 +202,8 @@ class Transaction:
         self._retried("the commit", producer.client.commit_transaction)
 
     def _retried(self, what: str, call: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the client's call gives
-        """Retry a call until it succeeds, fails for good, or the delivery timeout is over.
-        librdkafka continues what it began.
+        """Retry a call until it succeeds, fails permanently, or the delivery timeout is over.
+        librdkafka resumes the operation.
         """
         deadline_s = time.monotonic() + self.options.delivery_timeout_ms / 1_000
         while True:

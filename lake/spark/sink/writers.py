@@ -1,10 +1,10 @@
 """The classes that Spark calls to write. Executors run `write`, the driver `commit` or `abort`.
 
 Invariants: without `exactlyOnce` a task returns only after every record is acknowledged: at least
-once, because a repeated task repeats its records. With it tasks only stage rows, and the driver
-writes the whole batch in one transaction before Spark may forget it. Spark pickles these objects
-and makes new ones for every micro-batch, so they keep no state. Source: `pyspark.sql.datasource`
-of 4.3; docs/design/spark.md.
+once, because a repeated task repeats its records. With it, tasks only stage rows, and the driver
+writes the whole batch in one transaction before Spark completes the micro-batch. Spark pickles
+these objects and creates new ones for every micro-batch, so they have no state. Source:
+`pyspark.sql.datasource` of 4.3; docs/design/spark.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,8 +96,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query_id, batch_id = _property(_QUERY_ID), _property(_BATCH_ID)
         if self._options.exactly_once and not (query_id and batch_id):
             raise TransactionFailed(
-                f"this Spark does not pass {_QUERY_ID} and {_BATCH_ID} to its tasks: exactlyOnce"
-                " cannot name the batch"
+                f"this version of Spark does not pass {_QUERY_ID} and {_BATCH_ID} to its "
+                "tasks, so exactlyOnce cannot identify the batch"
             )
         return _write(self._options, iterator, self._staging(query_id), int(batch_id or 0))
 
@@ -159,7 +159,7 @@ def _write(
 
 
 def _commit(transaction: Transaction, done: _Done, staging: Staging, batch_id: int) -> None:
-    """Commit a batch. For a batch without rows there is nothing to do."""
+    """Commit a batch. Does nothing for a batch without rows."""
     if transaction.options.exactly_once and done.keys:
         wrote = transaction.commit(lambda: staging.read(done.keys))
         try:

@@ -48,8 +48,8 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     files = Authority(tmp_path).make("broker")
     gone = tmp_path / "gone.pem"
     assert refusal(CERTIFICATE=gone) == (
-        f"{CA}={gone} cannot be read: No such file or directory; name a PEM file that this"
-        " process may read"
+        f"{CA}={gone} cannot be read: No such file or directory; specify a PEM file that this"
+        " process can read"
     )
     assert f"{CERTIFICATE}={gone} cannot be read" in refusal(
         CLIENT_CERTIFICATE=gone, CLIENT_KEY=files.key

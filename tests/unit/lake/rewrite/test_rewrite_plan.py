@@ -149,5 +149,5 @@ def test_no_more_than_there_are_bytes_for() -> None:
 
 
 def test_a_target_that_can_not_be() -> None:
-    with pytest.raises(ValueError, match="target_bytes is 1"):
+    with pytest.raises(ValueError, match="target_bytes=1 is not allowed"):
         RewriteOptions(target_bytes=1)

@@ -49,8 +49,8 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
     ({**SERVERS, "exactlyOnce": "true"}, "exactlyOnce needs the option 'store'"),
     ({**ONCE, "kafka.acks": "1"}, "exactlyOnce needs an idempotent producer"),
     ({**SERVERS, "txnAppId": "a", "txnVersion": "1"},
-     "txnAppId, txnVersion and exactlyOnce=true belong together"),
-    ({**ONCE, "txnAppId": "a"}, "belong together"),
+     "txnAppId, txnVersion and exactlyOnce=true must be used together"),
+    ({**ONCE, "txnAppId": "a"}, "must be used together"),
     ({**ONCE, "txnAppId": "a b", "txnVersion": "1"}, "txnAppId must be 1 to 128 of .*, got 'a b'"),
     ({**ONCE, "txnAppId": "a", "txnVersion": "-1"},
      "txnVersion must be a non-negative number .*, got '-1'"),
@@ -113,7 +113,9 @@ def test_a_topic_is_not_overwritten_but_a_stream_may_be_complete() -> None:
 
 
 def test_a_stream_names_its_batches_itself() -> None:
-    with pytest.raises(InvalidOption, match="a streaming query names its micro-batches itself"):
+    with pytest.raises(
+        InvalidOption, match="a streaming query identifies its micro-batches itself"
+    ):
         parsed({**ONCE, "txnAppId": "a", "txnVersion": "1"}, streaming=True)
 
 

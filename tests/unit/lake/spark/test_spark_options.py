@@ -46,8 +46,10 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
     ({"subscribePattern": " "},
      "Pattern to subscribe is empty as specified value for option 'subscribePattern' is ' '"),
     ({"subscribePattern": "("},
-     "subscribePattern '(' is not a regular expression of Python: missing ), unterminated "
-     "subpattern at position 0"),
+     (
+         "subscribePattern '(' is not a Python regular expression: missing ), unterminated "
+         "subpattern at position 0"
+     )),
     (BASE | {"minPartitions": "0"}, "minPartitions must be positive"),
     (BASE | {"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
     (BASE | {"minPartitions": "many"}, 'minPartitions must be a number. For input string: "many"'),
@@ -62,8 +64,7 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
     (BASE | {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
      "The value of minOffsetPerTrigger(9) is higher than the maxOffsetsPerTrigger(8)."),
     ({"subscribe": "a"},
-     "Option 'store' must be specified: where the cluster keeps its objects, as in "
-     "s3://bucket/prefix"),
+     "Option 'store' must be specified: the store of the cluster, as in s3://bucket/prefix"),
     (BASE | {"queryId": "a/b"},
      "queryId must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', got 'a/b'"),
     (BASE | {"readLeaseTtl": "8d"}, "readLeaseTtl must be at most 7d"),
