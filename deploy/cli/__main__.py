@@ -1,10 +1,4 @@
-"""Dispatch the `penstock` command by its first argument.
-
-Invariant: this module imports nothing expensive: nodes start before typer is imported, and `--help`
-imports no client.
-
-Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
-"""
+"""Dispatch the `penstock` command by its first argument."""
 
 import atexit
 import os
@@ -20,6 +14,8 @@ COMPLETE: Final = "_PENSTOCK_COMPLETE"
 _INTERRUPTED: Final = 130
 
 
+# Invariant: this module imports nothing expensive: nodes start before typer is imported, and
+# `--help` imports no client. Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 def main() -> None:
     """Run the console script; end the process."""
     from penstock.base.errors import ExpectedError

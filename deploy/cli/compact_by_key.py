@@ -1,10 +1,4 @@
-"""Run `penstock compact --by-key`: log compaction of a topic outside of the brokers.
-
-Invariant: nothing is changed unless `cleanup.policy` contains compact, nor for internal topics,
-which coordinators compact.
-
-Imports only what argument parsing needs until the work starts.
-"""
+"""Run `penstock compact --by-key`: log compaction of a topic outside of the brokers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -77,6 +71,8 @@ class ByKeyJob(NamedTuple):
     limits: ByKeyLimits
 
 
+# Invariant: nothing is changed unless `cleanup.policy` contains compact, nor for internal topics,
+# which coordinators compact. Imports only what argument parsing needs until the work starts.
 class ControllerCleaner(ControllerRewrites):
     """Implement `lake.cleaning.run.PassMetadata` over the controller's gRPC."""
 

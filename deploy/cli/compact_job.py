@@ -1,10 +1,5 @@
-"""Run a bulk rewrite for the command line: the controller connection, the engine for its tasks, one
-event loop for both.
-
-Invariant: a rejection because of changed sources is a conflict; any other rejection, or no
-response, is an error.
-
-Imports only what argument parsing needs until the work starts.
+"""Run a bulk rewrite for the command line: the controller connection, the engine for its tasks,
+one event loop for both.
 """
 
 import asyncio
@@ -39,6 +34,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 30.0
 
 
+# Invariant: a rejection because of changed sources is a conflict; any other rejection, or no
+# response, is an error. Imports only what argument parsing needs until the work starts.
 class ControllerRewrites:
     """Implement `lake.rewrite.run.RewriteMetadata` over the controller's gRPC."""
 

@@ -1,8 +1,5 @@
 """Make the assertions by which clients ask an identity provider for tokens.
 
-An assertion is a JWT that the client signs with its private key, instead of sending a secret.
-Invariants: the files are read for each assertion, so a new key needs no restart. Errors show
-neither keys nor assertions.
 Source: RFC 7523; KIP-1139; Kafka `DefaultAssertionCreator`, `LayeredAssertionJwtTemplate`.
 """
 
@@ -25,6 +22,9 @@ _NBF_S: Final = 60
 _VALID_S_MAX: Final = 86_400
 
 
+# An assertion is a JWT that the client signs with its private key, instead of sending a secret.
+# Invariants: the files are read for each assertion, so a new key needs no restart. Errors show
+# neither keys nor assertions.
 @dataclass(frozen=True, slots=True, repr=False)
 class Assertion:
     """How to make an assertion.

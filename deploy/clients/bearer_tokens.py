@@ -1,8 +1,6 @@
 """Get the token of OAUTHBEARER from an identity provider, by the grants `client_credentials` and
 `jwt-bearer`, or from a file, as Kafka's clients do.
 
-Invariants: one request per token, of at most `TIMEOUT_S` and `ANSWER_BYTES_MAX`, which follows no
-redirection: that would tell another host the secret. Errors show neither tokens nor secrets.
 Source: RFC 6749, section 4.4; RFC 7523; KIP-768, KIP-1139; Kafka `ClientCredentialsJwtRetriever`,
 `JwtBearerJwtRetriever`, `FileJwtRetriever`.
 """
@@ -38,6 +36,8 @@ _SCHEMES: Final = ("https", "http", "file")
 _JWT_PARTS: Final = 3
 
 
+# Invariants: one request per token, of at most `TIMEOUT_S` and `ANSWER_BYTES_MAX`, which follows no
+# redirection: that would tell another host the secret. Errors show neither tokens nor secrets.
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenSource:
     """Where the tokens of a client come from.

@@ -1,11 +1,4 @@
-"""Find the cluster that a command means, and say which one does not answer.
-
-The order is: option, environment variable, profile, running `penstock dev`, 127.0.0.1:9092. A
-profile gives what the options leave open, one by one.
-
-Invariant: what a profile leaves open comes from the running `penstock dev` only if that is the
-cluster of the profile, so that no command mixes two clusters.
-"""
+"""Find the cluster that a command means, and say which one does not answer."""
 
 import os
 import re
@@ -29,6 +22,10 @@ class Target:
     origin: str
 
 
+# The order is: option, environment variable, profile, running `penstock dev`, 127.0.0.1:9092. A
+# profile gives what the options leave open, one by one. Invariant: what a profile leaves open comes
+# from the running `penstock dev` only if that is the cluster of the profile, so that no command
+# mixes two clusters.
 def find_brokers(given: str) -> Target:
     """Return the brokers to ask. given: the value of --bootstrap, empty if there is none.
 

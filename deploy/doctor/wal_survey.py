@@ -1,11 +1,5 @@
 """Find lost or damaged slots of WALs that have not ended, and the records lost with them: for
 `penstock wal repair` and `penstock doctor`.
-
-Invariants: only reads, with the rules of recovery (`stream.recovery.recoverer`,
-`stream.recovery.salvage`), so the result is the same. A slot that is committed in the meantime is
-not lost: its writer still had the records.
-
-Must not accept a loss. Cost: one LIST for each WAL and one GET for each of its uncommitted slots.
 """
 
 import asyncio
@@ -71,6 +65,11 @@ class WalSurvey(msgspec.Struct, frozen=True):
 async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurvey]:
     """Return the running WALs with lost or damaged slots. Raises ObjectStoreError,
     NotContiguous.
+
+    Invariants: only reads, with the rules of recovery (`stream.recovery.recoverer`,
+    `stream.recovery.salvage`), so the result is the same. A slot that is committed in the meantime
+    is not lost: its writer still had the records. Must not accept a loss. Cost: one LIST for each
+    WAL and one GET for each of its uncommitted slots.
     """
     turns = asyncio.Semaphore(WALKS_AT_ONCE)
 

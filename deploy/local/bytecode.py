@@ -1,13 +1,5 @@
 """Choose the bytecode directory of the processes of a local cluster if the installation is not
 compiled.
-
-pip compiles packages; uv does not, and `PYTHONDONTWRITEBYTECODE`, which many container images set,
-prevents Python from storing bytecode. Every process would then compile 500 modules at its start,
-more than half of its CPU time. This module stores the bytecode in a user directory instead.
-
-Invariants: no effect if the installation is compiled, Python may compile it, or a cache directory
-is set. Never writes next to the sources. No other user can write to the directory. Not used by
-nodes that operators start. Must not import anything expensive: it runs first.
 """
 
 import os
@@ -21,7 +13,16 @@ _PLACE: Final = "PYTHONPYCACHEPREFIX"
 
 
 def environment(given: Mapping[str, str], source: str = __file__) -> dict[str, str]:
-    """Return the environment for a child process. source: a module that stands for all."""
+    """Return the environment for a child process. source: a module that stands for all.
+
+    pip compiles packages; uv does not, and `PYTHONDONTWRITEBYTECODE`, which many container images
+    set, prevents Python from storing bytecode. Every process would then compile 500 modules at its
+    start, more than half of its CPU time. This module stores the bytecode in a user directory
+    instead. Invariants: no effect if the installation is compiled, Python may compile it, or a
+    cache directory is set. Never writes next to the sources. No other user can write to the
+    directory. Not used by nodes that operators start. Must not import anything expensive: it runs
+    first.
+    """
     changed = dict(given)
     if (
         not given.get(_PLACE)

@@ -1,10 +1,4 @@
-"""Handle the signals that end `penstock dev`, so that none of them interrupts its cleanup.
-
-Invariant: at most one signal raises KeyboardInterrupt, and only before the event loop handles
-signals; all later ones are passed to the event loop, or ignored. The handlers stay installed:
-between the end of the event loop and the end of the process, the default action would end the
-process before its files are removed.
-"""
+"""Handle the signals that end `penstock dev`, so that none of them interrupts its cleanup."""
 
 import asyncio
 import signal
@@ -16,7 +10,13 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndingSignals:
-    """Install the handlers, in the main thread. After the block of `with`, signals are ignored."""
+    """Install the handlers, in the main thread. After the block of `with`, signals are ignored.
+
+    Invariant: at most one signal raises KeyboardInterrupt, and only before the event loop handles
+    signals; all later ones are passed to the event loop, or ignored. The handlers stay installed:
+    between the end of the event loop and the end of the process, the default action would end the
+    process before its files are removed.
+    """
 
     def __init__(self) -> None:
         self._is_ending = False

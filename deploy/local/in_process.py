@@ -1,9 +1,5 @@
-"""Run the whole cluster in one process with an in-memory store: it starts fastest, and all data is
-lost at exit.
-
-Invariants: brokers and controllers are the same classes as in separate processes, and talk over
-sockets. A broker that exits is restarted, because the exit of the process would lose all data; if a
-controller exits, the cluster stops. Not suitable for failure tests: single nodes cannot be killed.
+"""Run the whole cluster in one process with an in-memory store: it starts fastest, and all data
+is lost at exit.
 """
 
 import asyncio
@@ -57,7 +53,13 @@ async def run_in_process(
     stop: asyncio.Event,
     ready: Callable[[Sequence[ProcessState]], None],
 ) -> None:
-    """Serve until `stop` is set. Raises ClusterFailed when a node exits."""
+    """Serve until `stop` is set. Raises ClusterFailed when a node exits.
+
+    Invariants: brokers and controllers are the same classes as in separate processes, and talk over
+    sockets. A broker that exits is restarted, because the exit of the process would lose all data;
+    if a controller exits, the cluster stops. Not suitable for failure tests: single nodes cannot be
+    killed.
+    """
     keep_freed_memory()
     raise_open_files_limit()
     store = MemoryStore()

@@ -1,10 +1,4 @@
-"""Start the processes of a plan, watch them, restart dead ones, and stop all.
-
-Invariants: each process has its own process group, so Ctrl-C reaches only the supervisor, which
-stops the others in order. Each is killed if the supervisor dies (`deploy.node.lifeline`). `run`
-returns when no process is left. Independent of what the processes do, except that brokers respond
-when they serve, and that a dead store has lost its contents.
-"""
+"""Start the processes of a plan, watch them, restart dead ones, and stop all."""
 
 import asyncio
 import os
@@ -85,6 +79,11 @@ class Supervisor:
     """Run the processes of a plan. store_socket: the listening socket that the store inherits, so
     that clients never find a closed port. on_change: called after each start, first response and
     exit. say: prints a line for the user.
+
+    Invariants: each process has its own process group, so Ctrl-C reaches only the supervisor, which
+    stops the others in order. Each is killed if the supervisor dies (`deploy.node.lifeline`). `run`
+    returns when no process is left. Independent of what the processes do, except that brokers
+    respond when they serve, and that a dead store has lost its contents.
     """
 
     def __init__(

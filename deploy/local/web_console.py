@@ -1,9 +1,5 @@
-"""Listen for the web console of a local cluster, and start its process with the first connection.
-
-Until then, the console uses neither a process nor memory, and does not delay the ready line.
-Connections wait in the backlog of the socket for about a second, until the process has started.
-Invariant: the process ends with the cluster. If it dies, the next connection restarts it, at most
-once in `RESTART_S`.
+"""Listen for the web console of a local cluster, and start its process with the first
+connection.
 """
 
 import asyncio
@@ -54,6 +50,11 @@ def listen(port: int | None) -> socket.socket | None:
 class WebConsole:
     """Owns a listening socket and at most one process. Use as a context manager within the event
     loop, after the state file is written. is_secure: users log in.
+
+    Until then, the console uses neither a process nor memory, and does not delay the ready line.
+    Connections wait in the backlog of the socket for about a second, until the process has started.
+    Invariant: the process ends with the cluster. If it dies, the next connection restarts it, at
+    most once in `RESTART_S`.
     """
 
     def __init__(

@@ -1,13 +1,6 @@
 """Send client metrics (KIP-714) to an OpenTelemetry receiver over HTTP.
 
-Invariants: accepting a push never blocks. One request is in flight; pushes that arrive in the
-meantime share the next one. Metrics are resent to a receiver that is down or overloaded. Rejected
-metrics are dropped, and no others: the pushes of a rejected request are resent one by one. A
-partial success is not resent, as OTLP requires. An unreadable response body is ignored: the status
-counts. Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped beyond that. A request takes at
-most `TIMEOUT_S`. `ANSWER_BYTES_MAX` of a response are read. Logs one line when sending starts to
-fail, one when it succeeds again, and one per minute about partial successes. Source: OTLP 1.x,
-"OTLP/HTTP".
+Source: OTLP 1.x, "OTLP/HTTP".
 """
 
 import asyncio
@@ -68,6 +61,14 @@ class _Unavailable(Exception):
 class OtlpMetrics:
     """endpoint: http://HOST:PORT of a receiver; the default path of OTLP is added if there is
     none.
+
+    Invariants: accepting a push never blocks. One request is in flight; pushes that arrive in the
+    meantime share the next one. Metrics are resent to a receiver that is down or overloaded.
+    Rejected metrics are dropped, and no others: the pushes of a rejected request are resent one by
+    one. A partial success is not resent, as OTLP requires. An unreadable response body is ignored:
+    the status counts. Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped beyond that. A
+    request takes at most `TIMEOUT_S`. `ANSWER_BYTES_MAX` of a response are read. Logs one line when
+    sending starts to fail, one when it succeeds again, and one per minute about partial successes.
     """
 
     def __init__(

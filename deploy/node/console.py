@@ -1,13 +1,4 @@
-"""Run the web console of a node in a separate process, and pass connections to it.
-
-The node reads the head of a request. Requests for the console are passed to its process with their
-connection (SCM_RIGHTS), so pages do not use the event loop of the node.
-
-Invariants: the process starts with the first request for the console. It ends with the node. If it
-exits, the next request restarts it, at most once in `RESTART_S`. Limits: `WAITING_MAX` connections
-wait while it starts, for at most `START_S`; the part of a request that is read has at most
-`REQUEST_BYTES_MAX`.
-"""
+"""Run the web console of a node in a separate process, and pass connections to it."""
 
 import asyncio
 import os
@@ -40,7 +31,15 @@ _log = structlog.get_logger(__name__)
 
 
 class NodeConsole:
-    """Owns at most one process of the console. Belongs to one event loop."""
+    """Owns at most one process of the console. Belongs to one event loop.
+
+    The node reads the head of a request. Requests for the console are passed to its process with
+    their connection (SCM_RIGHTS), so pages do not use the event loop of the node. Invariants: the
+    process starts with the first request for the console. It ends with the node. If it exits, the
+    next request restarts it, at most once in `RESTART_S`. Limits: `WAITING_MAX` connections wait
+    while it starts, for at most `START_S`; the part of a request that is read has at most
+    `REQUEST_BYTES_MAX`.
+    """
 
     def __init__(self, plan: ConsolePlan, environment: Mapping[str, str] = os.environ) -> None:
         self._plan = plan

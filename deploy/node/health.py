@@ -1,11 +1,5 @@
-"""Serve `/startz`, `/livez` and `/readyz` over HTTP, for probes of orchestrators; `/metrics` comes
-from `deploy.node.metrics`.
-
-Invariants: 200 means yes; 503 means no, with one reason per line. Requests have limits:
-`REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`. Beyond that, the oldest connection
-of the address with the most is closed, so that probes can connect during a flood. One response per
-connection. Requests for the web console are passed on with their connection
-(`deploy.node.console`). Depends on `base.health.Health` instead of brokers or controllers.
+"""Serve `/startz`, `/livez` and `/readyz` over HTTP, for probes of orchestrators; `/metrics`
+comes from `deploy.node.metrics`.
 """
 
 import asyncio
@@ -71,6 +65,12 @@ def routes_of(health: Health) -> dict[str, Route]:
 class HttpServer:
     """Serve GET and HEAD for a few paths. console: handles all requests for its paths. `start`
     raises OSError if the port is taken.
+
+    Invariants: 200 means yes; 503 means no, with one reason per line. Requests have limits:
+    `REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`. Beyond that, the oldest
+    connection of the address with the most is closed, so that probes can connect during a flood.
+    One response per connection. Requests for the web console are passed on with their connection
+    (`deploy.node.console`). Depends on `base.health.Health` instead of brokers or controllers.
     """
 
     def __init__(self, routes: dict[str, Route], console: "NodeConsole | None" = None) -> None:

@@ -1,11 +1,5 @@
 """Configure the logs of processes: one line per event on stderr, as text on a terminal, as JSON
 elsewhere.
-
-The level is compared for each line, because administrators can change the levels of a running
-broker (`base.log_levels`). Invariants: text from clients is escaped, so it can neither control a
-terminal nor forge a line: JSON escapes all but ASCII, and text output escapes every non-printable
-character. Called once, before the first log line. Must not import rich: structlog would use it for
-tracebacks, and each start of a broker would take 6 MB and 0.17 s more.
 """
 
 import logging
@@ -53,6 +47,12 @@ def import_structlog() -> None:
 def configure(level: str, *, name: str = "") -> None:
     """Configure the logs of a node. level: a key of LEVELS. name: the process's name on a terminal
     shared by several.
+
+    The level is compared for each line, because administrators can change the levels of a running
+    broker (`base.log_levels`). Invariants: text from clients is escaped, so it can neither control
+    a terminal nor forge a line: JSON escapes all but ASCII, and text output escapes every
+    non-printable character. Called once, before the first log line. Must not import rich: structlog
+    would use it for tracebacks, and each start of a broker would take 6 MB and 0.17 s more.
     """
     keep_rich_out()
     # Otherwise gRPC writes a line for each failed handshake, and anyone could fill the disk. It

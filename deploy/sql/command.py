@@ -1,10 +1,4 @@
-"""Run statements for `penstock sql` and write their rows; Ctrl-C cancels the running statement.
-
-Invariants: a statement runs in a thread, because DuckDB does not return to Python until it has
-rows; the main thread waits and receives the signal. Stdout contains only rows. A function call
-cannot be stopped: if a statement continues after its time limit or Ctrl-C, the command exits,
-including its prompt.
-"""
+"""Run statements for `penstock sql` and write their rows; Ctrl-C cancels the running statement."""
 
 import os
 import sys
@@ -64,7 +58,13 @@ class RowOutput:
 
 
 class Command:
-    """The session of one command. Use it in a `with` block."""
+    """The session of one command. Use it in a `with` block.
+
+    Invariants: a statement runs in a thread, because DuckDB does not return to Python until it has
+    rows; the main thread waits and receives the signal. Stdout contains only rows. A function call
+    cannot be stopped: if a statement continues after its time limit or Ctrl-C, the command exits,
+    including its prompt.
+    """
 
     def __init__(
         self, store: str, options: SessionOptions, form: RowOutput, max_seconds: float | None = None

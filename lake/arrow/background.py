@@ -1,9 +1,6 @@
 """A background event loop for synchronous code, such as Spark's Python workers and planners.
 
-Invariant: a process has one background loop with one client per store URL, for any number of
-readers. A forked child starts its own, because threads and sockets do not survive a fork. Must not
-import Arrow: processes that only look up offsets import this module. The deadlines of the store's
-own calls bound all waits. Source: Spark `python/pyspark/daemon.py` (workers are forked and reused).
+Source: Spark `python/pyspark/daemon.py` (workers are forked and reused).
 """
 
 import asyncio
@@ -22,7 +19,13 @@ _CLOSE_S = 10.0
 
 
 class BackgroundLoop:
-    """An event loop in a separate thread, with its stores."""
+    """An event loop in a separate thread, with its stores.
+
+    Invariant: a process has one background loop with one client per store URL, for any number of
+    readers. A forked child starts its own, because threads and sockets do not survive a fork. Must
+    not import Arrow: processes that only look up offsets import this module. The deadlines of the
+    store's own calls bound all waits.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,10 +1,5 @@
 """Synchronous access to a cluster by its store URL: topics and partitions, plans, offsets by
 timestamp, leases.
-
-Invariant: a process has one view per cluster, which only advances; the background loop does the
-work. All state belongs to the process, so this object contains only an address and can be pickled.
-Every wait has a deadline. It contacts no broker. Must not import Arrow at import time: Spark starts
-a process to read the columns, and Arrow would take nearly half of its time.
 """
 
 import asyncio
@@ -45,7 +40,13 @@ _views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" 
 
 @dataclass(frozen=True)
 class StoreCluster:
-    """A cluster of a store. `cluster_id` may be empty if the store holds only one."""
+    """A cluster of a store. `cluster_id` may be empty if the store holds only one.
+
+    Invariant: a process has one view per cluster, which only advances; the background loop does the
+    work. All state belongs to the process, so this object contains only an address and can be
+    pickled. Every wait has a deadline. It contacts no broker. Must not import Arrow at import time:
+    Spark starts a process to read the columns, and Arrow would take nearly half of its time.
+    """
 
     store_url: str
     cluster_id: str = ""

@@ -1,10 +1,7 @@
 """The columns that readers return, with exactly the Arrow types that Spark's `to_arrow_schema`
 derives from the schema of `format("kafka")`.
 
-Invariant: every field is nullable, as in Spark; `timestamp` counts microseconds in UTC; headers are
-null for a record without headers. Spark checks only the first batch, and crashes in the JVM if a
-later one has another type, so all batches are built here. Source: Spark
-`KafkaRecordToRowConverter.kafkaSchema`.
+Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 """
 
 from collections.abc import Sequence
@@ -52,6 +49,10 @@ def arrow_schema(columns: Sequence[str] = DEFAULT, *, views: bool = False) -> Sc
     """Return the schema of these columns, in this order. Raise ValueError for unknown columns.
 
     With `views`, key and value are `binary_view`.
+
+    Invariant: every field is nullable, as in Spark; `timestamp` counts microseconds in UTC; headers
+    are null for a record without headers. Spark checks only the first batch, and crashes in the JVM
+    if a later one has another type, so all batches are built here.
     """
     unknown = [name for name in columns if name not in NAMES]
     if unknown or not columns or len(set(columns)) != len(columns):

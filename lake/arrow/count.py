@@ -1,10 +1,6 @@
 """Count the records of slices from metadata where possible: a dense slice needs no read, another
 one the index of its object, and only blocks without a count in the index are read. Batch headers
 are sufficient unless the range or the time bounds cut a batch.
-
-Invariant: the count equals the number of rows returned by reading. Counts of the metadata include
-markers and aborted records, so they are used only for ranges without transactions. They include
-unreadable records: a scan that skips those reads all records instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,6 +34,10 @@ def count_records(
 ) -> int:
     """Return the number of wanted records. `plain` are the streams whose slices contain no
     transactions. Raise as `read_renewed` does.
+
+    Invariant: the count equals the number of rows returned by reading. Counts of the metadata
+    include markers and aborted records, so they are used only for ranges without transactions. They
+    include unreadable records: a scan that skips those reads all records instead.
     """
     counter = _Counter(cluster, plain, config or ReadConfig(), times, bodies or {})
     counter.on_unreadable = on_unreadable

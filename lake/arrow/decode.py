@@ -1,12 +1,7 @@
-"""Decode blocks of Kafka record batches to Arrow: walk the headers, check every CRC, skip unwanted
-batches, decompress, decode.
+"""Decode blocks of Kafka record batches to Arrow: walk the headers, check every CRC, skip
+unwanted batches, decompress, decode.
 
-Invariant: rows depend on the offset range alone and come in offset order, each offset once; a
-batch's records are returned only after its CRC matched. Any input results in rows or in a ReadError
-with object, partition and offsets, which is raised or passed to a callback; those offsets are then
-skipped. Control batches and those of aborted transactions are never returned. Memory: one Arrow
-batch under construction, and decompressed batches of about `_GROUP_BYTES`. Must not do I/O. Source:
-Kafka `Fetcher`, `CompletedFetch`.
+Source: Kafka `Fetcher`, `CompletedFetch`.
 """
 
 from bisect import bisect_right
@@ -123,6 +118,13 @@ def open_rows(
 class Decoder:
     """Decode block after block, of any partitions; call `flush` at the end. Each task has one.
     Serves one thread at a time.
+
+    Invariant: rows depend on the offset range alone and come in offset order, each offset once; a
+    batch's records are returned only after its CRC matched. Any input results in rows or in a
+    ReadError with object, partition and offsets, which is raised or passed to a callback; those
+    offsets are then skipped. Control batches and those of aborted transactions are never returned.
+    Memory: one Arrow batch under construction, and decompressed batches of about `_GROUP_BYTES`.
+    Must not do I/O.
     """
 
     def __init__(

@@ -1,9 +1,5 @@
-"""Lay out Arrow's buffers in slabs for the compiled decoder, and pass them to Arrow without a copy.
-
-Invariant: the addresses in the job are those of slabs held here, and its capacities are true (data
-has `PADDING_BYTES` more after it); compiled code writes nowhere else. An Arrow batch owns its
-slabs; `slabs` describes when they are reused. An Arrow batch with views holds the buffers that they
-point into.
+"""Lay out Arrow's buffers in slabs for the compiled decoder, and pass them to Arrow without a
+copy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,7 +55,13 @@ def address_of(array: NDArray[Any]) -> int:
 
 
 class CompiledRows:
-    """Implement `decode_table.Rows` with compiled code."""
+    """Implement `decode_table.Rows` with compiled code.
+
+    Invariant: the addresses in the job are those of slabs held here, and its capacities are true
+    (data has `PADDING_BYTES` more after it); compiled code writes nowhere else. An Arrow batch owns
+    its slabs; `slabs` describes when they are reused. An Arrow batch with views holds the buffers
+    that they point into.
+    """
 
     def __init__(self, columns: Sequence[str], config: ReadConfig) -> None:
         self._kernels = kernels()

@@ -1,16 +1,8 @@
 """Decode Kafka record batches to Arrow's buffers in compiled code, without the GIL. Measured by
-`benchmarks/decode.py`. Only `kernel_code` imports this module, to compile it: importing numba takes
-half a second.
+`benchmarks/decode.py`. Only `kernel_code` imports this module, to compile it: importing numba
+takes half a second.
 
-Invariants: no byte outside [DATA_START, DATA_END) of a row is read, and nothing after the end of an
-output is written, for any input: every length is compared with the remaining input before it is
-used, every output with its capacity before it is written. Same results as `decode_numpy`, which is
-used without numba.
-
-Memory is addressed by integers (`decode_memory`). Only `decode` and `walk` are called from outside,
-with the addresses of arrays owned by the caller; arguments and results are int64. Nothing here may
-raise: compiled code cannot call Python. Source: Kafka `DefaultRecord`; Arrow `BinaryType::c_type`,
-`BinaryViewType::c_type`.
+Source: Kafka `DefaultRecord`; Arrow `BinaryType::c_type`, `BinaryViewType::c_type`.
 """
 
 # ruff: noqa: PLR0917 (compiled functions take no keyword arguments)
@@ -625,6 +617,13 @@ def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> 
     """Continue at the position in the job, through the first `count` rows of the table, until
     everything is DONE, an output is FULL or must GROW, or a batch is invalid; the job then contains
     which one. All arguments but source_bytes and count are addresses.
+
+    Invariants: no byte outside [DATA_START, DATA_END) of a row is read, and nothing after the end
+    of an output is written, for any input: every length is compared with the remaining input before
+    it is used, every output with its capacity before it is written. Same results as `decode_numpy`,
+    which is used without numba. Memory is addressed by integers (`decode_memory`). Only `decode`
+    and `walk` are called from outside, with the addresses of arrays owned by the caller; arguments
+    and results are int64. Nothing here may raise: compiled code cannot call Python.
     """
     set64(job, j.SOURCE_BYTES, source_bytes)
     if get(job, j.OUT_ROWS) == 0:

@@ -1,8 +1,6 @@
-"""Decode Kafka record batches to Arrow without a compiler: numpy reads the numbers of all records
-at once, and Arrow's `take` copies the bytes.
+"""Decode Kafka record batches to Arrow without a compiler: numpy reads the numbers of all
+records at once, and Arrow's `take` copies the bytes.
 
-Invariant: the same rows and the same errors as `decode_kernel`, but slower. Only the chain of
-record lengths needs a loop in Python, because each record begins at the end of the previous one.
 Source: Kafka `DefaultRecord`.
 """
 
@@ -73,7 +71,12 @@ class _Records(NamedTuple):
 
 
 class NumpyRows:
-    """Implement `decode_table.Rows` with numpy."""
+    """Implement `decode_table.Rows` with numpy.
+
+    Invariant: the same rows and the same errors as `decode_kernel`, but slower. Only the chain of
+    record lengths needs a loop in Python, because each record begins at the end of the previous
+    one.
+    """
 
     def __init__(self, columns: Sequence[str], config: ReadConfig) -> None:
         self._columns = tuple(columns)

@@ -1,9 +1,5 @@
-"""Types that the decoders share: the table of batch headers, the state of an unfinished batch, and
-error codes.
-
-A table has one row of int64 per Kafka batch. Data positions refer to the buffer that holds the
-records: the block itself, or the decompressed bytes. Must not import numba or pyarrow. Constants
-are frozen into compiled code; `kernel_cache` accounts for that.
+"""Types that the decoders share: the table of batch headers, the state of an unfinished batch,
+and error codes.
 """
 
 from collections.abc import Iterator
@@ -115,6 +111,10 @@ class Group(NamedTuple):
 class Rows(Protocol):
     """Convert groups to Arrow batches. Implementations are `decode_buffers.CompiledRows` and
     `decode_numpy.NumpyRows`.
+
+    A table has one row of int64 per Kafka batch. Data positions refer to the buffer that holds the
+    records: the block itself, or the decompressed bytes. Must not import numba or pyarrow.
+    Constants are frozen into compiled code; `kernel_cache` accounts for that.
     """
 
     def walk(

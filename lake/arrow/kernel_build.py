@@ -1,13 +1,5 @@
 """Compile the kernels in the background of the first tasks on a machine, so that no record waits
 for it. This takes 8 s of CPU, once per version.
-
-Until the kernels are ready, tasks decode with `decode_numpy`, which returns the same rows; each
-task checks again. Processes with little to decode use it too, because loading LLVM would take most
-of their time. The compiler is a separate process: a thread would compete with the task for the GIL,
-and the exit of a task must not interrupt the compiler. Invariants: at most one such process per
-machine and user runs at a time (it holds a lock). It may outlive the task that started it, and
-nothing waits for it. If it fails, or if nothing can be cached, the next use compiles the kernels
-itself and raises the error.
 """
 
 import fcntl
@@ -76,7 +68,16 @@ def are_at_hand() -> bool:
 
 
 def kernels() -> "Kernels":
-    """Return the kernels; compile them if they are not in the cache."""
+    """Return the kernels; compile them if they are not in the cache.
+
+    Until the kernels are ready, tasks decode with `decode_numpy`, which returns the same rows; each
+    task checks again. Processes with little to decode use it too, because loading LLVM would take
+    most of their time. The compiler is a separate process: a thread would compete with the task for
+    the GIL, and the exit of a task must not interrupt the compiler. Invariants: at most one such
+    process per machine and user runs at a time (it holds a lock). It may outlive the task that
+    started it, and nothing waits for it. If it fails, or if nothing can be cached, the next use
+    compiles the kernels itself and raises the error.
+    """
     with _Loaded.lock:
         if _Loaded.kernels is None:
             from penstock.lake.arrow import kernel_code

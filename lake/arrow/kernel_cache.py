@@ -1,10 +1,4 @@
-"""Cache compiled kernels: compiling takes some seconds, loading some milliseconds.
-
-Invariant: code is loaded only from a directory that only this user can write to, because it is
-executed, and only if its digest matches. It is never loaded for other sources: the directory's name
-contains their hash. If no such directory is writable, each process compiles the kernels.
-`NUMBA_CACHE_DIR` is honored. Importing this module imports neither numba nor LLVM.
-"""
+"""Cache compiled kernels: compiling takes some seconds, loading some milliseconds."""
 
 import os
 from contextlib import suppress
@@ -28,7 +22,13 @@ _DIGEST_BYTES: Final = 32
 
 
 def cache_directory() -> Path | None:
-    """Return the directory of these kernels, or None if none is writable."""
+    """Return the directory of these kernels, or None if none is writable.
+
+    Invariant: code is loaded only from a directory that only this user can write to, because it is
+    executed, and only if its digest matches. It is never loaded for other sources: the directory's
+    name contains their hash. If no such directory is writable, each process compiles the kernels.
+    `NUMBA_CACHE_DIR` is honored. Importing this module imports neither numba nor LLVM.
+    """
     try:
         name = (
             "penstock-" + sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]

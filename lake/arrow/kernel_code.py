@@ -1,10 +1,7 @@
 """Compile the kernels to object code, and load object code without numba: importing LLVM alone
 takes 0.1 s, numba 0.5 s.
 
-Invariant: the code calls nothing but intrinsics of LLVM and memcpy and its like, which is checked
-when it is compiled. It therefore cannot raise, and runs without the GIL. Does no I/O;
-`kernel_build` stores the code. Source: documentation of `numba.cfunc` and of llvmlite's
-`ExecutionEngine`.
+Source: documentation of `numba.cfunc` and of llvmlite's `ExecutionEngine`.
 """
 
 import ctypes
@@ -27,7 +24,12 @@ _SPEED: Final = 3
 
 
 class Kernels(NamedTuple):
-    """The kernels of `decode_kernel`, which explains their arguments."""
+    """The kernels of `decode_kernel`, which explains their arguments.
+
+    Invariant: the code calls nothing but intrinsics of LLVM and memcpy and its like, which is
+    checked when it is compiled. It therefore cannot raise, and runs without the GIL. Does no I/O;
+    `kernel_build` stores the code.
+    """
 
     decode: Callable[[int, int, int, int, int], int]
     walk: Callable[[int, int, int, int, int, int, int, int], int]

@@ -1,9 +1,5 @@
 """Read slices as Arrow batches: fetched on the event loop, decoded in a thread at the same time.
 The kernel holds no GIL.
-
-Invariant: rows come slice by slice in the given order, within a slice in offset order, and no
-offset twice. If an object is missing, all rows before it are returned first, so that a new plan can
-continue there. Memory: about three parts and three Arrow batches.
 """
 
 import asyncio
@@ -83,7 +79,12 @@ async def read_slices(
 
 
 class PartDecoder:
-    """A decoder, and the aborted transactions of streams. Serves one thread at a time."""
+    """A decoder, and the aborted transactions of streams. Serves one thread at a time.
+
+    Invariant: rows come slice by slice in the given order, within a slice in offset order, and no
+    offset twice. If an object is missing, all rows before it are returned first, so that a new plan
+    can continue there. Memory: about three parts and three Arrow batches.
+    """
 
     def __init__(
         self, decoder: Decoder, aborted: AbortedByStream | None, times: TimeBounds

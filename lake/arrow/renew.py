@@ -1,11 +1,7 @@
 """Read slices to their end even if their objects are deleted in the meantime: plan missing parts
 again by offset.
 
-Invariants: every offset of the slices is returned once, or reported in an error. Rows do not depend
-on the objects that contain them, even with `committed`: aborted transactions are looked up once,
-before anything is read, because outcomes never change. New plans use the newest manifest and the
-same streams: a recreated topic is a loss, and never returns other rows. Source:
-docs/design/manifest.md.
+Source: docs/design/manifest.md.
 """
 
 import time
@@ -66,6 +62,11 @@ def read_renewed(
     With `committed`, leave out aborted transactions; slices must end at or below last stable
     offsets. Raise ObjectStaysGone if new plans do not help, OffsetsMissing,
     ReadError (damage), or what `on_unreadable` raises.
+
+    Invariants: every offset of the slices is returned once, or reported in an error. Rows do not
+    depend on the objects that contain them, even with `committed`: aborted transactions are looked
+    up once, before anything is read, because outcomes never change. New plans use the newest
+    manifest and the same streams: a recreated topic is a loss, and never returns other rows.
     """
     aborted: AbortedByStream | None = None
     if committed:

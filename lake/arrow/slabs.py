@@ -1,12 +1,7 @@
-"""Reuse memory for Arrow's columns: fresh pages from the operating system cost more than decoding
-into them.
+"""Reuse memory for Arrow's columns: fresh pages from the operating system cost more than
+decoding into them.
 
-Invariant: memory is reused only when nothing references it any more. Every Arrow buffer over a slab
-holds the slab, wherever the buffer is (another thread, C++, another library by Arrow's C
-interface). The slab is returned with the last of them. The batches of a reader therefore stay valid
-as long as it keeps them, and a reader that keeps everything gets fresh memory. Keys and values have
-separate slabs, because a reader that keeps keys often drops values. The number and size of waiting
-slabs is limited. Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
+Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
 """
 
 from collections import deque
@@ -48,7 +43,15 @@ would be cold.
 
 
 class Slab:
-    """The memory of one column, or of several small ones, of one Arrow batch."""
+    """The memory of one column, or of several small ones, of one Arrow batch.
+
+    Invariant: memory is reused only when nothing references it any more. Every Arrow buffer over a
+    slab holds the slab, wherever the buffer is (another thread, C++, another library by Arrow's C
+    interface). The slab is returned with the last of them. The batches of a reader therefore stay
+    valid as long as it keeps them, and a reader that keeps everything gets fresh memory. Keys and
+    values have separate slabs, because a reader that keeps keys often drops values. The number and
+    size of waiting slabs is limited.
+    """
 
     __slots__ = ("_home", "_memory", "address")
 

@@ -1,13 +1,5 @@
-"""Implement `scan`: a topic, or a range of it, as Arrow batches from the store alone. For pandas,
-Polars, DuckDB and your own programs.
-
-Invariants: `scan` fixes the offsets when it is called: every pass gives the same rows, each offset
-once, in offset order within a partition, regardless of concurrent compaction. It includes every
-record acknowledged before the call (it reads WAL tails). A long pass holds a lease; without one (a
-read-only store), it plans again if objects were deleted. With `isolation_level="read_committed"` it
-ends at the last stable offset and skips aborted transactions; by default it ignores transactions,
-as Kafka's consumers do. Cost: one read of the manifest, then about three parts of input and one
-Arrow batch of memory.
+"""Implement `scan`: a topic, or a range of it, as Arrow batches from the store alone. For
+pandas, Polars, DuckDB and your own programs.
 """
 
 import time
@@ -164,6 +156,14 @@ class Scan:
         schema: The `pyarrow.Schema` of the batches.
         unreadable: What the last pass left out with `on_error="skip"`: `count` offsets, and the
             first `errors`.
+
+    Invariants: `scan` fixes the offsets when it is called: every pass gives the same rows, each
+    offset once, in offset order within a partition, regardless of concurrent compaction. It
+    includes every record acknowledged before the call (it reads WAL tails). A long pass holds a
+    lease; without one (a read-only store), it plans again if objects were deleted. With
+    `isolation_level="read_committed"` it ends at the last stable offset and skips aborted
+    transactions; by default it ignores transactions, as Kafka's consumers do. Cost: one read of the
+    manifest, then about three parts of input and one Arrow batch of memory.
     """
 
     def __init__(

@@ -1,13 +1,7 @@
-"""The driver of a log compaction job: limit each partition to the durable state of its leader, run
-the tasks, and commit their exchanges to the controller in order.
+"""The driver of a log compaction job: limit each partition to the durable state of its leader,
+run the tasks, and commit their exchanges to the controller in order.
 
-Invariants: a pass ends at the newest checkpoint of the partition that is committed, because a scan
-after a crash would miss what the pass removes, and at the last stable offset. A commit stops at the
-first exchange in conflict, so no tombstone is removed before a record that it deletes; each
-exchange succeeds only if the log index still contains its sources, so the leader's own cleaner,
-compaction and other jobs may run at the same time. The job stores no cleaned end: the leader's next
-pass does, with little work. It contacts no brokers. Source: docs/design/compaction.md,
-docs/design/log-cleaning.md.
+Source: docs/design/compaction.md, docs/design/log-cleaning.md.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -135,6 +129,13 @@ RunPasses = Callable[[Sequence[PassTask]], Awaitable[Sequence[PassResult]]]
 class TopicCleaner:
     """One run for one topic. `run_passes` returns when all tasks are done; `on_done` is called with
     the processed bytes of each partition.
+
+    Invariants: a pass ends at the newest checkpoint of the partition that is committed, because a
+    scan after a crash would miss what the pass removes, and at the last stable offset. A commit
+    stops at the first exchange in conflict, so no tombstone is removed before a record that it
+    deletes; each exchange succeeds only if the log index still contains its sources, so the
+    leader's own cleaner, compaction and other jobs may run at the same time. The job stores no
+    cleaned end: the leader's next pass does, with little work. It contacts no brokers.
     """
 
     def __init__(

@@ -1,10 +1,7 @@
 """Get the parts of slices from the store in order, ahead of the decoder, except for objects that
 the caller already has.
 
-Invariant: parts come in the order of the slices. At most the bytes of `parts_ahead_max` parts (or
-one larger part) and the indexes of `gets_in_flight_max` objects are in flight; small objects are
-read completely. A missing object raises ObjectGone with the remaining slices. The store handles
-deadlines and retries. Source: AutoMQ `ObjectReader`.
+Source: AutoMQ `ObjectReader`.
 """
 
 import asyncio
@@ -53,6 +50,11 @@ class Fetched:
 class Fetch:
     """One pass over slices: call `next` until it returns None, and `close` then or at any time.
     Belongs to one event loop.
+
+    Invariant: parts come in the order of the slices. At most the bytes of `parts_ahead_max` parts
+    (or one larger part) and the indexes of `gets_in_flight_max` objects are in flight; small
+    objects are read completely. A missing object raises ObjectGone with the remaining slices. The
+    store handles deadlines and retries.
     """
 
     def __init__(

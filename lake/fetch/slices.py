@@ -1,10 +1,5 @@
 """A slice: a range of a partition in one object. Slices are planned on one machine and read on
 others.
-
-Invariant: a slice contains object, stream and offsets, so that reading it needs only the store. Its
-offsets were committed for this object, so the object contains all of them. The planner guarantees
-that a partition's slices, one after the other, cover each offset once. Must not import more than
-the standard library: drivers and executors pickle slices by the thousand.
 """
 
 from dataclasses import dataclass
@@ -22,6 +17,11 @@ class Slice:
     for a part of a committed range, but a count equal to the number of offsets is exact.
     stored_stream_id: the stream under which the object contains the slice, if the partition is a
     fork that references an object of its source; otherwise -1.
+
+    Invariant: a slice contains object, stream and offsets, so that reading it needs only the store.
+    Its offsets were committed for this object, so the object contains all of them. The planner
+    guarantees that a partition's slices, one after the other, cover each offset once. Must not
+    import more than the standard library: drivers and executors pickle slices by the thousand.
     """
 
     key: str

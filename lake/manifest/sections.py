@@ -1,9 +1,5 @@
 """Read parts of manifest objects: a root with one GET of the tail, neighboring sections with one
 GET.
-
-Invariant: everything returned was checked against the reference to it. `ObjectNotFound` means that
-the version was deleted after its grace period, so the reader's manifest is outdated. Limits:
-`GETS_IN_FLIGHT_MAX` x `GET_BYTES_MAX` in flight, or one section if that is larger.
 """
 
 import asyncio
@@ -48,6 +44,9 @@ async def load_root(store: ObjectStore, cluster_id: str, version: int) -> Manife
     return root
 
 
+# Invariant: everything returned was checked against the reference to it. `ObjectNotFound` means
+# that the version was deleted after its grace period, so the reader's manifest is outdated. Limits:
+# `GETS_IN_FLIGHT_MAX` x `GET_BYTES_MAX` in flight, or one section if that is larger.
 class SectionReader:
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self._store = store

@@ -1,13 +1,7 @@
-"""Read the uncommitted tail of each live WAL: from its first uncommitted slot to the first hole or
-fence.
+"""Read the uncommitted tail of each live WAL: from its first uncommitted slot to the first hole
+or fence.
 
-Invariants: only the contiguous run of slots counts. A recoverer would commit the same slots, so
-they contain everything that was acknowledged and are never reverted. A cursor only advances: a
-running reader requests only new slots, and an idle one costs one GET per WAL, and an occasional
-LIST. Slots are dropped when the manifest contains their commit. A lost or damaged slot is never
-skipped silently: `bad_slot_for` returns it for the partitions that may be affected, and the next
-walk reads it again. Must not write: readers never fence. Source: `stream.recovery.recoverer`,
-docs/design/wal.md.
+Source: `stream.recovery.recoverer`, docs/design/wal.md.
 """
 
 import asyncio
@@ -244,6 +238,13 @@ class _Cursor:
 class WalTails:
     """The tails of all live WALs of a cluster. Each reader has one; calls of `advance` must not
     overlap.
+
+    Invariants: only the contiguous run of slots counts. A recoverer would commit the same slots, so
+    they contain everything that was acknowledged and are never reverted. A cursor only advances: a
+    running reader requests only new slots, and an idle one costs one GET per WAL, and an occasional
+    LIST. Slots are dropped when the manifest contains their commit. A lost or damaged slot is never
+    skipped silently: `bad_slot_for` returns it for the partitions that may be affected, and the
+    next walk reads it again. Must not write: readers never fence.
     """
 
     def __init__(self, store: ObjectStore) -> None:

@@ -1,11 +1,5 @@
 """A view of a cluster from its store: the newest manifest, the tails of the WALs, and plans from
 both.
-
-Invariants: a view represents one state of the metadata and only advances: a manifest older than a
-previous one is rejected. Offsets never disappear, because WAL slots are kept until a manifest
-contains their commit. A view sends no request to brokers or controllers. Cost: a refresh of an idle
-cluster is one GET for the manifest and one for each live WAL, all for keys that do not exist yet.
-Belongs to one event loop; concurrent calls are serialized.
 """
 
 import asyncio
@@ -123,6 +117,12 @@ class PartitionOffsets:
 class ClusterView:
     """Call `refresh` first, and before each read that has to be fresh. The caller owns the
     store.
+
+    Invariants: a view represents one state of the metadata and only advances: a manifest older than
+    a previous one is rejected. Offsets never disappear, because WAL slots are kept until a manifest
+    contains their commit. A view sends no request to brokers or controllers. Cost: a refresh of an
+    idle cluster is one GET for the manifest and one for each live WAL, all for keys that do not
+    exist yet. Belongs to one event loop; concurrent calls are serialized.
     """
 
     def __init__(

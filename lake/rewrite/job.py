@@ -1,10 +1,5 @@
-"""One task of a bulk rewrite, on any machine: merge some adjacent objects of a partition into one.
-
-Invariants: a task writes the same object as compaction by brokers from the same sources
-(`stream.compaction.rewrite`). Every attempt writes the same bytes, so a repeated task replaces an
-object by itself. Nothing is PUT after the task's deadline, because the controller may already have
-collected the object. A task uses only the store, and commits nothing. Memory: its sources and the
-body of one PUT.
+"""One task of a bulk rewrite, on any machine: merge some adjacent objects of a partition into
+one.
 """
 
 import asyncio
@@ -76,7 +71,14 @@ class RewriteJob:
 
 
 async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> RewriteResult:
-    """Run one task. Raise ObjectStoreError."""
+    """Run one task. Raise ObjectStoreError.
+
+    Invariants: a task writes the same object as compaction by brokers from the same sources
+    (`stream.compaction.rewrite`). Every attempt writes the same bytes, so a repeated task replaces
+    an object by itself. Nothing is PUT after the task's deadline, because the controller may
+    already have collected the object. A task uses only the store, and commits nothing. Memory: its
+    sources and the body of one PUT.
+    """
     output = Output(ObjectRole.STREAM, (task.compaction,))
     reader = ObjectReader(store, BlockCache(1), READING)
     try:

@@ -1,10 +1,4 @@
-"""Plan the bulk rewrite of a topic: the adjacent objects to merge, and the size of each round.
-
-Invariants: objects written by one run (at least half the target) are not rewritten by later runs,
-so repeated runs cost nothing. A round is bounded in bytes and objects, a commit in sources. The
-rules are those of `stream.compaction.plan`, with larger numbers. Must not do I/O. Cost: a few
-microseconds for each object.
-"""
+"""Plan the bulk rewrite of a topic: the adjacent objects to merge, and the size of each round."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -91,7 +85,13 @@ class PartitionPlan:
 
 
 def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[PartitionPlan]:
-    """Return a plan for each partition, without compactions if none is worthwhile."""
+    """Return a plan for each partition, without compactions if none is worthwhile.
+
+    Invariants: objects written by one run (at least half the target) are not rewritten by later
+    runs, so repeated runs cost nothing. A round is bounded in bytes and objects, a commit in
+    sources. The rules are those of `stream.compaction.plan`, with larger numbers. Must not do I/O.
+    Cost: a few microseconds for each object.
+    """
     plans: list[PartitionPlan] = []
     for log in logs:
         ranges = ranges_of(log)

@@ -1,11 +1,7 @@
-"""The driver of a bulk rewrite: plan from the manifest, let tasks write, commit each partition at
-the controller.
+"""The driver of a bulk rewrite: plan from the manifest, let tasks write, commit each partition
+at the controller.
 
-Invariants: the controller assigns an object's id before its first byte is written, so that it can
-delete the objects of a killed run. Nothing changes before a commit, and a commit changes the
-location of offsets, never their existence. A conflict with brokers, retention or another run costs
-the work of the affected compactions, which are planned again. It contacts no brokers. Any number of
-runs may be concurrent. Source: docs/design/compaction.md; Iceberg's `RewriteDataFiles`.
+Source: docs/design/compaction.md; Iceberg's `RewriteDataFiles`.
 """
 
 import asyncio
@@ -93,6 +89,12 @@ class RewriteReport:
 class BulkRewrite:
     """One run for one topic. `run_tasks` returns when all tasks are done; `on_written` is called
     with the bytes of each commit.
+
+    Invariants: the controller assigns an object's id before its first byte is written, so that it
+    can delete the objects of a killed run. Nothing changes before a commit, and a commit changes
+    the location of offsets, never their existence. A conflict with brokers, retention or another
+    run costs the work of the affected compactions, which are planned again. It contacts no brokers.
+    Any number of runs may be concurrent.
     """
 
     def __init__(

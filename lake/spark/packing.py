@@ -1,11 +1,7 @@
-"""Pack slices into tasks: each task has an overhead of 10 to 60 ms, and the largest one delays the
-result.
+"""Pack slices into tasks: each task has an overhead of 10 to 60 ms, and the largest one delays
+the result.
 
-Invariants: the tasks contain the given slices, each offset in one task. No task exceeds the limits
-of bytes, rows or slices unless it has a single offset. The slices of a small object stay together
-unless that needs another task. Bytes are those in the store. Order is kept: objects in the order of
-first appearance, their slices as given. Source for `minPartitions` and `maxRecordsPerPartition`:
-Spark `KafkaOffsetRangeCalculator`.
+Source for `minPartitions` and `maxRecordsPerPartition`: Spark `KafkaOffsetRangeCalculator`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -112,7 +108,13 @@ class _Bins:
 
 
 def pack(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
-    """Return the slices of each task."""
+    """Return the slices of each task.
+
+    Invariants: the tasks contain the given slices, each offset in one task. No task exceeds the
+    limits of bytes, rows or slices unless it has a single offset. The slices of a small object stay
+    together unless that needs another task. Bytes are those in the store. Order is kept: objects in
+    the order of first appearance, their slices as given.
+    """
     bins = _Bins(slices, limits)
     for group in _by_object(slices):
         if (

@@ -1,9 +1,6 @@
 """Convert Spark's filters to conditions, and support pushdown without requiring it.
 
-Spark rejects a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled`
-is false, its default; it checks `reader.pushFilters.__func__`. A descriptor returns the inherited
-method there: with the setting off, filters are not pushed and nothing fails; with it on, they are
-pushed. Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
+Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +42,13 @@ class TakesFilters(Protocol):
 
 
 class OfferedFilters:
-    """The class attribute `pushFilters` of a reader."""
+    """The class attribute `pushFilters` of a reader.
+
+    Spark rejects a reader that overrides `pushFilters` while
+    `spark.sql.python.filterPushdown.enabled` is false, its default; it checks
+    `reader.pushFilters.__func__`. A descriptor returns the inherited method there: with the setting
+    off, filters are not pushed and nothing fails; with it on, they are pushed.
+    """
 
     def __get__(
         self, reader: "TakesFilters", owner: type[object] | None = None

@@ -1,9 +1,7 @@
 """Columns as Spark's types: the schema of `format("kafka")`, a selection of it, and the user's
 schema.
 
-Invariant: only columns and types that the reader produces are accepted, because Spark checks
-neither; all are nullable, as in Kafka's source. Source: Spark
-`KafkaRecordToRowConverter.kafkaSchema`.
+Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 """
 
 from collections.abc import Sequence
@@ -38,7 +36,11 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 def source_schema(columns: Sequence[str], *, include_headers: bool) -> StructType:
-    """Return the schema of these columns, or of all if `columns` is empty. Raise InvalidOption."""
+    """Return the schema of these columns, or of all if `columns` is empty. Raise InvalidOption.
+
+    Invariant: only columns and types that the reader produces are accepted, because Spark checks
+    neither; all are nullable, as in Kafka's source.
+    """
     names = list(columns) or [name for name in _TYPES if name != "headers" or include_headers]
     for name in names:
         _known(name, "option 'columns'")

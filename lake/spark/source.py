@@ -1,10 +1,7 @@
 """The classes that Spark calls for `spark.read.format("penstock")` and
 `spark.readStream.format("penstock")`. Writers are in `lake/spark/sink`.
 
-Invariants: rows depend on the offset range alone, so a replayed micro-batch is identical; the start
-of a streaming query is decided once. Constructors only validate: Spark creates these objects in
-several processes, pickles them, and creates them again. Nothing here contacts a broker; writing
-does. Source: `pyspark.sql.datasource` of 4.3; Spark `KafkaBatch`, `KafkaMicroBatchStream`.
+Source: `pyspark.sql.datasource` of 4.3; Spark `KafkaBatch`, `KafkaMicroBatchStream`.
 """
 
 import time
@@ -90,6 +87,10 @@ def register(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
+# Invariants: rows depend on the offset range alone, so a replayed micro-batch is identical; the
+# start of a streaming query is decided once. Constructors only validate: Spark creates these
+# objects in several processes, pickles them, and creates them again. Nothing here contacts a
+# broker; writing does.
 class PenstockSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}

@@ -1,9 +1,7 @@
 """Store the start of a streaming query: Spark requests it again after a crash in the first
 micro-batch, and does not pass the location of its checkpoint.
 
-Invariant: the first writer decides (`If-None-Match: *`), and all others use the stored start. Older
-versions also stored topic ids. Nothing here ever changes; deleting the prefix makes the query a new
-one. Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint);
+Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint);
 `docs/reference/formats.md` 10.
 """
 
@@ -41,6 +39,10 @@ _Stored = TypeVar("_Stored", _Start, _Topic)
 class QueryStart:
     """The location of a query's start: a name in the store of the cluster (`query_id`), or a store
     URL (`location`).
+
+    Invariant: the first writer decides (`If-None-Match: *`), and all others use the stored start.
+    Older versions also stored topic ids. Nothing here ever changes; deleting the prefix makes the
+    query a new one.
     """
 
     cluster: SparkCluster

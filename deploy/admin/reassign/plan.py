@@ -1,8 +1,5 @@
-"""Parse and write reassignment files, propose assignments, and compute the progress of partitions.
-Pure.
-
-Invariant: the files are compatible with `kafka-reassign-partitions` in both directions. An invalid
-file is rejected as a whole with the reason. The proposal is a function of its input.
+"""Parse and write reassignment files, propose assignments, and compute the progress of
+partitions. Pure.
 
 Source: Kafka `ReassignPartitionsCommand`, `AdminUtils.assignReplicasToBrokers`.
 """
@@ -102,7 +99,11 @@ def parse_partitions(text: str) -> list[Key]:
 
 
 def parse_reassignment(text: str) -> Assignment:
-    """Parse `--reassignment-json-file`."""
+    """Parse `--reassignment-json-file`.
+
+    Invariant: the files are compatible with `kafka-reassign-partitions` in both directions. An
+    invalid file is rejected as a whole with the reason. The proposal is a function of its input.
+    """
     example = '{"version": 1, "partitions": [{"topic": "foo", "partition": 0, "replicas": [1, 2]}]}'
     parsed = _parsed(text, _ReassignmentFile, example)
     _check_once([Key(item.topic, item.partition) for item in parsed.partitions])

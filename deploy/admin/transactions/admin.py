@@ -34,7 +34,13 @@ PARTITIONS_PER_REQUEST_MAX: Final = 500
 
 
 class TransactionsClient:
-    """Connects to the brokers that it needs. Use as a context manager."""
+    """Connects to the brokers that it needs. Use as a context manager.
+
+    A broker reports only the transactions that it coordinates and the producers of the partitions
+    that it leads, so most requests are sent to all brokers. Invariant: a failure is a KafkaFailed
+    that describes the failed request. Limits: PARTITIONS_PER_REQUEST_MAX; a partition whose leader
+    changes is queried ROUNDS_MAX times.
+    """
 
     def __init__(self, bootstrap: str, skipped: Collection[int] = ()) -> None:
         """skipped: ids of coordinators that `listed` omits because they do not respond."""

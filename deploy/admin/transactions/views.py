@@ -1,8 +1,5 @@
 """Describe transactions for the command line, and decide which ones hang.
 
-Invariant: a transaction hangs if it is open in a partition and its coordinator will not end it
-there.
-Must not: do I/O.
 Source: KIP-664.
 """
 
@@ -73,6 +70,9 @@ def hanging(
 
     ids: transactional ids by producer id; described: descriptions by transactional id. Both must be
     read after the candidates.
+
+    Invariant: a transaction hangs if it is open in a partition and its coordinator will not end it
+    there. Must not: do I/O.
     """
     return [item for item in candidates if not _is_driven(item, ids, described)]
 

@@ -1,19 +1,4 @@
-"""Find insecure listeners and controller connections of a node.
-
-A listener is insecure if it is bound to another address than loopback and clients need not
-authenticate: PLAINTEXT, SSL without required client certificates, and the gRPC port of a controller
-without TLS between nodes.
-
-The controllers of a broker are insecure if remote clients authenticate at the broker and it
-connects to controllers on other addresses than loopback without TLS between nodes, because users,
-ACLs and quotas come from the controllers.
-
-The health listener is exempt: it is read-only and serves probes and `/metrics`, without names of
-topics, clients or users. Probes of Kubernetes could not authenticate. `deploy.node.console_plan`
-covers the web console.
-
-Invariant: pure.
-"""
+"""Find insecure listeners and controller connections of a node."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -54,6 +39,15 @@ Exposure = InsecureListener | InsecureControllers
 def exposures(parts: Mapping[type[Any], Any]) -> list[Exposure]:
     """Return the exposures of a node. parts: its config objects by class; checks of missing configs
     are skipped.
+
+    A listener is insecure if it is bound to another address than loopback and clients need not
+    authenticate: PLAINTEXT, SSL without required client certificates, and the gRPC port of a
+    controller without TLS between nodes. The controllers of a broker are insecure if remote clients
+    authenticate at the broker and it connects to controllers on other addresses than loopback
+    without TLS between nodes, because users, ACLs and quotas come from the controllers. The health
+    listener is exempt: it is read-only and serves probes and `/metrics`, without names of topics,
+    clients or users. Probes of Kubernetes could not authenticate. `deploy.node.console_plan` covers
+    the web console. Invariant: pure.
     """
     if BrokerConfig in parts and SecurityConfig in parts:
         broker, security = parts[BrokerConfig], parts[SecurityConfig]

@@ -1,10 +1,5 @@
 """Collect the settings given for one role by flags, variables and a TOML file, each with its
 source.
-
-Invariant: nothing is silently dropped. An unknown flag, variable or key is an error that suggests
-the nearest setting. A setting of another role is an error in sources for this role only, and
-ignored in shared sources. Pure: arguments, environment and parsed file are parameters. Must not
-validate values.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,6 +63,11 @@ class Flags:
 def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
     """Parse `--num-partitions 3`, `--num-partitions=3` and `--set num.partitions=3`; the last one
     wins. A flag of a BOOL without a value means true.
+
+    Invariant: nothing is silently dropped. An unknown flag, variable or key is an error that
+    suggests the nearest setting. A setting of another role is an error in sources for this role
+    only, and ignored in shared sources. Pure: arguments, environment and parsed file are
+    parameters. Must not validate values.
     """
     known = {flag_of(name): name for name in settings_of(role)}
     given: dict[str, Given] = {}

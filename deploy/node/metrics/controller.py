@@ -1,9 +1,5 @@
-"""Read the state of a controller as metrics, at each scrape. Changes nothing, and keeps nothing of
-the image.
-
-Invariant: values that only the leader has are 0 on other controllers, so their sum is the value of
-the leader. All controllers report values of the image: use their maximum, which also works without
-a leader. Cost: O(brokers + moving partitions). Must not count anything itself.
+"""Read the state of a controller as metrics, at each scrape. Changes nothing, and keeps nothing
+of the image.
 """
 
 from collections.abc import Iterator
@@ -27,7 +23,12 @@ _KINDS = {ObjectRole.STREAM: "stream", ObjectRole.STREAM_SET: "stream_set", Obje
 
 
 class ControllerReader:
-    """Read one process, also before its controller has started."""
+    """Read one process, also before its controller has started.
+
+    Invariant: values that only the leader has are 0 on other controllers, so their sum is the value
+    of the leader. All controllers report values of the image: use their maximum, which also works
+    without a leader. Cost: O(brokers + moving partitions). Must not count anything itself.
+    """
 
     def __init__(self, health: ControllerHealth) -> None:
         self._health = health

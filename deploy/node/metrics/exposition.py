@@ -1,12 +1,4 @@
-"""Serve `/metrics`: the reader's values at each scrape, encoded by `prometheus_client`.
-
-Invariants: counts nothing itself, so nodes without scrapes have no cost. A metric that is not in
-the table for this role, or has other labels, is an error. Scrapes within `AGE_MAX_S` share one
-text, so that scrapes cannot slow a node down.
-
-Cost: about 5 ms for a broker, plus 0.3 us for each partition. Must not depend on brokers or
-controllers.
-"""
+"""Serve `/metrics`: the reader's values at each scrape, encoded by `prometheus_client`."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
@@ -94,6 +86,11 @@ class LoopLag:
 class Exposition:
     """Metrics of one process: the reader's, the lag of its loop, and CPU and memory from
     `prometheus_client`.
+
+    Invariants: counts nothing itself, so nodes without scrapes have no cost. A metric that is not
+    in the table for this role, or has other labels, is an error. Scrapes within `AGE_MAX_S` share
+    one text, so that scrapes cannot slow a node down. Cost: about 5 ms for a broker, plus 0.3 us
+    for each partition. Must not depend on brokers or controllers.
     """
 
     def __init__(self, role: Role, read: Reader) -> None:

@@ -1,10 +1,5 @@
-"""Define every metric: name, type, labels, meaning. `docs/reference/metrics.md` is generated from
-it.
-
-Invariants: names are `penstock_<part>_<what>_<unit>`; counters end in `_total`. No label has
-unbounded values: topics, partitions, clients and keys are never labels. Readers return values only
-for metrics of this table (`deploy.node.metrics.exposition` rejects others). Pure. Must not depend
-on the sources of values.
+"""Define every metric: name, type, labels, meaning. `docs/reference/metrics.md` is generated
+from it.
 """
 
 from dataclasses import dataclass
@@ -17,7 +12,13 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. text: one sentence, for HELP and the documentation."""
+    """One metric. text: one sentence, for HELP and the documentation.
+
+    Invariants: names are `penstock_<part>_<what>_<unit>`; counters end in `_total`. No label has
+    unbounded values: topics, partitions, clients and keys are never labels. Readers return values
+    only for metrics of this table (`deploy.node.metrics.exposition` rejects others). Pure. Must not
+    depend on the sources of values.
+    """
 
     name: str
     kind: Kind

@@ -1,12 +1,7 @@
 """Send spans to a collector over OTLP/HTTP, from another thread.
 
-Invariants: ending a span never blocks. At most `SPANS_MAX` spans are queued; beyond that spans are
-dropped. Logs one line when sending starts to fail and one when it succeeds again. The process exits
-within `CLOSE_S`.
-
-Must not decide what is traced. Source: OpenTelemetry SDK, `BatchSpanProcessor`. Headers,
-certificates and compression come from its `OTEL_EXPORTER_OTLP_*` variables, further resource
-attributes from `OTEL_RESOURCE_ATTRIBUTES`.
+Source: OpenTelemetry SDK, `BatchSpanProcessor`. Headers, certificates and compression come from its
+`OTEL_EXPORTER_OTLP_*` variables, further resource attributes from `OTEL_RESOURCE_ATTRIBUTES`.
 """
 
 import logging
@@ -42,6 +37,10 @@ _log = structlog.get_logger(__name__)
 class Exporter:
     """endpoint: http://HOST:PORT of a collector; the default path of OTLP is added if there is
     none.
+
+    Invariants: ending a span never blocks. At most `SPANS_MAX` spans are queued; beyond that spans
+    are dropped. Logs one line when sending starts to fail and one when it succeeds again. The
+    process exits within `CLOSE_S`. Must not decide what is traced.
     """
 
     def __init__(self, endpoint: str, service: str) -> None:

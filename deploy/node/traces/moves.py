@@ -1,9 +1,5 @@
 """Create the spans of a planned move: one trace of its six steps, over controller, source and
 target.
-
-The active controller creates it when both brokers have reported their measurements
-(`controller.active.move_traces`). As in `penstock reassign trace`, the steps follow each other from
-the controller's change, and no two clocks are compared.
 """
 
 from collections.abc import Sequence
@@ -19,6 +15,9 @@ from penstock.deploy.admin.reassign.trace import view_move
 _NS_PER_MS: Final = 1_000_000
 
 
+# The active controller creates it when both brokers have reported their measurements
+# (`controller.active.move_traces`). As in `penstock reassign trace`, the steps follow each other
+# from the controller's change, and no two clocks are compared.
 class MoveSpans:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer

@@ -1,9 +1,7 @@
 """Parse the options of a write: those of `format("kafka")` with its checks and error texts, and
 those for writing exactly once.
 
-Invariant: the result depends on the options alone; names are case-insensitive. Options of the
-source are accepted, so that a job can use one set of options. Source: Spark
-`KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`;
+Source: Spark `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`;
 `docs/reference/spark.md`.
 """
 
@@ -55,7 +53,11 @@ class WriteOptions:
 
 
 def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
-    """Parse the options. Raise InvalidOption."""
+    """Parse the options. Raise InvalidOption.
+
+    Invariant: the result depends on the options alone; names are case-insensitive. Options of the
+    source are accepted, so that a job can use one set of options.
+    """
     given = {name.lower(): value for name, value in options.items()}
     if overwrite and not streaming:
         raise InvalidOption(

@@ -1,11 +1,7 @@
 """Send records to brokers with one librdkafka producer, until all are acknowledged or one has
 failed.
 
-Invariants: `finish` returns only when every record passed to `send` is acknowledged. The first
-failure ends the work; its error contains topic, partition and reason. Memory is the producer's
-buffer (`kafka.buffer.memory`); `send` waits for room in it, with a deadline. Each record is one
-call into C, without a callback. Must be closed: it has threads. Source: Kafka `KafkaProducer`,
-Spark `KafkaWriteTask`.
+Source: Kafka `KafkaProducer`, Spark `KafkaWriteTask`.
 """
 
 import time
@@ -31,6 +27,11 @@ _POLL_S: Final = 0.1
 class RecordProducer:
     """`extra` settings override others, such as a transactional id. Raise InvalidOption for
     settings that librdkafka does not have.
+
+    Invariants: `finish` returns only when every record passed to `send` is acknowledged. The first
+    failure ends the work; its error contains topic, partition and reason. Memory is the producer's
+    buffer (`kafka.buffer.memory`); `send` waits for room in it, with a deadline. Each record is one
+    call into C, without a callback. Must be closed: it has threads.
     """
 
     def __init__(self, options: WriteOptions, extra: Mapping[str, str] | None = None) -> None:

@@ -1,10 +1,7 @@
-"""Translate producer settings from the names of Kafka's Java client, which `kafka.*` options use,
-to those of librdkafka.
+"""Translate producer settings from the names of Kafka's Java client, which `kafka.*` options
+use, to those of librdkafka.
 
-Invariant: a setting takes effect, or causes an error or a warning. Names that both clients share
-are passed unchanged, and librdkafka rejects unknown ones. Where defaults differ, those of the Java
-client apply: partitioner, idempotence, buffer and delivery timeout. Source: Kafka `ProducerConfig`,
-librdkafka `CONFIGURATION.md`.
+Source: Kafka `ProducerConfig`, librdkafka `CONFIGURATION.md`.
 """
 
 from collections.abc import Mapping
@@ -64,6 +61,10 @@ MAX_BLOCK_MS: Final = 60_000
 def producer_settings(given: Mapping[str, str]) -> dict[str, str]:
     """Return librdkafka's settings for `kafka.*` options, given without that prefix. Raise
     InvalidOption.
+
+    Invariant: a setting takes effect, or causes an error or a warning. Names that both clients
+    share are passed unchanged, and librdkafka rejects unknown ones. Where defaults differ, those of
+    the Java client apply: partitioner, idempotence, buffer and delivery timeout.
     """
     _check(given)
     found = _DEFAULTS | security_settings(given)

@@ -1,10 +1,7 @@
 """Stage rows in the store until their transaction: Spark's tasks write them, and the driver
 produces them.
 
-Invariants: only the message that a task returns to the driver contains its objects, so objects of a
-failed attempt are never read. Objects are deleted when their batch is known to be committed, and
-older ones with them. Memory: the rows of one object, never those of a whole task. Source:
-`docs/reference/formats.md` 11.
+Source: `docs/reference/formats.md` 11.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +22,11 @@ _DEADLINE_S: Final = 300.0
 class Staging:
     """`write_id` is a UUID of the streaming query or of the write, so its prefix contains no other
     rows.
+
+    Invariants: only the message that a task returns to the driver contains its objects, so objects
+    of a failed attempt are never read. Objects are deleted when their batch is known to be
+    committed, and older ones with them. Memory: the rows of one object, never those of a whole
+    task.
     """
 
     store_url: str

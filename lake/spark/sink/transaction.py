@@ -1,13 +1,7 @@
 """Write a batch in one transaction, at most once for any number of attempts.
 
-Rows and a marker are committed together. The marker is a position of a consumer group: the group is
-the transaction's name, the offset is the batch number plus one, and the metadata is the batch's
-owner. The order guarantees correctness: `init_transactions` fences all earlier attempts and ends
-their open transactions, only then the marker is read, and only then a transaction begins. Only the
-commit of this attempt can therefore add a missing marker.
-
-Different kinds of writes must use different names. Source: KIP-98 (fencing), KIP-447 (offsets read
-after it are stable); Delta's `txnAppId`/`txnVersion`.
+Source: KIP-98 (fencing), KIP-447 (offsets read after it are stable); Delta's
+`txnAppId`/`txnVersion`.
 """
 
 import time
@@ -81,6 +75,13 @@ def is_written(found: WriteId | None, wanted: WriteId) -> bool:
 class Transaction:
     """A batch to write. Without `marked` there is no marker, because `wanted` has no owner and no
     version to compare, and no later attempt follows.
+
+    Rows and a marker are committed together. The marker is a position of a consumer group: the
+    group is the transaction's name, the offset is the batch number plus one, and the metadata is
+    the batch's owner. The order guarantees correctness: `init_transactions` fences all earlier
+    attempts and ends their open transactions, only then the marker is read, and only then a
+    transaction begins. Only the commit of this attempt can therefore add a missing marker.
+    Different kinds of writes must use different names.
     """
 
     options: WriteOptions

@@ -1,10 +1,6 @@
 """The classes that Spark calls to write. Executors run `write`, the driver `commit` or `abort`.
 
-Invariants: without `exactlyOnce` a task returns only after every record is acknowledged: at least
-once, because a repeated task repeats its records. With it, tasks only stage rows, and the driver
-writes the whole batch in one transaction before Spark completes the micro-batch. Spark pickles
-these objects and creates new ones for every micro-batch, so they have no state. Source:
-`pyspark.sql.datasource` of 4.3; docs/design/spark.md.
+Source: `pyspark.sql.datasource` of 4.3; docs/design/spark.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,6 +62,10 @@ def _checked(
     return found
 
 
+# Invariants: without `exactlyOnce` a task returns only after every record is acknowledged: at least
+# once, because a repeated task repeats its records. With it, tasks only stage rows, and the driver
+# writes the whole batch in one transaction before Spark completes the micro-batch. Spark pickles
+# these objects and creates new ones for every micro-batch, so they have no state.
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._options = _checked(options, schema, streaming=False, overwrite=overwrite)
