@@ -1,5 +1,5 @@
-"""Send one request of each API that names as many things as the API allows, and measure what it
-costs the broker: the longest step of its event loop, CPU time in all, and memory.
+"""Send one request of maximum size to each API, and measure its cost for the broker: the longest
+event loop step, total CPU time, and memory.
 
 The broker coordinates groups, transactions and share groups, so that none of them is refused for
 want of a coordinator. Controller, broker and client share one process here, with authorization. A

@@ -131,8 +131,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--put-ms", type=float, default=30.0)
     parser.add_argument("--get-ms", type=float, default=15.0)
-    parser.add_argument("--consumers", type=int, default=1, help="in the rack, and as many others")
-    parser.add_argument("--without-rack", action="store_true", help="all of them ask leaders")
+    parser.add_argument(
+        "--consumers",
+        type=int,
+        default=1,
+        help="consumers in the rack; the same number reads from the leaders",
+    )
+    parser.add_argument(
+        "--without-rack", action="store_true", help="let all consumers read from the leaders"
+    )
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--value-bytes", type=int, default=1_000)
     parser.add_argument("--rate", type=float, default=200.0, help="records a second")

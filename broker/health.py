@@ -78,7 +78,7 @@ class BrokerHealth:
         """Record that the broker serves clients."""
         self._broker, self._store = broker, store
 
-    def starts_again(self) -> None:
+    def begin_restart(self) -> None:
         """Record that the broker has ended, and that the process restarts it."""
         self._broker = self._store = None
 
@@ -111,8 +111,8 @@ class BrokerHealth:
             return ["the broker is stopping: its partitions move to other brokers"]
         if broker.ended.done() or broker.storage.fenced:
             return self.not_alive() or ["the WAL is fenced"]
-        if broker.follower.went_back:
-            return [broker.follower.went_back]
+        if broker.follower.regression:
+            return [broker.follower.regression]
         if not broker.follower.can_write():
             return [
                 "the session with the controller is lost: metadata may be stale, and nothing is"

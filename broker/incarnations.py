@@ -15,7 +15,7 @@ VERDICT_S: Final = 10.0
 _POLL_S: Final = 0.05
 
 
-async def may_start_again(broker: Broker) -> bool:
+async def may_restart(broker: Broker) -> bool:
     """Return whether the session of this incarnation expired. Call it after the incarnation has
     ended and before it is abandoned.
     """

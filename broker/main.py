@@ -132,7 +132,7 @@ async def serve(
                 code = await _run_until_ended(broker, store, health, stop_requested)
                 if code is not None:
                     return code
-                health.starts_again()
+                health.begin_restart()
     finally:
         await store.close()
 
@@ -192,7 +192,7 @@ async def _run_until_ended(
 ) -> int | None:
     """Serve until a signal or a fence. Returns the exit code, or None to restart."""
     from penstock.broker.background.duties import PROBE_PREFIX
-    from penstock.broker.incarnations import may_start_again
+    from penstock.broker.incarnations import may_restart
 
     began_at = asyncio.get_running_loop().time()
     probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
@@ -206,10 +206,10 @@ async def _run_until_ended(
         await probe.close()
         return EXIT_OK
     lived_s = asyncio.get_running_loop().time() - began_at
-    starts_again = lived_s >= RESTART_LIFE_S and await may_start_again(broker)
+    begin_restart = lived_s >= RESTART_LIFE_S and await may_restart(broker)
     await broker.abandon()
     await probe.close()
-    if not starts_again or stop_requested.is_set():
+    if not begin_restart or stop_requested.is_set():
         return EXIT_FENCED
     log.warning("broker_restarting", node_id=broker.node_id, node_epoch=broker.node_epoch)
     return None

@@ -69,7 +69,7 @@ from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.producer_ids import ProducerIds
 from penstock.broker.transactions.verifier import TransactionVerifier
 from penstock.broker.wal_store import BrokerStores
-from penstock.controller.api.client import ControllerClient, log_trouble
+from penstock.controller.api.client import ControllerClient, log_problem
 from penstock.controller.api.confirmed_reads import ConfirmedReads
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.follower import MetadataFollower
@@ -164,7 +164,7 @@ class Broker:
         self.server = Server(config, self.access)
         self._quota_duty = QuotaDuty(config, self.server.admission.connections, self._in_background)
         self.quotas = self._quota_duty.clients
-        self.client = ControllerClient(config.controllers, tls=tls, on_trouble=log_trouble)
+        self.client = ControllerClient(config.controllers, tls=tls, on_problem=log_problem)
         self.node_id, self.node_epoch = NodeId(-1), NodeEpoch(-1)
         self.cluster_id = ""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -192,7 +192,7 @@ class Broker:
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self.record_checks = record_checks(config)
         self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
-        self.partition_turns, self.same_fetches = PartitionTurns(), SameFetches()
+        self.partition_turns, self.coalesced_fetches = PartitionTurns(), SameFetches()
         self.share_sessions = ShareSessions(
             config.group_share_max_share_sessions, on_evicted=self._on_session_evicted
         )

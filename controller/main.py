@@ -27,7 +27,7 @@ from penstock.controller.active.server import OUTSIDE, ControllerService, Role
 from penstock.controller.active.snapshotter import Snapshotter
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api.caller_checks import Gate
-from penstock.controller.api.client import ControllerClient, log_trouble
+from penstock.controller.api.client import ControllerClient, log_problem
 from penstock.controller.api.errors import NotLeader, QuorumClosed
 from penstock.controller.api.tls import TlsFiles
 from penstock.controller.backup.snapshots import LoadedSnapshot, SnapshotStore, copy_image
@@ -177,7 +177,7 @@ class ControllerServer:
         """Recover and serve. A single controller leads when this returns; one of several takes part
         in the quorum.
 
-        Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, JournalForgot, SnapshotMissing,
+        Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, JournalStateLost, SnapshotMissing,
         SnapshotCorrupt, InvalidConfig, ObjectStoreError, and OSError if the port is taken.
         """
         began = time.monotonic()
@@ -316,7 +316,7 @@ class ControllerServer:
     def _join_client(self) -> ControllerClient:
         """Return a client of the quorum to join."""
         return ControllerClient(
-            self._config.join, rng=self._rng, tls=self._tls, on_trouble=log_trouble
+            self._config.join, rng=self._rng, tls=self._tls, on_problem=log_problem
         )
 
     def _founders(self, identity: Identity) -> Members:

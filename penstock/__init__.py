@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.deploy.errors import ClusterFailed as ClusterFailed
     from penstock.lake.arrow.topic_scan import Scan as Scan
     from penstock.lake.arrow.topic_scan import scan as scan
-    from penstock.lake.fetch.errors import ObjectStaysGone as ObjectStaysGone
+    from penstock.lake.fetch.errors import ObjectStillMissing as ObjectStillMissing
     from penstock.lake.fetch.errors import ReadError as ReadError
     from penstock.lake.fetch.limits import ReadConfig as ReadConfig
     from penstock.lake.manifest.errors import EndInDoubt as EndInDoubt
@@ -53,7 +53,7 @@ _MODULES: Final = {
     "ClusterFailed": "penstock.deploy.errors",
     "EndInDoubt": "penstock.lake.manifest.errors",
     "ManifestNotFound": "penstock.lake.manifest.errors",
-    "ObjectStaysGone": "penstock.lake.fetch.errors",
+    "ObjectStillMissing": "penstock.lake.fetch.errors",
     "ObjectStoreError": "penstock.objectstore.errors",
     "OffsetsLost": "penstock.lake.manifest.errors",
     "OffsetsMissing": "penstock.lake.manifest.errors",
@@ -80,7 +80,7 @@ __all__ = [
     "ClusterFailed",
     "EndInDoubt",
     "ManifestNotFound",
-    "ObjectStaysGone",
+    "ObjectStillMissing",
     "ObjectStoreError",
     "OffsetsLost",
     "OffsetsMissing",

@@ -18,7 +18,7 @@ from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.load_messages import (
     ERROR_CHARS_MAX,
-    TROUBLES_PER_REPORT_MAX,
+    PROBLEMS_PER_REPORT_MAX,
     UNTUNED_PER_REPORT_MAX,
     DamagedObject,
     ReportLoad,
@@ -121,7 +121,7 @@ class LoadReporter:
         if not failing and not damaged and not untuned:
             return None
         return Troubles(
-            failing=tuple(failing[:TROUBLES_PER_REPORT_MAX]),
+            failing=tuple(failing[:PROBLEMS_PER_REPORT_MAX]),
             failing_count=len(failing),
             damaged=tuple(
                 DamagedObject(
@@ -131,7 +131,7 @@ class LoadReporter:
                     for_ms=round((now - item.first_s) * 1_000),
                     error=item.what[:ERROR_CHARS_MAX],
                 )
-                for item in damaged[:TROUBLES_PER_REPORT_MAX]
+                for item in damaged[:PROBLEMS_PER_REPORT_MAX]
             ),
             damaged_count=len(damaged),
             untuned=tuple(

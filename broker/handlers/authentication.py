@@ -97,14 +97,14 @@ class AuthenticatingDispatcher:
         if sasl.takes_bare_tokens:
             return self._bare_token(connection, sasl, bytes(frame))
         key = int.from_bytes(frame[:_KEY_BYTES], "big")
-        if sasl.phase is SaslPhase.COMPLETE and not self._begins_again(sasl, key):
+        if sasl.phase is SaslPhase.COMPLETE and not self._begins_reauthentication(sasl, key):
             if sasl.is_expired(self._loop.time()):
                 raise CannotAnswer("the client did not authenticate again in time")
             return self._inner.start(connection, frame, respond)
         return self._authenticate(connection, sasl, key, frame, respond)
 
-    def _begins_again(self, sasl: SaslState, key: int) -> bool:
-        return key == apis.SASL_HANDSHAKE.key and sasl.begin_again(self._loop.time())
+    def _begins_reauthentication(self, sasl: SaslState, key: int) -> bool:
+        return key == apis.SASL_HANDSHAKE.key and sasl.begin_reauthentication(self._loop.time())
 
     def _authenticate(
         self,

@@ -25,7 +25,7 @@ _FIRST_WITHOUT_TOPICS: Final = 13
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
     """See `broker.handlers.node.Handler`. Raises WireError."""
-    same, key = node.same_fetches, same_key(ctx)
+    same, key = node.coalesced_fetches, same_key(ctx)
     if key is not None:
         found = same.answer(key)
         if found is not None and found.suits(ctx):
@@ -78,7 +78,7 @@ def _failed(ctx: RequestContext, request: FetchRequest) -> Response:
 
 async def _follow(node: Node, ctx: RequestContext, key: SameKey) -> Response:
     """Wait for the response of an identical fetch, or handle the request separately."""
-    same = node.same_fetches
+    same = node.coalesced_fetches
     wait, leads = same.wait(key), None
     if wait is None:
         found = same.answer(key)

@@ -533,7 +533,7 @@ class FetchCall:
         records. wait: of an identical fetch that has ended; this call takes over its followers.
         """
         if wait is None and self.is_shared and self.key is not None:
-            wait = self._node.same_fetches.lead(self.key, self)
+            wait = self._node.coalesced_fetches.lead(self.key, self)
         elif wait is not None:
             wait.call = self
         self._wait = wait
@@ -645,7 +645,7 @@ class FetchCall:
         """Share the response with identical requests, if they may get it."""
         answer = SameAnswer(self, frame) if self.is_shared else None
         if answer is not None:
-            self._node.same_fetches.note(key, answer)
+            self._node.coalesced_fetches.note(key, answer)
         if self._wait is not None:
             self._wait.settle(answer)
 

@@ -58,7 +58,7 @@ _WITHOUT_RIGHTS: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}
 )
 """Topics with these errors have no authorized operations."""
-_NOT_TOLD: Final = frozenset(
+_UNREPORTED_CODES: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
 )
 """Creation errors after which the response shows whether the topic exists."""
@@ -218,7 +218,7 @@ async def _create(node: Node, ctx: RequestContext, names: list[str]) -> dict[str
     return {
         name: ErrorCode.LEADER_NOT_AVAILABLE if code.retriable else code
         for name, code in errors.items()
-        if code not in _NOT_TOLD
+        if code not in _UNREPORTED_CODES
     }
 
 

@@ -120,7 +120,7 @@ class _Question:
 
     def _answered(self, code: ErrorCode) -> None:
         verifications = self.partition.log.verifications
-        if code is ErrorCode.NONE and verifications.asks_again(self.guard):
+        if code is ErrorCode.NONE and verifications.must_verify_again(self.guard):
             self.ask()
         elif self.guard.waiting:
             verifications.answered(self.guard, code)

@@ -19,7 +19,7 @@ the backlog.
 """
 
 _UNAUTHENTICATED: Final = "too many unauthenticated connections (max.unauthenticated.connections)"
-_GIVES_WAY: Final = "unauthenticated, and another address has no room (max.connections)"
+_EVICTED_TEXT: Final = "unauthenticated, and another address has no room (max.connections)"
 _FOR_BROKER: Final = "a broker needs the connection (max.connections)"
 _TOO_MANY_WAIT: Final = "too many connections wait (max.connections)"
 
@@ -165,7 +165,7 @@ class Admission:
             crowd = self._largest_crowd()
         if crowd.count_max <= crowd.count(arrival.peer_host) + 1:
             return False
-        crowd.pop().close(_GIVES_WAY)
+        crowd.pop().close(_EVICTED_TEXT)
         now_ms = int(self._now() * 1_000)
         wait_ms = self.connections.arrived(listener, now_ms)
         if wait_ms:

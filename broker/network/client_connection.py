@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._wake_limit.expect(self._transport, missing_bytes)
 
-    def take_what_came(self, now: float) -> None:
+    def drain_received(self, now: float) -> None:
         """Determine whether a frame has stalled, by waking up for its next byte. Until then, the
         connection does not count as stalled.
         """

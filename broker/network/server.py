@@ -272,7 +272,7 @@ class Server:
                 reason = connection.expired(now)
                 if reason is not None:
                     connection.close(reason)
-                connection.take_what_came(now)
+                connection.drain_received(now)
 
 
 class PortTaken(Exception):

@@ -80,7 +80,7 @@ class Verifications:
         self._guards[producer_id, producer_epoch] = guard
         return guard
 
-    def asks_again(self, guard: Guard) -> bool:
+    def must_verify_again(self, guard: Guard) -> bool:
         """Return True if the caller has to ask again, because the response may be outdated."""
         is_stale, guard.is_stale = guard.is_stale, False
         return is_stale and self._guards.get((guard.producer_id, guard.producer_epoch)) is guard

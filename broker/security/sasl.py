@@ -14,7 +14,7 @@ from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 _AGAIN_INTERVAL_S: Final = 1.0
 _FIRST_WITH_HEADERS: Final = 1
-_TOLD_CHARACTERS_MAX: Final = 1_000
+_MESSAGE_CHARACTERS_MAX: Final = 1_000
 """Errors may contain client-chosen names, and a string on the wire has at most 32,767 bytes."""
 
 MakeExchange = Callable[[str], Exchange]
@@ -53,7 +53,7 @@ class SaslState:
         self._make_exchange = make_exchange
         self._max_reauth_ms = max_reauth_ms
         self._expires_at: float | None = None
-        self._began_again_at: float | None = None
+        self._reauthentication_began_at: float | None = None
         self._before = ""
         """The mechanism of the earlier authentication during reauthentication."""
         self._refusal = ""
@@ -67,12 +67,12 @@ class SaslState:
         """Return whether the deadline for reauthentication has passed."""
         return self._expires_at is not None and now > self._expires_at
 
-    def begin_again(self, now: float) -> bool:
+    def begin_reauthentication(self, now: float) -> bool:
         """Start reauthentication, if it is allowed."""
-        began = self._began_again_at
+        began = self._reauthentication_began_at
         if self._expires_at is None or (began is not None and now - began < _AGAIN_INTERVAL_S):
             return False
-        self._began_again_at = now
+        self._reauthentication_began_at = now
         self._before = self.mechanism
         self.phase = SaslPhase.HANDSHAKE
         return True
@@ -129,7 +129,7 @@ class SaslState:
         self.phase = SaslPhase.FAILED
         self.exchange = None
         if error.told is not None:
-            return error.told[:_TOLD_CHARACTERS_MAX]
+            return error.told[:_MESSAGE_CHARACTERS_MAX]
         during = "re-authentication" if self._before else "authentication"
         return (
             f"Authentication failed during {during} due to invalid credentials with SASL mechanism"

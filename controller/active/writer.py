@@ -156,7 +156,7 @@ class Runtime:
 
     async def with_committed_image(self, look: Callable[[MetadataImage], _T]) -> _T:
         """Call `look` between two batches, when everything in the image is committed. `look` must
-        be fast and must not store any of the image.
+        be fast and must not keep references to the image.
         """
         self._check_running()
         waiting = _Between(look, asyncio.get_running_loop().create_future())

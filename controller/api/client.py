@@ -36,7 +36,7 @@ ATTEMPT_TIMEOUT_S = 5.0
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 500
 
-TROUBLE_INTERVAL_S = 60.0
+PROBLEM_INTERVAL_S = 60.0
 """Minimum interval between two reports of the same problem."""
 
 LOCKED_OUT_S = 1.0
@@ -59,7 +59,7 @@ class ImageReached(Protocol):
     async def reached(self, offset: MetadataOffset, deadline: float) -> None: ...
 
 
-def log_trouble(trouble: str) -> None:
+def log_problem(trouble: str) -> None:
     """Log that a controller cannot be used. Nodes pass this to their clients."""
     _log.warning("controller_refused_connection", reason=trouble, next="retrying")
 
@@ -74,7 +74,7 @@ class ControllerClient:
     the local image includes its change (read your writes).
 
     addresses: host:port of controllers. The client finds the active one by redirects, and new ones
-    by `learn`. tls: None for plaintext. on_trouble: called when TLS or the certificate is the
+    by `learn`. tls: None for plaintext. on_problem: called when TLS or the certificate is the
     reason why a controller cannot be used, at most once a minute for the same reason.
     """
 
@@ -84,7 +84,7 @@ class ControllerClient:
         *,
         rng: random.Random | None = None,
         tls: TlsFiles | None = None,
-        on_trouble: Callable[[str], None] = lambda _: None,
+        on_problem: Callable[[str], None] = lambda _: None,
     ) -> None:
         assert addresses, "at least one controller address"
         self.tls = tls
@@ -92,8 +92,8 @@ class ControllerClient:
         """Why the last connection failed, if TLS or the certificate was the reason; otherwise
         empty.
         """
-        self._troubles_in_turn = 0
-        self._on_trouble = on_trouble
+        self._consecutive_failures = 0
+        self._on_problem = on_problem
         self._trouble_told: dict[str, float] = {}
         self._pem: PemFiles | None = None
         """The files used by the channels."""
@@ -140,13 +140,13 @@ class ControllerClient:
     def worked(self) -> None:
         """Record that a controller responded."""
         self.trouble = ""
-        self._troubles_in_turn = 0
+        self._consecutive_failures = 0
         self._trouble_told.clear()
 
     @property
     def is_locked_out(self) -> bool:
         """Whether all controllers rejected the connection, each at its last attempt."""
-        return self._troubles_in_turn >= len(self._addresses)
+        return self._consecutive_failures >= len(self._addresses)
 
     def failed(self, address: str, error: RpcFailed) -> None:
         """Record that a controller did not respond; report it if TLS or the certificate is the
@@ -162,12 +162,12 @@ class ControllerClient:
         else:
             return
         self.trouble = f"{address}: {why}" if why else ""
-        self._troubles_in_turn = self._troubles_in_turn + 1 if why else 0
+        self._consecutive_failures = self._consecutive_failures + 1 if why else 0
         now = asyncio.get_running_loop().time()
-        told_at = self._trouble_told.get(self.trouble, float("-inf"))
-        if why and now - told_at >= TROUBLE_INTERVAL_S:
+        reported_at = self._trouble_told.get(self.trouble, float("-inf"))
+        if why and now - reported_at >= PROBLEM_INTERVAL_S:
             self._trouble_told[self.trouble] = now
-            self._on_trouble(self.trouble)
+            self._on_problem(self.trouble)
 
     def redirect(self, leader: str) -> None:
         """Try `leader` first from now on; empty: the next address."""

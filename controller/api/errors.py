@@ -115,7 +115,7 @@ class JournalCorrupt(ControllerError):
         self.position = position
 
 
-class JournalForgot(ControllerError):
+class JournalStateLost(ControllerError):
     """The journal lacks promises of this data directory: it was emptied, exchanged or restored from
     an older copy.
     """

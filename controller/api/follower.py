@@ -197,8 +197,8 @@ class MetadataFollower:
         self._waiter_numbers = count()
         self._epoch = ControllerEpoch(0)
         """The newest epoch that sent an applied batch."""
-        self._went_back_at = -ALARM_INTERVAL_S
-        self.went_back = ""
+        self._regression_logged_at = -ALARM_INTERVAL_S
+        self.regression = ""
         """Why the controllers' metadata are rejected; empty: they are accepted."""
         self._backup_offset = MetadataOffset(0)
         self._backup_moved = asyncio.Event()
@@ -509,11 +509,11 @@ class MetadataFollower:
     def _report_older_snapshot(self, error: _OlderSnapshot, address: str) -> None:
         if error.is_deposed:
             return
-        self.went_back = (
+        self.regression = (
             f"the controller at {address} serves older metadata than were applied here: {error}"
         )
-        if self._now() - self._went_back_at >= ALARM_INTERVAL_S:
-            self._went_back_at = self._now()
+        if self._now() - self._regression_logged_at >= ALARM_INTERVAL_S:
+            self._regression_logged_at = self._now()
             _log.error(
                 "metadata_regressed",
                 controller=address,
@@ -586,7 +586,7 @@ class MetadataFollower:
         records = [decode_record(raw) for raw in batch.records]
         image.apply_all(records)
         self._epoch = max(self._epoch, batch.controller_epoch)
-        self.went_back = ""
+        self.regression = ""
         if records or delta is not None:
             delta = delta or MetadataDelta.of(records)
             for subscriber in self._subscribers:

@@ -33,7 +33,7 @@ class HandshakeCounts:
         self._connected_count = 0
         self._settled_count = 0
         """Handshakes that had begun at the last check: they are over at the next one."""
-        self._told_count = 0
+        self._reported_count = 0
 
     @property
     def begun_count(self) -> int:
@@ -65,9 +65,9 @@ class HandshakeCounts:
         """Return how many more handshakes have ended without a call since the last check. Call it
         every LOOK_INTERVAL_S.
         """
-        missing_count = self._settled_count - self._connected_count - self._told_count
+        missing_count = self._settled_count - self._connected_count - self._reported_count
         self._settled_count = self._begun_count
-        self._told_count += max(0, missing_count)
+        self._reported_count += max(0, missing_count)
         return max(0, missing_count)
 
     async def watch(self, interval_s: float = LOOK_INTERVAL_S) -> None:

@@ -11,7 +11,7 @@ from penstock.controller.api.messages import Message
 
 PARTITIONS_PER_REPORT_MAX = 1_000
 """Number of partitions in a report, the most loaded ones; the others are summed."""
-TROUBLES_PER_REPORT_MAX = 100
+PROBLEMS_PER_REPORT_MAX = 100
 UNTUNED_PER_REPORT_MAX = 20
 ERROR_CHARS_MAX = 500
 """Longest error text in a report."""
@@ -89,7 +89,7 @@ class UntunedClient(Message, frozen=True, kw_only=True):
 
 
 class Troubles(Message, frozen=True, kw_only=True):
-    """Partitions and objects that a broker cannot open or read: at most `TROUBLES_PER_REPORT_MAX`
+    """Partitions and objects that a broker cannot open or read: at most `PROBLEMS_PER_REPORT_MAX`
     of each kind; the counts include all. untuned: at most `UNTUNED_PER_REPORT_MAX` clients.
     """
 

@@ -118,7 +118,7 @@ class TlsFiles:
         """Return the problem with the validity of the certificate in use; empty if there
         is none.
         """
-        return validity_trouble(self._pem, self._wall_s())
+        return validity_problem(self._pem, self._wall_s())
 
     async def watch(self) -> None:
         """Check for changed files and the expiry of the certificate until cancelled."""
@@ -172,7 +172,7 @@ class TlsFiles:
         return tuple(_stamp(path) for path in (config.certificate, config.key, config.ca))
 
 
-def validity_trouble(pem: PemFiles, wall_s: float) -> str:
+def validity_problem(pem: PemFiles, wall_s: float) -> str:
     """Return the problem with the validity of the certificate; empty if there is none. Pure."""
     if wall_s < pem.begins_s:
         return f"certificate ({pem.subject}) is valid only from {_day(pem.begins_s)}"

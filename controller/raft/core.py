@@ -339,9 +339,9 @@ class RaftCore:
         if disrupts and self._has_live_leader():
             return
         if request.pre:
-            self._answer_pre_vote(request)
+            self._respond_to_pre_vote(request)
         else:
-            self._answer_vote(request)
+            self._respond_to_vote(request)
 
     def _has_live_leader(self) -> bool:
         """Return whether this voter leads, or heard from a leader within the election timeout."""
@@ -350,13 +350,13 @@ class RaftCore:
         silent_ms = self._now_ms - self._heard_leader_ms
         return self.leader is not None and silent_ms < self._config.election_ms
 
-    def _answer_pre_vote(self, request: Vote) -> None:
+    def _respond_to_pre_vote(self, request: Vote) -> None:
         """Respond immediately: a pre-vote changes no state, so nothing has to be durable first."""
         granted = request.term > self.term and self._is_up_to_date(request)
         term = request.term if granted else self.term
         self._messages.append(VoteReply(self.id, request.sender, term, granted, pre=True))
 
-    def _answer_vote(self, request: Vote) -> None:
+    def _respond_to_vote(self, request: Vote) -> None:
         """Grant at most one vote per term. The reply waits until the vote is durable."""
         if request.term > self.term:
             self._become_follower(request.term, None)

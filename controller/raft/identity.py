@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
-from penstock.controller.api.errors import DataDirInUse, InvalidConfig, JournalForgot
+from penstock.controller.api.errors import DataDirInUse, InvalidConfig, JournalStateLost
 
 _CLUSTER = "cluster_id"
 _DIRECTORY = "directory_id"
@@ -58,10 +58,10 @@ class Identity:
     def claim(self, cluster_id: str, *, joins: bool) -> None:
         """Assign the directory to `cluster_id`. joins: an existing quorum, if the directory is new.
 
-        Raises InvalidConfig, and JournalForgot if an earlier start was retired.
+        Raises InvalidConfig, and JournalStateLost if an earlier start was retired.
         """
         if forgot := self._read(_FORGOT):
-            raise JournalForgot(str(self), forgot)
+            raise JournalStateLost(str(self), forgot)
         kept = self.cluster_id
         if kept and kept != cluster_id:
             raise InvalidConfig(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 from crc32c import crc32c
 
-from penstock.controller.api.errors import JournalCorrupt, JournalFailed, JournalForgot
+from penstock.controller.api.errors import JournalCorrupt, JournalFailed, JournalStateLost
 from penstock.controller.raft.directory import AppendFile, JournalFiles, JournalOwner
 from penstock.controller.raft.messages import Base, Entry, HardState, Members
 
@@ -133,7 +133,7 @@ class Journal:
         """Base of the last segment; earlier segments stay until it begins after their end."""
 
     def open(self) -> Recovered:
-        """Read everything and truncate a torn end, at about 200 MB/s. Raises JournalForgot, and
+        """Read everything and truncate a torn end, at about 200 MB/s. Raises JournalStateLost, and
         JournalCorrupt for a broken frame before an intact one, or in an older segment: acknowledged
         data is damaged.
         """
@@ -142,7 +142,7 @@ class Journal:
         self._number = segments[-1] if segments else 0
         if self._number < self._owner.journal_number:
             found = f"segment {self._number} is the newest" if segments else "the journal is empty"
-            raise JournalForgot(
+            raise JournalStateLost(
                 str(self._files), f"{found}, segment {self._owner.journal_number} was begun before"
             )
         for at, number in enumerate(segments):
@@ -156,7 +156,7 @@ class Journal:
                     f"data directory {frames[0].directory or 'unknown'}, this is"
                     f" {self._owner.directory_id}"
                 )
-                raise JournalForgot(self._where(number), f"the segment belongs to {owner}")
+                raise JournalStateLost(self._where(number), f"the segment belongs to {owner}")
             self._last_index_of[number] = 0
             for frame in frames:
                 recovered.replay(frame)

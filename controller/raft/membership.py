@@ -76,7 +76,7 @@ def is_impostor(members: Members, node_id: int, directory: str, version: int) ->
     return listed not in {"", directory} and version <= members.version
 
 
-def is_meant(members: Members, own: Endpoint, wanted: str, version: int) -> bool:
+def is_intended_receiver(members: Members, own: Endpoint, wanted: str, version: int) -> bool:
     """Return whether a call is for this controller's disk, or for an earlier disk because the
     caller's members (of that version) are older than ours.
     """

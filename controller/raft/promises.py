@@ -1,7 +1,7 @@
 """Track the promises of controllers' disks, and detect a disk that lost some. Pure. See
 docs/design/metadata.md. A disk that was restored from an older copy still has its directory id: it
 would vote twice in a term and acknowledge the same index twice. Its own files cannot show that; the
-memory of the other controllers can.
+other controllers remember it.
 """
 
 from collections.abc import Iterable

@@ -14,7 +14,7 @@ import structlog
 from penstock.base.histogram import LatencyHistogram
 from penstock.controller.api.errors import (
     ChangeRefused,
-    JournalForgot,
+    JournalStateLost,
     NotLeader,
     SnapshotCorrupt,
     SnapshotMissing,
@@ -187,7 +187,7 @@ class RaftQuorum:
         snapshot: the newest intact one, which the caller has loaded. passed_over: a newer one is
         damaged. members: of a new cluster; empty: of an existing one, whose leader will send them.
 
-        Raises JournalCorrupt, JournalForgot, SnapshotMissing (a gap before the journal),
+        Raises JournalCorrupt, JournalStateLost, SnapshotMissing (a gap before the journal),
         SnapshotCorrupt (`passed_over`, and the disk is empty: records after the older snapshot may
         only be in the damaged one, for example after `penstock controller recover`).
         """
@@ -245,7 +245,7 @@ class RaftQuorum:
     def _retire(self, member: int, why: str) -> None:
         if self.failed.done():
             return
-        error = JournalForgot(str(self._identity), f"{why}, as controller {member} remembers")
+        error = JournalStateLost(str(self._identity), f"{why}, as controller {member} remembers")
         self._node.fail(error)
         _log.critical(
             "controller_state_lost",

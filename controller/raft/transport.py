@@ -24,7 +24,7 @@ from penstock.controller.api.transport import (
     StreamCall,
     StreamContext,
 )
-from penstock.controller.raft.membership import is_impostor, is_meant
+from penstock.controller.raft.membership import is_impostor, is_intended_receiver
 from penstock.controller.raft.messages import Endpoint, Members, Message, Start
 
 _log = structlog.get_logger(__name__)
@@ -230,7 +230,9 @@ class PeerTransport:
                 f"this controller belongs to cluster {self._cluster_id!r}, not to"
                 f" {hello.cluster_id!r}"
             )
-        if hello.to != own.node_id or not is_meant(members, own, hello.to_directory, hello.version):
+        if hello.to != own.node_id or not is_intended_receiver(
+            members, own, hello.to_directory, hello.version
+        ):
             wanted = f"{hello.to} with directory {hello.to_directory or 'any'}"
             return Refused(
                 f"this is controller {own.node_id} with directory {own.directory}; {sender.node_id}"

@@ -45,7 +45,7 @@ from penstock.deploy.local.web_console import WebConsole
 from penstock.deploy.local.web_console import listen as listen_for_console
 from penstock.deploy.node import lifeline
 from penstock.deploy.node.config.definition import ROLES
-from penstock.deploy.node.config.load import given_beside_flags
+from penstock.deploy.node.config.load import given_outside_flags
 from penstock.deploy.node.config.sources import check_assignment
 from penstock.deploy.output import Progress, counted
 from penstock.objectstore.url import is_remote, redact_url
@@ -154,7 +154,7 @@ def check(options: ClusterOptions) -> ClusterOptions:
         options,
         store=store,
         config=config,
-        given=frozenset(given_beside_flags(ROLES, os.environ, config)),
+        given=frozenset(given_outside_flags(ROLES, os.environ, config)),
     )
 
 

@@ -122,11 +122,11 @@ class InProcessBroker:
             await asyncio.shield(broker.ended)
             self._broker = None
             await broker.abandon()
-            broker = self._broker = await self._start_again()
+            broker = self._broker = await self._restart_broker()
             tune_collector()
             log.warning("broker_restarted", node_id=broker.node_id, node_epoch=broker.node_epoch)
 
-    async def _start_again(self) -> Broker:
+    async def _restart_broker(self) -> Broker:
         backoff = Backoff(_RESTART_FIRST_MS, _RESTART_MAX_MS, Random())  # noqa: S311 - jitter
         while True:
             try:

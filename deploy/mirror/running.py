@@ -161,8 +161,8 @@ class _Clock:
                 self._acls_at = now
                 session.sync_acls()
         except KafkaFailed as error:
-            session.note_trouble(str(error))
+            session.record_problem(str(error))
             session.source.reset()
             session.target.reset()
         else:
-            session.note_trouble("")
+            session.record_problem("")

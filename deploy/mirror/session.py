@@ -202,7 +202,7 @@ class MirrorSession:
         self._assign()
 
     def finish_only(self) -> None:
-        """Start no further topics."""
+        """Do not start further topics."""
         self._only_continues = True
 
     def _may_copy(self, topic: TopicPlan) -> bool:
@@ -468,7 +468,7 @@ class MirrorSession:
             self._warned.add(text)
             self._warn(text)
 
-    def note_trouble(self, text: str) -> None:
+    def record_problem(self, text: str) -> None:
         """Record the current failure of this thread; empty on success."""
         self._trouble = text
 

@@ -18,7 +18,7 @@ from penstock.deploy.sql.forms import (
     print_yaml_rows,
     write_parquet,
 )
-from penstock.lake.sql.errors import SqlError, canceled, took_too_long
+from penstock.lake.sql.errors import SqlError, canceled, time_limit_exceeded
 from penstock.lake.sql.process_limits import limit_memory, out_of_memory
 from penstock.lake.sql.session import Session, SessionOptions
 from penstock.lake.sql.tokens import statements_of
@@ -102,7 +102,7 @@ class Command:
         future = self._thread.submit(work)
         try:
             if max_seconds is not None:
-                self._end_unless_done(future, max_seconds, took_too_long(), 1)
+                self._end_unless_done(future, max_seconds, time_limit_exceeded(), 1)
             return future.result()
         except KeyboardInterrupt:
             self.session.interrupt()

@@ -10,7 +10,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from penstock.lake.arrow.background import BackgroundLoop, background
-from penstock.lake.fetch.errors import ObjectGone, ObjectStaysGone
+from penstock.lake.fetch.errors import ObjectGone, ObjectStillMissing
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.manifest.leases import HeldLease
 from penstock.lake.manifest.plan import OffsetRange
@@ -82,11 +82,11 @@ class StoreCluster:
         return background().run(self._bodies(slices), DEADLINE_S)
 
     def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
-        """Return `ClusterView.aborted` from a fresh view. Raise ObjectStaysGone too."""
+        """Return `ClusterView.aborted` from a fresh view. Raise ObjectStillMissing too."""
         return background().run(self._aborted(ranges), DEADLINE_S)
 
     def plain(self, ranges: Sequence[OffsetRange]) -> frozenset[int]:
-        """Return `ClusterView.plain` of the current view. Raise ObjectStaysGone too."""
+        """Return `ClusterView.plain` of the current view. Raise ObjectStillMissing too."""
         return background().run(self._plain(ranges), DEADLINE_S)
 
     def root(self) -> ManifestRoot:
@@ -97,7 +97,7 @@ class StoreCluster:
         """Return the first offset in each range with a record at or after the timestamp (ms), or
         None: Kafka's offsetsForTimes.
 
-        Raise ObjectStaysGone and ReadError too.
+        Raise ObjectStillMissing and ReadError too.
         """
         return background().run(self._first_at(wanted), DEADLINE_S)
 
@@ -131,7 +131,7 @@ class StoreCluster:
     async def _partitions(self, topic: str, committed: bool) -> list[PartitionOffsets]:
         view = await self.view()
         await view.refresh()
-        return await _or_stays_gone(view.partitions([topic], committed=committed))
+        return await _or_still_missing(view.partitions([topic], committed=committed))
 
     async def _plan(
         self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None
@@ -151,10 +151,10 @@ class StoreCluster:
     async def _aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         view = await self.view()
         await view.refresh()
-        return await _or_stays_gone(view.aborted(ranges))
+        return await _or_still_missing(view.aborted(ranges))
 
     async def _plain(self, ranges: Sequence[OffsetRange]) -> frozenset[int]:
-        return await _or_stays_gone((await self.view()).plain(ranges))
+        return await _or_still_missing((await self.view()).plain(ranges))
 
     async def _root(self) -> ManifestRoot:
         return (await self.view()).root
@@ -182,7 +182,7 @@ class StoreCluster:
                 )
             except ObjectGone as gone:
                 if attempt == REPLANS_MAX:
-                    raise ObjectStaysGone(gone.slice, attempt + 1, is_same=True) from None
+                    raise ObjectStillMissing(gone.slice, attempt + 1, is_same=True) from None
                 wanted = wanted._replace(start_offset=gone.slice.start_offset)
                 await view.refresh()
         raise AssertionError("the last attempt raises")
@@ -202,11 +202,11 @@ class StoreCluster:
         return HeldLease(store, view.cluster_id, lease_id, owner)
 
 
-async def _or_stays_gone(read: Awaitable[_T]) -> _T:
-    """Await `read`, and convert ObjectGone to ObjectStaysGone: the view has already planned
+async def _or_still_missing(read: Awaitable[_T]) -> _T:
+    """Await `read`, and convert ObjectGone to ObjectStillMissing: the view has already planned
     again.
     """
     try:
         return await read
     except ObjectGone as gone:
-        raise ObjectStaysGone(gone.slice, _VIEW_PLANS, is_same=True) from None
+        raise ObjectStillMissing(gone.slice, _VIEW_PLANS, is_same=True) from None

@@ -196,7 +196,7 @@ class Decoder:
                 yield self._choose(self._table[:count], block.data, place, aborted, times)
             if code != t.DONE:
                 what = f"{t.WHAT[code]} (byte {at} of the block)"
-                self._leave_out(place, expected, place.end_offset, what)
+                self._skip_offsets(place, expected, place.end_offset, what)
                 return
 
     def _choose(
@@ -215,7 +215,7 @@ class Decoder:
             if crc32c(view[at + CRC_START : end]) != crc:
                 start, last_offset = table[row, t.BASE_OFFSET : t.LAST_OFFSET + 1].tolist()
                 what = f"{BAD_CHECKSUM} (byte {at} of the block)"
-                self._leave_out(place, start, last_offset + 1, what)
+                self._skip_offsets(place, start, last_offset + 1, what)
                 damaged.append(row)
         if damaged:
             table = np.delete(table, damaged, axis=0)
@@ -253,7 +253,7 @@ class Decoder:
             refused.taken,
         )
         for start, end, what in found.lost:
-            self._leave_out(place, base_offset + start, base_offset + end, what)
+            self._skip_offsets(place, base_offset + start, base_offset + end, what)
         if found.record_count:
             row[0, t.DATA_START], row[0, t.DATA_END] = 0, len(found.data)
             row[0, t.RECORD_COUNT] = found.record_count
@@ -261,7 +261,7 @@ class Decoder:
                 group._replace(source=np.frombuffer(found.data, np.uint8), table=row)
             )
 
-    def _leave_out(self, place: Place, start: int, end: int, what: str) -> None:
+    def _skip_offsets(self, place: Place, start: int, end: int, what: str) -> None:
         """Report unreadable offsets if they are wanted."""
         if start < place.high and end > place.low:
             self._on_unreadable(_error(place, start, what, end))
@@ -308,7 +308,7 @@ class Decoder:
                 inflated = self._inflater.append(codecs[row], block.data[start:end], used)
             except BatchCorrupt as error:
                 start, end = int(table[row, t.BASE_OFFSET]), int(table[row, t.LAST_OFFSET]) + 1
-                self._leave_out(place, start, end, str(error))
+                self._skip_offsets(place, start, end, str(error))
                 return row, row + 1, np.frombuffer(self._inflater.output, np.uint8)
             table[row, t.DATA_START], table[row, t.DATA_END] = used, inflated
             used, row = inflated, row + 1

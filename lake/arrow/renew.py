@@ -16,7 +16,7 @@ from penstock.lake.arrow.cluster import REPLANS_MAX, StoreCluster
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch
 from penstock.lake.arrow.read import AbortedByStream
 from penstock.lake.arrow.read_sync import read_slices_sync
-from penstock.lake.fetch.errors import ObjectGone, ObjectStaysGone
+from penstock.lake.fetch.errors import ObjectGone, ObjectStillMissing
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
@@ -60,7 +60,7 @@ def read_renewed(
     """Read slices as `read_slices_sync` does, and plan again when objects are deleted.
 
     With `committed`, leave out aborted transactions; slices must end at or below last stable
-    offsets. Raise ObjectStaysGone if new plans do not help, OffsetsMissing,
+    offsets. Raise ObjectStillMissing if new plans do not help, OffsetsMissing,
     ReadError (damage), or what `on_unreadable` raises.
 
     Invariants: every offset of the slices is returned once, or reported in an error. Rows do not
@@ -102,11 +102,11 @@ class ReplanBackoff:
         self._gone_key = ""
 
     def take(self, gone: ObjectGone, *, has_advanced: bool) -> None:
-        """Wait until it is time for the next plan. Raise ObjectStaysGone."""
+        """Wait until it is time for the next plan. Raise ObjectStillMissing."""
         self._tries = 1 if has_advanced else self._tries + 1
         is_same, self._gone_key = gone.slice.key == self._gone_key, gone.slice.key
         if self._tries > REPLANS_MAX:
-            raise ObjectStaysGone(gone.slice, self._tries, is_same=is_same) from None
+            raise ObjectStillMissing(gone.slice, self._tries, is_same=is_same) from None
         if self._tries > 1:
             time.sleep(self._pause_ms / 1_000)
         _log.info("plan_renewed", key=gone.slice.key, slices=len(gone.remaining) + 1)

@@ -206,7 +206,7 @@ class Scan:
             OffsetsLost: Retention removed records of the scan meanwhile.
             TopicReplaced: The topic was deleted and created again meanwhile.
             UnknownPartition: The topic was deleted meanwhile.
-            OffsetsMissing, ObjectStaysGone: The store has lost objects.
+            OffsetsMissing, ObjectStillMissing: The store has lost objects.
             ReadError: An object is damaged.
             ObjectStoreError: The store cannot be read.
         """
@@ -248,7 +248,7 @@ class Scan:
         are read, so that those that are left out do not count.
 
         Raises:
-            OffsetsLost, TopicReplaced, UnknownPartition, OffsetsMissing, ObjectStaysGone,
+            OffsetsLost, TopicReplaced, UnknownPartition, OffsetsMissing, ObjectStillMissing,
             ReadError, ObjectStoreError: As iteration does.
         """
         if self._skips:

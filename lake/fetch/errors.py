@@ -71,7 +71,7 @@ class ObjectGone(StreamError):
         return ObjectGone, (self.slice, self.remaining)
 
 
-class ObjectStaysGone(StreamError):
+class ObjectStillMissing(StreamError):
     """Plans from the newest manifest repeatedly reference missing objects.
 
     Rows before `slice` have been returned. Reading them again gives the same error until an
@@ -103,4 +103,4 @@ class ObjectStaysGone(StreamError):
         self.is_same = is_same
 
     def __reduce__(self) -> tuple[object, tuple[Slice, int]]:
-        return partial(ObjectStaysGone, is_same=self.is_same), (self.slice, self.plans)
+        return partial(ObjectStillMissing, is_same=self.is_same), (self.slice, self.plans)

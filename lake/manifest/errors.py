@@ -29,7 +29,7 @@ class SeveralClusters(StreamError):
         self.cluster_ids = cluster_ids
 
 
-class ManifestWentBack(StreamError):
+class ManifestRegressed(StreamError):
     """The newest manifest is older than one that was read before: the store was rolled back or
     replaced.
     """
@@ -127,7 +127,7 @@ class WalStoreRequired(StreamError):
         return WalStoreRequired, (self.cluster_id, self.url)
 
 
-class WalksTooSlow(StreamError):
+class WalWalkTooSlow(StreamError):
     """Reading the WALs took longer than brokers keep committed slots: slots may have been deleted
     before they were read.
     """

@@ -166,7 +166,7 @@ class _Cursor:
         proved = max(known, default=-1)
         return next((slot for slot in self.bad_slots if slot.sequence > proved), None)
 
-    def has_gap_behind(self, stream_id: StreamId, end: int) -> bool:
+    def has_gap_after(self, stream_id: StreamId, end: int) -> bool:
         """Return whether a slot contains records of the stream after `end` that do not continue
         it.
         """
@@ -290,7 +290,7 @@ class WalTails:
         for writer, cursor in self._cursors.items():
             bad = cursor.bad_slot_of(stream_id, end)
             if bad is not None and (
-                leader in (-1, writer.node_id) or cursor.has_gap_behind(stream_id, end)
+                leader in (-1, writer.node_id) or cursor.has_gap_after(stream_id, end)
             ):
                 return bad
         return None

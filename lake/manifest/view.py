@@ -16,13 +16,13 @@ from penstock.lake.fetch.slices import Slice
 from penstock.lake.manifest.errors import (
     EndInDoubt,
     ManifestNotFound,
-    ManifestWentBack,
+    ManifestRegressed,
     OffsetsLost,
     OffsetsMissing,
     SeveralClusters,
     UnknownPartition,
-    WalksTooSlow,
     WalStoreRequired,
+    WalWalkTooSlow,
 )
 from penstock.lake.manifest.plan import (
     OffsetRange,
@@ -167,10 +167,10 @@ class ClusterView:
     async def refresh(self) -> ManifestRoot:
         """Read the newest manifest, and the WALs to their ends.
 
-        Raise ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, WalStoreRequired,
-        WalStoreWrong, ObjectCorrupt (for a manifest) or ObjectStoreError; the view is then
-        unchanged. Lost and damaged WAL slots raise EndInDoubt later, when the end of an affected
-        partition is requested.
+        Raise ManifestNotFound, SeveralClusters, ManifestRegressed, WalWalkTooSlow,
+        WalStoreRequired, WalStoreWrong, ObjectCorrupt (for a manifest) or ObjectStoreError; the
+        view is then unchanged. Lost and damaged WAL slots raise EndInDoubt later, when the end of
+        an affected partition is requested.
         """
         async with self._lock:
             return await self._refresh()
@@ -292,7 +292,7 @@ class ClusterView:
                 # The partitions affected by a bad slot depend on the leaders when it was written,
                 # which this root may not contain yet.
                 await asyncio.sleep(LEADERS_LAG_S)
-        raise WalksTooSlow(took_s, grace_s)
+        raise WalWalkTooSlow(took_s, grace_s)
 
     async def _check_wal_stores(self, root: ManifestRoot) -> None:
         """Check before and after a walk that the WAL store is the right one, because the walk takes
@@ -324,7 +324,7 @@ class ClusterView:
                     raise
                 continue
             if known is not None and root.moment < known.moment:
-                raise ManifestWentBack(known.moment, root.moment)
+                raise ManifestRegressed(known.moment, root.moment)
             return root
         raise AssertionError("the last attempt raises")
 
@@ -336,7 +336,7 @@ class ClusterView:
             except ObjectNotFound:
                 return known
             if root.moment < known.moment:
-                raise ManifestWentBack(known.moment, root.moment)
+                raise ManifestRegressed(known.moment, root.moment)
             known = root
         return None
 

@@ -214,7 +214,7 @@ class _Query:
             )
             if refused:
                 _log.warning(
-                    "no_lease",
+                    "read_lease_failed",
                     reason=refused,
                     hint="if objects are deleted in the meantime, their offsets are planned again",
                 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import StreamError
 from penstock.base.log import get_logger
-from penstock.lake.fetch.errors import ObjectStaysGone, ReadError
+from penstock.lake.fetch.errors import ObjectStillMissing, ReadError
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.unreadable import RAISE, raise_unreadable
 from penstock.lake.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
@@ -147,7 +147,7 @@ class TaskReader:
                     rows = filter_rows(batch, conditions)
                     if rows.num_rows:
                         yield rows
-            except (OffsetsMissing, ObjectStaysGone) as error:
+            except (OffsetsMissing, ObjectStillMissing) as error:
                 raise DataLoss(f"Could not read records: {error}.") from None
 
     def _on_loss(self, error: StreamError) -> None:

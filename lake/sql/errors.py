@@ -19,7 +19,7 @@ def canceled() -> SqlStopped:
     return SqlStopped("the statement was canceled")
 
 
-def took_too_long() -> SqlStopped:
+def time_limit_exceeded() -> SqlStopped:
     return SqlStopped(
         "the statement took longer than its limit of time: filter by _partition, _offset or"
         " _timestamp, or raise the limit"

@@ -22,7 +22,7 @@ from msgspec import MsgspecError
 
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch, Schema, pa
 from penstock.lake.fetch.unreadable import check_on_error
-from penstock.lake.sql.errors import SqlError, canceled, took_too_long
+from penstock.lake.sql.errors import SqlError, canceled, time_limit_exceeded
 from penstock.lake.sql.process_messages import (
     LENGTH_BYTES,
     ResultFrame,
@@ -174,7 +174,7 @@ class StatementProcess:
             return None
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
-            raise took_too_long()
+            raise time_limit_exceeded()
         return left_s
 
     def _broken(self) -> SqlError:
@@ -186,7 +186,7 @@ class StatementProcess:
         if is_closed:
             return canceled()
         if status == -signal.SIGALRM:
-            return took_too_long()
+            return time_limit_exceeded()
         if status < 0:
             return SqlError(
                 f"the process of the statement ended by {signal.Signals(-status).name}: it needs"

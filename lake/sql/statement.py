@@ -15,7 +15,7 @@ from typing import Any
 from penstock.lake.arrow.topic_scan import Scan
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.unreadable import RAISE, UnreadableRecords
-from penstock.lake.sql.errors import SqlError, canceled, took_too_long
+from penstock.lake.sql.errors import SqlError, canceled, time_limit_exceeded
 
 OnProgress = Callable[[int, int], None]
 """Called with the numbers of records that were read, and that the plan has so far."""
@@ -121,7 +121,7 @@ class Statement:
         if self.cancel is not None and self.cancel.is_set():
             raise canceled()
         if self.deadline_s is not None and time.monotonic() > self.deadline_s:
-            raise took_too_long()
+            raise time_limit_exceeded()
 
     def plan(self, records: int) -> None:
         with self._lock:

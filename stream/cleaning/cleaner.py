@@ -488,12 +488,16 @@ class _Rewriter:
         kept = await self._kept(plain, header)
         report.removed_records += count - len(kept)
         report.kept_records += len(kept)
-        gets_horizon = header.delete_horizon_ms is None and any(span.is_tombstone for span in kept)
+        needs_delete_horizon = header.delete_horizon_ms is None and any(
+            span.is_tombstone for span in kept
+        )
         if not kept:
             return None
-        if len(kept) == count and not gets_horizon:
+        if len(kept) == count and not needs_delete_horizon:
             return batch
-        return with_records(batch, header, plain, kept, self._horizon_ms if gets_horizon else None)
+        return with_records(
+            batch, header, plain, kept, self._horizon_ms if needs_delete_horizon else None
+        )
 
     async def _kept(self, plain: PlainRecords, header: BatchHeader) -> list[RecordSpan]:
         kept: list[RecordSpan] = []

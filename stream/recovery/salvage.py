@@ -114,7 +114,7 @@ class Salvage:
             self._broken[item.stream_id] = _Broken(tuple(doubts), item.end_offset)
             return False
         self._proved[item.stream_id] = sequence
-        return self._goes_on(item, end)
+        return self._continues(item, end)
 
     def _takes_other(self, item: StreamRange) -> bool:
         end = self.ends[item.stream_id]
@@ -126,9 +126,9 @@ class Salvage:
             return False
         if item.start_offset > end:
             raise NotContiguous(item.stream_id, end, item.start_offset)
-        return self._goes_on(item, end)
+        return self._continues(item, end)
 
-    def _goes_on(self, item: StreamRange, end: Offset) -> bool:
+    def _continues(self, item: StreamRange, end: Offset) -> bool:
         if item.end_offset <= end:
             return False
         self.ends[item.stream_id] = item.end_offset

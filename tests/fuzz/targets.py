@@ -34,7 +34,7 @@ from penstock.controller.api import messages as api_messages
 from penstock.controller.api.errors import (
     BackupCorrupt,
     JournalCorrupt,
-    JournalForgot,
+    JournalStateLost,
     SnapshotCorrupt,
 )
 from penstock.controller.backup.layout import unpack
@@ -329,7 +329,7 @@ TARGETS = MappingProxyType(
                 (BackupCorrupt, FormatUnknown, msgspec.DecodeError),
                 seals.metadata,
             ),
-            Target("journal", _journal, (JournalCorrupt, JournalForgot), seals.journal),
+            Target("journal", _journal, (JournalCorrupt, JournalStateLost), seals.journal),
             Target("grpc", _grpc, _MESSAGE_ERRORS),
             Target(
                 "raft",

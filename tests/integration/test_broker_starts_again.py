@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 
 from penstock.broker import main
 from penstock.broker.config import BrokerConfig
-from penstock.broker.incarnations import may_start_again
+from penstock.broker.incarnations import may_restart
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.metadata.nodes import NodeState
 from penstock.deploy.local.in_process import InProcessBroker
@@ -135,7 +135,7 @@ async def test_a_broker_that_another_process_runs_does_not_start_again(tmp_path:
         await cluster.start_broker(1)
         async with asyncio.timeout(20):
             await first.ended
-            assert not await may_start_again(first)
+            assert not await may_restart(first)
         await first.abandon()
 
 
@@ -147,4 +147,4 @@ async def test_a_broker_whose_session_expired_may_start_again(world: World) -> N
     await world.cut_until_fenced()
     async with asyncio.timeout(20):
         await broker.ended
-        assert await may_start_again(broker)
+        assert await may_restart(broker)

@@ -365,10 +365,10 @@ def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
     cluster.run(cluster.store.delete([key]))
     code = (
         "import sys\n"
-        "from penstock import ObjectStaysGone, scan\n"
+        "from penstock import ObjectStillMissing, scan\n"
         "try:\n"
         "    scan(sys.argv[1], 'lost').to_table()\n"
-        "except ObjectStaysGone as error:\n"
+        "except ObjectStillMissing as error:\n"
         "    sys.stderr.write(str(error))\n"
     )
     done = subprocess.run(

@@ -38,8 +38,8 @@ class Renewals:
         """Return whether the producer and the consumer have done it `RENEWALS` times."""
         for connection in self._connections:
             sasl = connection.sasl
-            if sasl is not None and sasl._began_again_at is not None:
-                self._began[connection.id].add(sasl._began_again_at)
+            if sasl is not None and sasl._reauthentication_began_at is not None:
+                self._began[connection.id].add(sasl._reauthentication_began_at)
         return sum(len(began) >= RENEWALS for began in self._began.values()) >= 2
 
 

@@ -18,7 +18,7 @@ from penstock.controller.api.errors import (
     BackupFenced,
     JournalCorrupt,
     JournalFailed,
-    JournalForgot,
+    JournalStateLost,
     LogBehindBackup,
     SnapshotCorrupt,
     SnapshotMissing,
@@ -41,7 +41,7 @@ _ENDS = (JournalFailed, BackupCorrupt, SnapshotCorrupt, SnapshotMissing, ObjectS
 or returns damaged reads.
 """
 
-_FORGOT = (JournalForgot, JournalCorrupt)
+_FORGOT = (JournalStateLost, JournalCorrupt)
 """Errors that end a controller whose disk was changed, in the scenario `rollback` only."""
 
 _HISTORY_OVER = (BackupFenced, LogBehindBackup)

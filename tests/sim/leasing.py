@@ -19,7 +19,7 @@ from penstock.lake.manifest.errors import (
     OffsetsMissing,
     TooManyLeases,
     UnknownPartition,
-    WalksTooSlow,
+    WalWalkTooSlow,
 )
 from penstock.lake.manifest.leases import HeldLease
 from penstock.lake.manifest.plan import OffsetRange
@@ -43,7 +43,7 @@ _AGAIN = (
     OffsetsMissing,
     TooManyLeases,
     UnknownPartition,
-    WalksTooSlow,
+    WalWalkTooSlow,
 )
 
 

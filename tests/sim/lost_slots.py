@@ -20,7 +20,7 @@ from penstock.base.ids import (
     WalSequence,
 )
 from penstock.lake.fetch.errors import ObjectGone
-from penstock.lake.manifest.errors import EndInDoubt, ManifestNotFound, WalksTooSlow
+from penstock.lake.manifest.errors import EndInDoubt, ManifestNotFound, WalWalkTooSlow
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.errors import ObjectStoreError
@@ -197,7 +197,7 @@ class TailReader:
                 self._view = ClusterView(self._store)
             try:
                 await self._inspect(is_new or not self._lost)
-            except (ManifestNotFound, ObjectGone, ObjectStoreError, WalksTooSlow) as error:
+            except (ManifestNotFound, ObjectGone, ObjectStoreError, WalWalkTooSlow) as error:
                 self._world.trace("tail_reader", type(error).__name__)
             except ObjectCorrupt as error:
                 # Damage on the way is seen by who reads through the weather, and is gone when it

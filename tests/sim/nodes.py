@@ -202,7 +202,7 @@ class SimBroker:
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
         self.partition_turns = PartitionTurns()
         self.record_checks = RecordChecks(None)
-        self.same_fetches = SameFetches()
+        self.coalesced_fetches = SameFetches()
         self.streams_topics = PendingTopics()
         self.dispatcher: RequestDispatcher
         # It watches no one: `gone` are those that the world lets this broker suspect.

@@ -286,7 +286,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, Random(1))
         self.partition_turns = PartitionTurns()
         self.record_checks = RecordChecks(None)
-        self.same_fetches = SameFetches()
+        self.coalesced_fetches = SameFetches()
         self.streams_topics = PendingTopics()
         self.log_dir = "memory:"
         self.writable = True

@@ -30,7 +30,7 @@ def load(
     input.
     """
     flags = from_flags(role, arguments)
-    given = given_beside_flags([role], environment, flags.config) | flags.given
+    given = given_outside_flags([role], environment, flags.config) | flags.given
     return resolve(
         role,
         given,
@@ -39,7 +39,7 @@ def load(
     )
 
 
-def given_beside_flags(
+def given_outside_flags(
     roles: Sequence[Role], environment: Mapping[str, str], path: str = ""
 ) -> dict[str, Given]:
     """Return the settings of these roles in the environment and the file. path: of the file in a

@@ -387,7 +387,7 @@ class World:
             return
         directory, version, wanted = call
         if (
-            not membership.is_meant(
+            not membership.is_intended_receiver(
                 node.members, Endpoint(node.id, "", node.directory), wanted, version
             )
             and not self.hears_impostors

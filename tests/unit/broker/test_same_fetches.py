@@ -123,7 +123,7 @@ async def test_those_that_come_in_one_turn_share_one_look(one, looks):
     assert {len(answer.records) for answer in await all_of(*tasks)} == {len(batch(b"a"))}
     assert len(looks) == 2
     await turns()
-    assert one.same_fetches.answer(same_key(request_of(one))) is None
+    assert one.coalesced_fetches.answer(same_key(request_of(one))) is None
 
 
 async def test_those_that_come_while_another_is_about_to_wait_follow_it(one, looks):
@@ -185,11 +185,11 @@ async def test_followers_outlive_leaders_whose_connections_close(one):
 async def test_a_leader_that_is_gone_leaves_nothing_behind(one):
     tasks = await waiting(one, 4)
     key = same_key(request_of(one))
-    assert one.same_fetches.wait(key) is not None
+    assert one.coalesced_fetches.wait(key) is not None
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    assert one.same_fetches.wait(key) is None
+    assert one.coalesced_fetches.wait(key) is None
 
 
 async def test_all_hear_that_another_broker_leads(one):

@@ -19,7 +19,7 @@ def test_all_that_waits_is_let_in_in_order_and_the_guard_is_gone_after() -> None
     for name in ("a", "b"):
         guard.waiting.append(noting(seen, name))
     guard.waiting.append(lambda _: seen.append(("held", verifications.holds(guard, 7, 1))))
-    assert not verifications.asks_again(guard)
+    assert not verifications.must_verify_again(guard)
     verifications.answered(guard, ErrorCode.NONE)
     assert seen == [("a", guard), ("b", guard), ("held", True)]
     assert not verifications.holds(guard, 7, 1)
@@ -48,9 +48,9 @@ def test_an_answer_about_what_is_over_is_asked_for_again() -> None:
     verifications = Verifications()
     guard = verifications.begin(7, 1, adds=True)
     verifications.ended(7)
-    assert verifications.asks_again(guard)
+    assert verifications.must_verify_again(guard)
     assert verifications.holds(guard, 7, 1)
-    assert not verifications.asks_again(guard), "nothing has ended since"
+    assert not verifications.must_verify_again(guard), "nothing has ended since"
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
@@ -65,7 +65,7 @@ def test_what_waited_waits_for_the_newer_question(is_answered: bool) -> None:
         verifications.answered(new, ErrorCode.NONE)
     else:
         new.waiting.append(noting(seen, "second"))
-    assert not verifications.asks_again(old)
+    assert not verifications.must_verify_again(old)
     if not is_answered:
         verifications.answered(new, ErrorCode.NONE)
     assert seen == [("first", new), ("second", new)][: 2 - is_answered]
@@ -73,7 +73,7 @@ def test_what_waited_waits_for_the_newer_question(is_answered: bool) -> None:
 
 def settle(verifications: Verifications, guard: Guard, code: ErrorCode) -> None:
     """Do with an answer what the handler does, which asks no question again here."""
-    again = code is ErrorCode.NONE and verifications.asks_again(guard)
+    again = code is ErrorCode.NONE and verifications.must_verify_again(guard)
     assert not again
     if guard.waiting:
         verifications.answered(guard, code)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.controller.api.errors import JournalCorrupt, JournalForgot
+from penstock.controller.api.errors import JournalCorrupt, JournalStateLost
 from penstock.controller.raft.directory import LocalFiles
 from penstock.controller.raft.journal import Journal, Recovered
 from penstock.controller.raft.messages import Base, Entry, HardState, Members
@@ -189,7 +189,7 @@ def test_a_journal_that_was_emptied_does_not_open(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         path.unlink()
     with pytest.raises(
-        JournalForgot,
+        JournalStateLost,
         match=r"the journal is empty.*penstock quorum remove.*empty data directory",
     ):
         Journal(LocalFiles(tmp_path), owner).open()
@@ -204,13 +204,15 @@ def test_a_journal_restored_from_a_copy_of_an_earlier_start_does_not_open(tmp_pa
         path.unlink()
     for name, data in copy.items():
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(JournalForgot, match="segment 1 is the newest, segment 2 was begun before"):
+    with pytest.raises(
+        JournalStateLost, match="segment 1 is the newest, segment 2 was begun before"
+    ):
         Journal(LocalFiles(tmp_path), owner).open()
 
 
 def test_a_journal_of_another_directory_does_not_open(tmp_path: Path) -> None:
     begun(tmp_path, Owner("one"))
-    with pytest.raises(JournalForgot, match="belongs to data directory one, this is other"):
+    with pytest.raises(JournalStateLost, match="belongs to data directory one, this is other"):
         Journal(LocalFiles(tmp_path), Owner("other")).open()
 
 

@@ -16,7 +16,7 @@ from penstock.controller.managers.configs import alter_configs
 from penstock.controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from penstock.controller.metadata.records import ConfigRecord
 from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS
-from penstock.lake.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters
+from penstock.lake.manifest.errors import ManifestNotFound, ManifestRegressed, SeveralClusters
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.sections import load_root
 from penstock.lake.manifest.view import ClusterView
@@ -361,7 +361,7 @@ async def test_a_store_without_a_manifest_or_with_several_or_with_an_older_one()
     assert several.value.cluster_ids == ["other", "test"]
     await store.delete([manifest_key("test", 2)])
     view._newest_at = -1e9
-    with pytest.raises(ManifestWentBack):
+    with pytest.raises(ManifestRegressed):
         await view.refresh()
     await store.delete([manifest_key("test", 1)])
     await published.publisher(store, 2).publish()

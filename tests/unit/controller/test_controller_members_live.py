@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from penstock.controller.api import messages as m
 from penstock.controller.api.client import ControllerClient
-from penstock.controller.api.errors import JournalForgot, QuorumChangeRefused
+from penstock.controller.api.errors import JournalStateLost, QuorumChangeRefused
 from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.main import ControllerServer
 from penstock.controller.raft.core import Role
@@ -185,11 +185,11 @@ async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_aga
     restored = await quorum.start_one(victim)
     assert restored.failed is not None
     with pytest.raises(
-        JournalForgot, match=r"it acknowledged entries up to .*penstock quorum remove"
+        JournalStateLost, match=r"it acknowledged entries up to .*penstock quorum remove"
     ):
         await asyncio.wait_for(asyncio.shield(restored.failed), WAIT_S)
     await quorum.stop_one(victim)
-    with pytest.raises(JournalForgot, match="empty data directory"):
+    with pytest.raises(JournalStateLost, match="empty data directory"):
         await quorum.start_one(victim)
     quorum.heal()
     newcomer = await quorum.start_newcomer(

@@ -54,8 +54,8 @@ def test_who_comes_with_another_disk_is_an_impostor_unless_it_knows_newer_member
     assert membership.is_impostor(old, 1, "new", 0), "a disk that joined nothing yet"
     assert not membership.is_impostor(old, 1, "new", new.version), "we are behind"
     assert membership.is_impostor(new, 1, "lost", old.version), "it was replaced"
-    assert membership.is_meant(new, Endpoint(1, "", "new"), "lost", old.version)
-    assert not membership.is_meant(old, Endpoint(1, "", "lost"), "new", new.version)
+    assert membership.is_intended_receiver(new, Endpoint(1, "", "new"), "lost", old.version)
+    assert not membership.is_intended_receiver(old, Endpoint(1, "", "lost"), "new", new.version)
 
 
 def test_changes_are_small_and_follow_each_other() -> None:

@@ -25,7 +25,7 @@ from penstock.controller.api.tls import (
     TlsConfig,
     TlsFiles,
     TlsFilesInvalid,
-    validity_trouble,
+    validity_problem,
 )
 from penstock.controller.api.tls_errors import explain
 from penstock.controller.api.transport import Channel, RpcFailed, StatusCode
@@ -258,7 +258,7 @@ async def test_a_refused_broker_is_not_fenced_and_tries_again(
     client = ControllerClient(
         [cluster.server.address],
         tls=authority.make("alice").open(),
-        on_trouble=told.append,
+        on_problem=told.append,
     )
     follower = MetadataFollower(client, broker.node, heartbeat_interval_s=0.05)
     with pytest.raises(TimeoutError, match=r"controller\.ssl\.broker\.names"):
@@ -415,10 +415,10 @@ def test_all_three_files_are_needed() -> None:
 
 def test_a_certificate_is_reported_before_and_after_its_end() -> None:
     pem = PemFiles(b"", b"", b"", "CN=x", 0.0, 86_400.0)
-    assert validity_trouble(pem, 40_000) == ""
-    assert "expires at 1970-01-02T00:00:00Z" in validity_trouble(pem, 80_000)
-    assert "expired at" in validity_trouble(pem, 86_400)
-    assert "valid only from" in validity_trouble(pem, -1)
+    assert validity_problem(pem, 40_000) == ""
+    assert "expires at 1970-01-02T00:00:00Z" in validity_problem(pem, 80_000)
+    assert "expired at" in validity_problem(pem, 86_400)
+    assert "valid only from" in validity_problem(pem, -1)
 
 
 async def test_errors_of_connections_say_what_is_wrong(

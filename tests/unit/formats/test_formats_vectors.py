@@ -14,7 +14,7 @@ from penstock.base.errors import StreamError
 from penstock.base.ids import ObjectId
 from penstock.lake.arrow.decode import Place
 from penstock.lake.arrow.topic_scan import scan
-from penstock.lake.fetch.errors import ObjectStaysGone, ReadError
+from penstock.lake.fetch.errors import ObjectStillMissing, ReadError
 from penstock.lake.manifest.errors import EndInDoubt
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.memory import MemoryStore
@@ -180,7 +180,7 @@ def kind_of(error: StreamError) -> str:
         return kind_of(error.error)
     if isinstance(error, FormatUnknown):
         return "newer"
-    if isinstance(error, WalSlotLost | ObjectStaysGone):
+    if isinstance(error, WalSlotLost | ObjectStillMissing):
         return "lost"
     assert isinstance(error, ObjectCorrupt | ReadError), repr(error)
     return "damaged"

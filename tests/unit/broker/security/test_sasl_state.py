@@ -24,7 +24,7 @@ def test_a_session_without_a_limit_lasts() -> None:
     assert sasl.phase is SaslPhase.COMPLETE
     assert str(sasl.principal) == "User:u"
     assert not sasl.is_expired(1e9)
-    assert not sasl.begin_again(1e9)
+    assert not sasl.begin_reauthentication(1e9)
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ def test_the_shorter_limit_counts(
 def test_a_client_can_authenticate_again() -> None:
     sasl = state(5_000)
     authenticate(sasl, "u", 1.0)
-    assert sasl.begin_again(4.0)
+    assert sasl.begin_reauthentication(4.0)
     authenticate(sasl, "u", 4.0)
     assert not sasl.is_expired(8.0)
-    assert not sasl.begin_again(4.5), "at most once a second"
-    assert sasl.begin_again(5.5)
+    assert not sasl.begin_reauthentication(4.5), "at most once a second"
+    assert sasl.begin_reauthentication(5.5)
 
 
 def test_the_user_cannot_change() -> None:
     sasl = state(5_000)
     authenticate(sasl, "u", 1.0)
-    sasl.begin_again(4.0)
+    sasl.begin_reauthentication(4.0)
     with pytest.raises(AuthenticationFailed) as failed:
         authenticate(sasl, "admin", 4.0)
     assert failed.value.told == (
@@ -65,7 +65,7 @@ def test_the_user_cannot_change() -> None:
 def test_the_mechanism_cannot_change() -> None:
     sasl = state(5_000)
     authenticate(sasl, "u", 1.0)
-    sasl.begin_again(4.0)
+    sasl.begin_reauthentication(4.0)
     assert sasl.handshake("X", 1)
     with pytest.raises(AuthenticationFailed) as failed:
         sasl.receive(plain_message("u", "p"))

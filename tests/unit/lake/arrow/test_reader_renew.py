@@ -21,7 +21,7 @@ from penstock.lake.arrow.renew import (
     read_renewed,
     replan_slices,
 )
-from penstock.lake.fetch.errors import ObjectGone, ObjectStaysGone
+from penstock.lake.fetch.errors import ObjectGone, ObjectStillMissing
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from penstock.lake.manifest.plan import OffsetRange
@@ -94,7 +94,7 @@ def test_new_plans_that_do_not_help_end_with_what_an_operator_can_do(
 
     monkeypatch.setattr(renew, "read_slices_sync", read)
     cluster: Any = Cluster()
-    with pytest.raises(ObjectStaysGone) as raised:
+    with pytest.raises(ObjectStillMissing) as raised:
         list(read_renewed(cluster, LEFT[:1], DEFAULT, pause_ms=0))
     assert cluster.plans == 3
     error = pickle.loads(pickle.dumps(raised.value))

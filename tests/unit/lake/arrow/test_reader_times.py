@@ -14,7 +14,7 @@ from penstock.lake.arrow.background import background
 from penstock.lake.arrow.count import count_records
 from penstock.lake.arrow.read_sync import read_slices_sync
 from penstock.lake.arrow.row_times import rows_within
-from penstock.lake.fetch.errors import ObjectStaysGone, ReadError
+from penstock.lake.fetch.errors import ObjectStillMissing, ReadError
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
@@ -192,7 +192,7 @@ def test_an_object_that_is_gone_is_counted_where_it_is_now(store: WatchedStore) 
 
 def test_a_lost_object_and_a_damaged_one_are_told(store: WatchedStore) -> None:
     gone = Slice("data/1", 500, "topic", 1, 1, 0, 10, 400, 9)
-    with pytest.raises(ObjectStaysGone):
+    with pytest.raises(ObjectStillMissing):
         count_records(cluster_of([gone]), [gone], frozenset({1}), pause_ms=0)
     whole = put(store, "data/2", [batch(0, range(200))])
     body = bytearray(background().run(store.get("data/2")))

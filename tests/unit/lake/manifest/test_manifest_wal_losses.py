@@ -18,7 +18,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.lake.manifest.errors import EndInDoubt, WalksTooSlow
+from penstock.lake.manifest.errors import EndInDoubt, WalWalkTooSlow
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.memory import MemoryStore
@@ -275,7 +275,7 @@ def test_walks_that_are_always_too_slow_are_an_error() -> None:
             await publish(store, next(versions))
 
         store.before_slot = wait
-        with pytest.raises(WalksTooSlow, match=r"wal\.delete\.grace\.ms"):
+        with pytest.raises(WalWalkTooSlow, match=r"wal\.delete\.grace\.ms"):
             await ClusterView(store).refresh()
 
 
