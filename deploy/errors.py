@@ -1,8 +1,8 @@
 """Define the errors of the command line.
 
 Invariant: every expected failure is an ExpectedError, one of these or one of Kafka's client. The
-message names the value, what is allowed and what to do. Exit codes: 0 success, 1 failure, 2 wrong
-usage.
+message contains the value, the allowed values and a solution. Exit codes: 0 success, 1 failure, 2
+wrong usage.
 """
 
 import sys
@@ -46,7 +46,7 @@ class ClusterFailed(ExpectedError):
 
 
 class NoController(ExpectedError):
-    """The metadata cannot be read: the controller's address is unknown, or it does not answer."""
+    """The metadata cannot be read: the controller's address is unknown, or it does not respond."""
 
 
 class Busy(ExpectedError):

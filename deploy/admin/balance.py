@@ -33,8 +33,8 @@ def propose_moves(
 
 
 def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
-    """Start moves; return "" for each that started, else the reason. Raises NoController,
-    ExpectedError.
+    """Start moves; return "" for each started move, and the reason for each other one. Raises
+    NoController, ExpectedError.
     """
     items = [
         LeaderMove(

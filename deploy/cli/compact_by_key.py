@@ -153,7 +153,7 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
         _print_report(report)
     if report.damaged:
         raise ExpectedError(
-            "these objects could not be read, and nothing behind them was changed:\n"
+            "these objects could not be read, and nothing after them was changed:\n"
             + "\n".join(report.damaged)
         )
     if report.unresolved:
@@ -226,8 +226,9 @@ async def _until_published(view: ClusterView, follower: MetadataFollower, topic:
                 raise UnknownPartition(topic, None)
         if asyncio.get_running_loop().time() > deadline:
             raise ExpectedError(
-                f"topic {topic!r} is not in the manifest of the store after {PUBLISH_S:.0f} s."
-                " Do the controllers publish it? See manifest.interval.ms and `penstock doctor`"
+                f"topic {topic!r} is not in the manifest of the store after {PUBLISH_S:.0f} "
+                "s. Check that the controllers publish it. See manifest.interval.ms and "
+                "`penstock doctor`"
             )
         await asyncio.sleep(_LOOK_S)
 

@@ -51,14 +51,16 @@ class ControllerRewrites:
         except TimeoutError as error:
             raise NoController(f"nothing was rewritten: {error}") from None
         except RequestRefused as error:
-            raise ExpectedError(f"the controller refuses to prepare objects: {error}") from None
+            raise ExpectedError(
+                f"the controller rejected the preparation of objects: {error}"
+            ) from None
         return [PreparedObject(item.object_id, item.key) for item in answer.items]
 
     async def commit(
         self, stream_id: StreamId, exchanges: Sequence[Exchange], *, is_ordered: bool = False
     ) -> list[str]:
-        """Commit exchanges and return a conflict or "" for each. is_ordered: refuse every exchange
-        behind one in conflict. Raises NoController, ExpectedError.
+        """Commit exchanges and return a conflict or "" for each. is_ordered: reject every exchange
+        after a conflict. Raises NoController, ExpectedError.
         """
         request = CommitRewrite(
             stream_id=stream_id,
@@ -75,7 +77,7 @@ class ControllerRewrites:
         except StreamRefused as error:
             return [f"its topic was deleted: {error}"] * len(exchanges)
         except RequestRefused as error:
-            raise ExpectedError(f"the controller refuses the commit: {error}") from None
+            raise ExpectedError(f"the controller rejected the commit: {error}") from None
         return [(item.detail or item.status.name) if item.status else "" for item in answer.items]
 
 

@@ -259,7 +259,7 @@ def _group(brokers: "Brokers", name: str) -> "ListedGroup":
 def _partitions(
     brokers: "Brokers", group: "ListedGroup", topics: Sequence[str] | None, *, all_topics: bool
 ) -> "list[Partition]":
-    """Return the partitions that the options name. Raises UsageError."""
+    """Return the partitions selected by the options. Raises UsageError."""
     from penstock.deploy.admin.groups.admin import committed, share_start_offsets
     from penstock.deploy.admin.groups.reset import parse_topics
     from penstock.deploy.admin.groups.views import GroupType

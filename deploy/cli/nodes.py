@@ -112,7 +112,7 @@ def unregister(
 
 
 def _to_unregister(controller: str, node_id: int) -> str:
-    """Return what the registration is now. The controller decides whether it can go."""
+    """Return the current registration. The controller decides whether it can be removed."""
     from penstock.base.errors import ExpectedError
     from penstock.deploy.admin.views import view_cluster
     from penstock.deploy.clients.metadata import read_metadata
@@ -121,7 +121,7 @@ def _to_unregister(controller: str, node_id: int) -> str:
     found = [node for node in cluster.nodes if node.node_id == node_id]
     if not found:
         known = ", ".join(str(node.node_id) for node in cluster.nodes)
-        raise ExpectedError(f"broker {node_id} is not registered; there are {known}")
+        raise ExpectedError(f"broker {node_id} is not registered; registered brokers: {known}")
     if not found[0].fenced:
         raise ExpectedError(f"broker {node_id} is alive: stop it first")
     return f"would remove the registration of broker {node_id} at {found[0].address}"

@@ -241,7 +241,7 @@ def trace(
     move = ask_move(find_controller(controller, state_file, os.environ), key)
     if move is None:
         raise ExpectedError(
-            f"{key} has never moved by plan (reassignment, preferred election or draining)"
+            f"{key} has no planned move (reassignment, preferred election or draining)"
         )
     if output is not Format.TABLE:
         print_document(output, move)

@@ -53,9 +53,7 @@ def security_directory(store: str, controllers: str) -> Path:
 
 
 def close_objects(store: str) -> None:
-    """Let only the owner into the directories of a `file:` store, which may have been open to
-    others. Raises ExpectedError.
-    """
+    """Restrict the directories of a `file:` store to their owner. Raises ExpectedError."""
     if not store.startswith("file:"):
         return
     root = Path(store.removeprefix("file:").removeprefix("//"))

@@ -121,8 +121,8 @@ def make(
     *,
     password: Callable[[], str] = new_password,
 ) -> ClientSecurity:
-    """Make the files, and return how the super user connects. hosts: names of the brokers and
-    controllers. password: makes a password. Raises ExpectedError.
+    """Create the files, and return the connection settings of the super user. hosts: names of the
+    brokers and controllers. password: generates a password. Raises ExpectedError.
     """
     files = SecurityFiles(directory)
     try:
@@ -169,7 +169,7 @@ def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
             known = parse_users(files.users.read_text())
         except ValueError as error:
             raise ExpectedError(
-                f"{files.users}: {error}; delete the file to make a new one"
+                f"{files.users}: {error}; delete the file to create a new one"
             ) from None
     users = known | {name: password() for name in (ADMIN, BROKER) if name not in known}
     text = "".join(f"{name}:{secret}\n" for name, secret in users.items())

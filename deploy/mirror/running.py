@@ -54,8 +54,8 @@ def finish(
     """Copy the remaining records, set the offsets of groups, and finish the mirror. Returns the
     topics that clients can use.
 
-    force: do not wait until the source gets no more records. Raises KafkaFailed, and
-    ExpectedError if the source still gets records.
+    force: finish even if the source still receives records. Raises KafkaFailed, and ExpectedError
+    if the source still gets records.
     """
     session.look()
     if not any(topic.action == "continue" for topic in session.plan.topics):
@@ -92,9 +92,9 @@ def _wait_until_copied(
             return
         if not force and now - began > WRITES_S and (written := writes.topics(now)):
             raise ExpectedError(
-                f"the source still gets records in {', '.join(written)}: stop the producers, then"
-                " run this again. --force ends the mirror all the same; what is written to the"
-                " source after that is not copied"
+                f"the source still receives records in {', '.join(written)}: stop the "
+                "producers, then run this again. --force finishes anyway; records written to "
+                "the source after that are not copied"
             )
         if now - began > timeout_s:
             raise KafkaFailed(_why_not(session, ends, timeout_s))

@@ -122,8 +122,8 @@ class MirrorSession:
         target_id, target_topics = self.target.topics()
         if source_id == target_id:
             raise ExpectedError(
-                f"source and target are the same cluster ({source_id}): name the source with --from"
-                " and the target with --bootstrap"
+                f"source and target are the same cluster ({source_id}): specify the source "
+                "with --from and the target with --bootstrap"
             )
         if not self._context.source_cluster:
             self._context = MirrorContext(

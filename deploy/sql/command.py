@@ -89,7 +89,7 @@ class Command:
         """
         statements = statements_of(sql)
         if not statements:
-            raise ExpectedError("there is no statement: give SQL, such as 'SHOW TABLES'")
+            raise ExpectedError("there is no statement: enter SQL, such as 'SHOW TABLES'")
         for statement in statements:
             self.run(statement)
 

@@ -99,7 +99,7 @@ class Brokers:
         self.reset()
 
     def reset(self) -> None:
-        """Close all connections, and forget leaders and coordinators."""
+        """Close all connections, and drop cached leaders and coordinators."""
         for connection in (self._any, *self._connections.values()):
             if connection is not None:
                 connection.close()
@@ -107,7 +107,7 @@ class Brokers:
         self.forget()
 
     def forget(self) -> None:
-        """Forget leaders and coordinators. Connections stay."""
+        """Drop cached leaders and coordinators. Connections stay."""
         self._known = _Known()
 
     # --- requests ---------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ class Brokers:
         timeout_s: float = TIMEOUT_S,
         version: int | None = None,
     ) -> _T:
-        """Ask a broker, any one for None. Raises BrokerGone if it does not respond; the next
-        request may go to another one. version: None for the newest one of `BY_NAME`.
+        """Send a request to a broker; None: to any. Raises BrokerGone if it does not respond; the
+        next request may go to another one. version: None for the newest one of `BY_NAME`.
         """
         connection = self._connection(node, timeout_s)
         if version is None:
@@ -316,7 +316,7 @@ class Brokers:
                 self.metadata([], timeout_s)
             address = self._known.addresses.get(node)
             if address is None:
-                raise self.moved(f"there is no broker {node} now")
+                raise self.moved(f"broker {node} is not available")
             try:
                 self._connections[node] = self._opened(address)
             except NoBroker:

@@ -51,7 +51,7 @@ def listed_groups(
 
 
 def groups_of(node_id: int, client: WireClient) -> list[ListedGroup]:
-    """Return the groups that one broker coordinates."""
+    """Return the groups coordinated by one broker."""
     request = list_groups.ListGroupsRequest()
     return _listed(node_id, client.ask(apis.LIST_GROUPS, request, list_groups.ListGroupsResponse))
 

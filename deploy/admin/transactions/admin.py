@@ -1,10 +1,8 @@
 """Query brokers for transactions, and abort transactions.
 
 Each broker lists the transactions that it coordinates and the producers of the partitions that it
-leads, so most requests go to all of them.
-Invariant: a failure is a KafkaFailed that names what could not be asked.
-Limits: PARTITIONS_PER_REQUEST_MAX.
-Source: KIP-664.
+leads, so most requests go to all of them. Invariant: a failure is a KafkaFailed that describes the
+failed request. Limits: PARTITIONS_PER_REQUEST_MAX. Source: KIP-664.
 """
 
 from collections.abc import Collection, Iterable, Sequence
