@@ -188,7 +188,7 @@ class Recovery:
         self._check_gaps(report, accept_loss=accept_loss or force)
         base = await self._end_history(report.voters)
         found = await self._load()
-        report, rebuilt, trims = await self._survey(found, fence=True)
+        report, rebuilt, trims = await self._survey(found, fence=True, accept_loss=accept_loss)
         self._check_gaps(report, accept_loss=accept_loss)
         image = found.image
         image.apply_all(rebuilt.records)
@@ -290,12 +290,22 @@ class Recovery:
                 continue
             return base
 
-    async def _survey(self, found: _Found, *, fence: bool) -> tuple[Report, Rebuilt, list[Record]]:
+    async def _survey(
+        self, found: _Found, *, fence: bool, accept_loss: bool = False
+    ) -> tuple[Report, Rebuilt, list[Record]]:
         image = found.image
         wal_stores = image.wal_store_identities()
         await self._check_wal_stores(wal_stores)
         listed = await self._list(wal_stores)
-        wals = await self._walk(image, wals_to_walk(image, listed.wals), listed.wals, fence=fence)
+        # Slots that the LIST lacks are given up, so it must have reached the right store.
+        await self._check_wal_stores(wal_stores)
+        wals = await self._walk(
+            image,
+            wals_to_walk(image, listed.wals),
+            listed.wals,
+            fence=fence,
+            fence_vanished=accept_loss,
+        )
         orphans = orphans_of(image, listed.data_ids)
         rebuilt = rebuild(image, wals, orphans=orphans, now_ms=self._now_ms())
         missing = missing_objects(image, listed.data_ids, listed.wal_keys)
@@ -366,6 +376,7 @@ class Recovery:
         listed: Mapping[BrokerIncarnation, WalStoreId],
         *,
         fence: bool,
+        fence_vanished: bool,
     ) -> list[WalkedWal]:
         turns = asyncio.Semaphore(_WALKS_MAX)
         by_id = {wal_store.store_id: wal_store for wal_store in image.wal_store_identities()}
@@ -385,10 +396,12 @@ class Recovery:
                     start,
                     recoverer=_RECOVERER if fence else None,
                     wal_store=wal_store,
-                    must_exist=bool(image.streams.opened_by(writer)),
+                    # The backup may lack the newest streams that this broker opened.
+                    must_exist=writer in listed or bool(image.streams.opened_by(writer)),
                     accepted=accepted_losses(image, writer),
                     now_ms=self._now_ms(),
                     config=_READING,
+                    fence_vanished=fence_vanished,
                 )
                 bad: list[BadSlot] = []
                 async for key, found in walker.slots():

@@ -190,11 +190,13 @@ class WalWalker:
         now_ms: Millis,
         config: StreamConfig,
         cache_slot: CacheSlot | None = None,
+        fence_vanished: bool = False,
     ) -> None:
         """recoverer: the writer of the fence. If None, no fence is put, and the WAL may grow
         afterwards. wal_store: None for the cluster's own store. must_exist: the writer opened
         streams, so its marker must be in the WAL store. accepted: slots whose loss an operator has
-        accepted.
+        accepted. fence_vanished: an operator has accepted every loss, so a WAL that vanished gets a
+        fence as well.
         """
         self._store = store
         self._failed = failed
@@ -207,6 +209,7 @@ class WalWalker:
         self._read_ahead_count = config.recovery_read_ahead_count
         self._tail_bytes = config.recovery_tail_bytes
         self._cache_slot = cache_slot
+        self._fence_vanished = fence_vanished
         self._behind = SlotsBehind(store, failed, start, self._wal_store_id)
         self.end = start
         self.fenced_by_us = False
@@ -217,8 +220,8 @@ class WalWalker:
         counts as lost.
 
         When the iteration completes, slot `end` is a fence, unless `recoverer` is None or the WAL
-        vanished, and the store was the right one. Raises WalStoreWrong otherwise. A caller
-        that may stop early must close the generator, which stops read-ahead.
+        vanished (see `fence_vanished`), and the store was the right one. Raises WalStoreWrong
+        otherwise. A caller that may stop early must close the generator, which stops read-ahead.
         """
         reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
         listing = asyncio.ensure_future(self._behind.list())
@@ -237,7 +240,11 @@ class WalWalker:
                     return
                 yield self._key(self.end), found
                 if isinstance(found, BadSlot) and isinstance(found.error, WalVanished):
-                    return
+                    if not self._fence_vanished:
+                        return
+                    self._must_exist = False
+                    reads.appendleft(asyncio.ensure_future(self._read(self.end)))
+                    continue
                 self.end = WalSequence(self.end + 1)
         finally:
             for task in (*reads, listing):

@@ -1,21 +1,26 @@
 """Clusters whose WALs are in a store of their own, with real brokers, controllers and clients."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from penstock.base.clock import wall_ms
+from penstock.base.ids import WalSequence, WalStoreId
 from penstock.controller.api.errors import RecoveryRefused
 from penstock.controller.api.messages import FeatureUpdate, UpdateFeatures
 from penstock.controller.disaster_recovery.recovery import Recovery
 from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectInfo, ObjectTail
 from penstock.stream.errors import WalStoreWrong
 from penstock.stream.ports import BrokerIncarnation
-from penstock.stream.wal.wal_store import ConfiguredWalStore
+from penstock.stream.wal.slot_reader import read_slot
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores
 from tests.support.clients import confluent_consumer, create_topic, produce, read_records
 from tests.support.cluster import SHORT_SESSION, Cluster
 
@@ -112,3 +117,70 @@ async def test_the_metadata_are_rebuilt_with_the_wal_store_only(tmp_path: Path) 
     assert await keys_below(wals, "wals/") == before
     report = await Recovery(main, cluster_id, now_ms=wall_ms, wal_store=ours).run(force=True)
     assert (report.gaps, report.record_count >= len(VALUES)) == ([], True)
+
+
+class UnmountedStore(MemoryStore):
+    """A store that is replaced by an empty one before it is listed."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__()
+        self._real = store
+        self._is_mounted = True
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        if not self._is_mounted:
+            raise ObjectNotFound(key)
+        return await self._real.get_tail(key, length)
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
+        self._is_mounted = False
+        async for info in super().list(prefix, start_after=start_after, limit=limit):
+            yield info
+
+
+async def test_slots_are_not_given_up_if_the_wal_store_is_unmounted(tmp_path: Path) -> None:
+    main, wals = MemoryStore(), MemoryStore()
+    ours = ConfiguredWalStore(wals, "memory:")
+    async with Cluster(tmp_path, store=main, wal_store=ours) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        cluster_id = cluster.broker.cluster_id
+        await cluster.stop_broker(0)
+        recovery = Recovery(main, cluster_id, now_ms=wall_ms, wal_store=ours)
+        async with asyncio.timeout(20):
+            found = await recovery.look()
+            while found.wals:  # until the backup contains the end of the WAL
+                await asyncio.sleep(0.1)
+                found = await recovery.look()
+    assert (await recovery.look()).gaps == []
+    unmounted = ConfiguredWalStore(UnmountedStore(wals), "memory:")
+    with pytest.raises(WalStoreWrong, match="has no identity object"):
+        await Recovery(main, cluster_id, now_ms=wall_ms, wal_store=unmounted).look()
+
+
+async def test_a_wal_that_vanished_gets_a_fence_once_its_loss_is_accepted(tmp_path: Path) -> None:
+    """Its writer may still run, and must not acknowledge anything afterwards."""
+    main, wals = MemoryStore(), MemoryStore()
+    ours = ConfiguredWalStore(wals, "memory:")
+    async with Cluster(tmp_path, store=main, wal_store=ours) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        broker = cluster.broker
+        cluster_id, writer = broker.cluster_id, BrokerIncarnation(broker.node_id, broker.node_epoch)
+        await cluster.kill_broker(0)
+    prefix = f"wals/{writer.node_id}/{writer.node_epoch}/"
+    *slots, marker = await keys_below(wals, prefix)
+    assert marker == f"{prefix}open"
+    await wals.delete([marker])
+    with pytest.raises(RecoveryRefused, match="/open is gone"):
+        await Recovery(main, cluster_id, now_ms=wall_ms, wal_store=ours).run(force=True)
+    recovery = Recovery(main, cluster_id, now_ms=wall_ms, wal_store=ours)
+    report = await recovery.run(force=True, accept_loss=True)
+    assert (len(report.gaps), report.record_count >= len(VALUES)) == (1, True)
+    stores = WalStores(main, ours)
+    stores.follow([WalStoreId(1)])
+    fence = await read_slot(stores.store, writer, WalSequence(len(slots)), WalStoreId(1))
+    assert fence is not None
+    assert fence.is_fence
