@@ -186,12 +186,15 @@ class Janitor:
         cleaned = 0
         wals, offset = await self._runtime.with_committed_image(ended)
         protected_from = None if self._wal_hold is None or not wals else await self._wal_hold()
+        failed: set[WalStoreId] = set()
         for wal in wals:
             writer = wal.writer
             since, seen_offset = self._seen_ended.setdefault(writer, (now, offset))
             if (now - since) * 1_000 < self._config.read_grace_ms or cleaned == WALS_PER_ROUND_MAX:
                 continue
             if protected_from is not None and seen_offset > protected_from:
+                continue
+            if wal.store_id in failed:
                 continue
             await self._backed_up(offset)
             try:
@@ -200,6 +203,8 @@ class Janitor:
                 if wal.wal_store is None:
                     raise
                 _log.warning("wal_store_not_cleaned", store_id=wal.store_id, error=str(error))
+                # Each further request may take as long to fail, while nothing else is deleted.
+                failed.add(wal.store_id)
                 continue
             deleted += count
             cleaned += 1
@@ -231,16 +236,9 @@ class Janitor:
         if not removable:
             return 0
         await self._backed_up(offset)
-        writers: list[BrokerIncarnation] = []
-        for writer, wal_store in removable:
-            try:
-                await self._delete_wal(writer, wal_store)
-            except (ObjectStoreError, WalStoreWrong) as error:
-                if wal_store is None:
-                    raise
-                _log.warning("wal_store_not_cleaned", store_id=wal_store.store_id, error=str(error))
-            else:
-                writers.append(writer)
+        writers = await self._delete_wals(removable)
+        if not writers:
+            return 0
         reply = await self._runtime.submit(
             "RemoveWals", lambda image, _: Result(remove_wals(image, writers))
         )
@@ -250,6 +248,28 @@ class Janitor:
             del self._cleaned[writer]
         _log.info("old_wals_removed", count=len(writers))
         return len(writers)
+
+    async def _delete_wals(
+        self, removable: Sequence[tuple[BrokerIncarnation, WalStoreIdentity | None]]
+    ) -> list[BrokerIncarnation]:
+        """Delete everything of these WALs. Return those that are gone, without those in a WAL store
+        that failed.
+        """
+        writers: list[BrokerIncarnation] = []
+        failed: set[WalStoreIdentity] = set()
+        for writer, wal_store in removable:
+            if wal_store in failed:
+                continue
+            try:
+                await self._delete_wal(writer, wal_store)
+            except (ObjectStoreError, WalStoreWrong) as error:
+                if wal_store is None:
+                    raise
+                _log.warning("wal_store_not_cleaned", store_id=wal_store.store_id, error=str(error))
+                failed.add(wal_store)
+            else:
+                writers.append(writer)
+        return writers
 
     async def _delete_wal(
         self, writer: BrokerIncarnation, wal_store: WalStoreIdentity | None

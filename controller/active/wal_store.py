@@ -47,7 +47,9 @@ class WalStoreRegistrar:
         self._new_uuid = new_uuid
 
     async def try_first(self) -> None:
-        """Try once, for a short time."""
+        """Try once, for a short time. A WAL store that is listed is left to `run`."""
+        if await self._runtime.with_committed_image(_lists_wal_store):
+            return
         try:
             async with asyncio.timeout(_FIRST_TRY_S):
                 await self._register()
@@ -98,3 +100,7 @@ class WalStoreRegistrar:
 
     def _follow(self, image: MetadataImage) -> None:
         self._wal_stores.follow(store.store_id for store in image.nodes.wal_stores())
+
+
+def _lists_wal_store(image: MetadataImage) -> bool:
+    return image.nodes.current_wal_store is not None

@@ -2,20 +2,27 @@
 cluster without one writes the bytes of formats 1.0.
 """
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from penstock.base.ids import Millis, NodeEpoch, NodeId, WalSequence, WalStoreId
+from penstock.controller.active.janitor import Janitor
+from penstock.controller.active.record_ages import Timeline
+from penstock.controller.active.wal_store import WalStoreRegistrar
 from penstock.controller.api.messages import (
     FeatureUpdate,
     RegisterBroker,
     Status,
     UpdateFeatures,
 )
+from penstock.controller.config import ControllerConfig
 from penstock.controller.managers import features, nodes
 from penstock.controller.managers.log_changes import slot_of
-from penstock.controller.managers.result import Refused
+from penstock.controller.managers.result import Refused, Result
 from penstock.controller.managers.wal_stores import add_wal_store
 from penstock.controller.metadata.codec import encode_record
 from penstock.controller.metadata.features import (
@@ -26,8 +33,16 @@ from penstock.controller.metadata.features import (
     supported_features,
 )
 from penstock.controller.metadata.image import MetadataImage
-from penstock.controller.metadata.records import MetadataOffset, WalPlaced, WalRecord
+from penstock.controller.metadata.records import (
+    MetadataOffset,
+    WalEnded,
+    WalPlaced,
+    WalRecord,
+)
 from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.objectstore.errors import Unavailable
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectTail
 from penstock.stream.errors import FormatUnknown
 from penstock.stream.format.keys import wal_key
 from penstock.stream.format.manifest.codec import (
@@ -39,6 +54,11 @@ from penstock.stream.format.manifest.codec import (
 )
 from penstock.stream.format.manifest.model import LiveWal, ManifestRoot, WalStoreEntry
 from penstock.stream.ports import IN_STORE, BrokerIncarnation, WalStoreIdentity
+from penstock.stream.wal.wal_store import (
+    ConfiguredWalStore,
+    WalStores,
+    create_identity,
+)
 from tests.support.managers_cluster import ManagersCluster, slot
 
 FIRST = WalStoreId(1)
@@ -144,7 +164,9 @@ def test_a_wal_in_a_wal_store_survives_snapshots(separate: ManagersCluster) -> N
     separate.apply(result.records)
     assert result.value is not None
     writer = BrokerIncarnation(NodeId(1), result.value.node_epoch)
-    separate.apply([WalRecord(1, writer.node_epoch, WalSequence(7), 2, NodeEpoch(9))])
+    separate.apply(
+        [WalRecord(writer.node_id, writer.node_epoch, WalSequence(7), NodeId(2), NodeEpoch(9))]
+    )
     loaded = MetadataImage()
     loaded.load(ImageCopy.of(separate.image).records())
     loaded.loaded(MetadataOffset(separate.image.end_offset))
@@ -239,3 +261,87 @@ def test_readers_of_formats_1_0_refuse_a_manifest_with_a_wal_store(
     monkeypatch.setattr("penstock.stream.format.manifest.codec.FEATURES_KNOWN", 0)
     with pytest.raises(FormatUnknown, match="object k has required features 0x00000001"):
         parse_footer(tail, len(tail), "k")
+
+
+class Committed:
+    """A runtime whose requests are committed at once, and a backup without lag."""
+
+    def __init__(self, cluster: ManagersCluster) -> None:
+        self._cluster = cluster
+
+    async def with_committed_image(self, look: Callable[[MetadataImage], Any]) -> Any:
+        return look(self._cluster.image)
+
+    async def submit(
+        self, _: str, work: Callable[[MetadataImage, Millis], Result[Any]]
+    ) -> Result[Any]:
+        result = work(self._cluster.image, Millis(0))
+        self._cluster.apply(result.records)
+        return result
+
+    async def covered(self, _: MetadataOffset) -> None:
+        """Return at once."""
+
+
+class UnreliableStore(MemoryStore):
+    """Counts the reads of the identity, which fail while the store is down."""
+
+    def __init__(self, *, is_down: bool = False) -> None:
+        super().__init__()
+        self.is_down = is_down
+        self.read_count = 0
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        self.read_count += 1
+        if self.is_down:
+            raise Unavailable("GET", key, "it is down")
+        return await super().get_tail(key, length)
+
+
+def registrar(cluster: ManagersCluster, store: MemoryStore) -> WalStoreRegistrar:
+    stores = WalStores(MemoryStore(), ConfiguredWalStore(store, URL))
+    runtime = cast("Any", Committed(cluster))
+    return WalStoreRegistrar(runtime, stores, cluster.image.cluster_id, lambda: UUID_B)
+
+
+async def test_a_new_leader_does_not_wait_for_a_listed_wal_store(
+    separate: ManagersCluster,
+) -> None:
+    store = UnreliableStore(is_down=True)
+    await registrar(separate, store).try_first()
+    assert store.read_count == 0
+
+
+async def test_an_unavailable_wal_store_costs_the_janitor_one_request(
+    separate: ManagersCluster, tmp_path: Path
+) -> None:
+    store, now = UnreliableStore(), 0.0
+    await create_identity(store, identity(cluster_id=separate.image.cluster_id))
+    for number in (1, 2, 3):
+        request = registration(number, uuid=UUID_A, store_id=FIRST)
+        result = nodes.register_broker(separate.image, request)
+        assert result.value is not None
+        node_epoch = result.value.node_epoch
+        separate.apply([*result.records, WalEnded(NodeId(number), node_epoch, WalSequence(1))])
+        await store.put(f"wals/{number}/{node_epoch}/{0:020d}", b"x")
+    stores = WalStores(MemoryStore(), ConfiguredWalStore(store, URL))
+    stores.follow([FIRST])
+    runtime = cast("Any", Committed(separate))
+    janitor = Janitor(
+        ControllerConfig(data_dir=tmp_path),
+        runtime,
+        runtime,
+        stores,
+        timeline=Timeline(),
+        now=lambda: now,
+        now_ms=lambda: Millis(1 << 50),
+    )
+    assert await janitor.clean_ended_wals() == 0
+    now, store.is_down, store.read_count = 1e6, True, 0
+    assert (await janitor.clean_ended_wals(), store.read_count) == (0, 1)
+    store.is_down = False
+    assert await janitor.clean_ended_wals() == 3
+    now, store.is_down, store.read_count = 2e6, True, 0
+    assert (await janitor.remove_old_wals(), store.read_count) == (0, 1)
+    store.is_down = False
+    assert await janitor.remove_old_wals() == 3
