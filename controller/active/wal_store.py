@@ -18,7 +18,7 @@ from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.controller.metadata.image import MetadataImage
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.stream.ports import WalStoreIdentity
-from penstock.stream.wal.wal_store import WalStores, create_identity, identity_of
+from penstock.stream.wal.wal_store import WalStores, create_identity, foreign_key, identity_of
 
 _log = structlog.get_logger(__name__)
 
@@ -85,6 +85,11 @@ class WalStoreRegistrar:
                 _log.error("wal_store_wrong", url=configured.url, error="it has no identity object")
                 return False
         else:
+            # This cluster has no WAL in it yet, and could reuse the keys of an earlier one.
+            if (key := await foreign_key(configured.store)) is not None:
+                error = f"it contains {key!r} of an earlier cluster: use an empty prefix"
+                _log.error("wal_store_not_empty", url=configured.url, error=error)
+                return False
             wanted = WalStoreIdentity(
                 self._cluster_id, WalStoreId(FIRST_STORE_ID), self._new_uuid()
             )

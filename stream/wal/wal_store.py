@@ -5,7 +5,7 @@ vanished. See docs/design/wal-store.md.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -31,7 +31,7 @@ _MARKER = b"{}"
 
 class _Stored(msgspec.Struct, frozen=True):
     cluster_id: str
-    store_id: int
+    store_id: Annotated[int, msgspec.Meta(ge=1, lt=1_000_000_000)]
     uuid: UUID
 
 
@@ -95,6 +95,16 @@ async def create_identity(wal_store: ObjectStore, wanted: WalStoreIdentity) -> W
     if found is None:
         raise WalStoreWrong(wanted.uuid, "its identity object is gone right after it was written")
     return found
+
+
+async def foreign_key(wal_store: ObjectStore) -> str | None:
+    """Return the key of an object other than the identity in a WAL store that is not routed yet, or
+    None if there is none. Raises errors of the store.
+    """
+    async for info in wal_store.list(WAL_STORE_ROOT, limit=2):
+        if info.key != _IDENTITY_KEY:
+            return info.key
+    return None
 
 
 async def check_identity(store: ObjectStore, expected: WalStoreIdentity) -> None:

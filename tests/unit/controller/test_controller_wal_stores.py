@@ -40,7 +40,8 @@ from penstock.controller.metadata.records import (
     WalRecord,
 )
 from penstock.controller.metadata.snapshot import ImageCopy
-from penstock.objectstore.errors import Unavailable
+from penstock.deploy.doctor.wal_survey import survey_wals
+from penstock.objectstore.errors import StoreUnknown, Unavailable
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectTail
 from penstock.stream.errors import FormatUnknown
@@ -58,6 +59,7 @@ from penstock.stream.wal.wal_store import (
     ConfiguredWalStore,
     WalStores,
     create_identity,
+    identity_of,
 )
 from tests.support.managers_cluster import ManagersCluster, slot
 
@@ -312,6 +314,25 @@ async def test_a_new_leader_does_not_wait_for_a_listed_wal_store(
     assert store.read_count == 0
 
 
+@pytest.mark.parametrize("has_identity", [False, True])
+async def test_a_wal_store_of_an_earlier_cluster_is_not_used(
+    cluster: ManagersCluster, has_identity: bool
+) -> None:
+    cluster.apply(newest_levels(has_wal_store=True))
+    store = MemoryStore()
+    earlier = identity(cluster_id=cluster.image.cluster_id)
+    if has_identity:
+        await create_identity(store, earlier)
+    await store.put("wals/1/1/open", b"{}")
+    await registrar(cluster, store).try_first()
+    assert list(cluster.image.nodes.wal_stores()) == []
+    assert await identity_of(store) == (earlier if has_identity else None)
+    await store.delete(["wals/1/1/open"])
+    await registrar(cluster, store).try_first()
+    found = [listed.uuid for listed in cluster.image.nodes.wal_stores()]
+    assert found == [UUID_A if has_identity else UUID_B]
+
+
 async def test_an_unavailable_wal_store_costs_the_janitor_one_request(
     separate: ManagersCluster, tmp_path: Path
 ) -> None:
@@ -345,3 +366,10 @@ async def test_an_unavailable_wal_store_costs_the_janitor_one_request(
     assert (await janitor.remove_old_wals(), store.read_count) == (0, 1)
     store.is_down = False
     assert await janitor.remove_old_wals() == 3
+
+
+async def test_a_survey_without_the_wal_store_names_it(separate: ManagersCluster) -> None:
+    result = nodes.register_broker(separate.image, registration(1, uuid=UUID_A, store_id=FIRST))
+    separate.apply(result.records)
+    with pytest.raises(StoreUnknown, match="wals/1/1/"):
+        await survey_wals(MemoryStore(), separate.image)

@@ -195,7 +195,14 @@ async def test_the_first_identity_stays(cluster: Cluster) -> None:
     assert await identity_of(cluster.wals) == OURS
 
 
-@pytest.mark.parametrize("stored", [b"", b"{}", b"\xff", b'{"cluster_id": 1}'])
+def stored_id(store_id: int) -> bytes:
+    return b'{"cluster_id": "c", "store_id": %d, "uuid": "%s"}' % (store_id, b"0" * 32)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [b"", b"{}", b"\xff", b'{"cluster_id": 1}', stored_id(0), stored_id(-1), stored_id(10**9)],
+)
 async def test_a_damaged_identity_is_no_identity(cluster: Cluster, stored: bytes) -> None:
     await cluster.wals.put(f"{WAL_STORE_ROOT}identity", stored)
     with pytest.raises(ObjectCorrupt):
