@@ -17,6 +17,7 @@ from penstock.stream.config import StreamConfig
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.recovery.recoverer import WalWalker
 from penstock.stream.recovery.salvage import BadSlot, Loss, Salvage
+from penstock.stream.wal.wal_store import WalStores
 
 WALKS_AT_ONCE: Final = 8
 _READING: Final = StreamConfig()
@@ -72,6 +73,7 @@ async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurve
     WAL and one GET for each of its uncommitted slots.
     """
     turns = asyncio.Semaphore(WALKS_AT_ONCE)
+    store = WalStores(store).store
 
     async def one(wal: WalState) -> WalSurvey | None:
         async with turns:
