@@ -5,7 +5,7 @@ streams no longer change. See docs/design/wal.md.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -71,8 +71,8 @@ async def recover_wal(
     cache_slot: called with each slot that was read whole, so that a new leader in this process does
     not read it again. Cost: one GET of at most config.recovery_tail_bytes per slot,
     config.recovery_read_ahead_count of them concurrently, one LIST in parallel, and one PUT. In a
-    WAL store, its identity is read before and after the PUT; if the marker of the WAL is gone, the
-    first missing slot counts as lost.
+    WAL store, its identity is read before each commit, and before and after the PUT; if the marker
+    of the WAL is gone, the first missing slot counts as lost.
 
     Raises NotContiguous, WalStoreWrong and the errors of the store and the controller. Raises
     WalDamaged after all other partitions are recovered, if some have to wait for lost or damaged
@@ -93,7 +93,7 @@ async def recover_wal(
         cache_slot=cache_slot,
     )
     salvage = Salvage(ends, metadata.data_streams_of(ends))
-    commits = _RecoveryCommits(metadata, failed, config)
+    commits = _RecoveryCommits(metadata, failed, config, walker.check_store)
     # A commit may fail: stop the reads before the next attempt begins.
     async with aclosing(walker.slots()) as slots:
         async for key, found in slots:
@@ -135,10 +135,16 @@ class _RecoveryCommits:
     """Commits WAL objects in place, in slot order, with as few requests as their limits allow."""
 
     def __init__(
-        self, metadata: StreamMetadata, failed: BrokerIncarnation, config: StreamConfig
+        self,
+        metadata: StreamMetadata,
+        failed: BrokerIncarnation,
+        config: StreamConfig,
+        check_store: Callable[[], Awaitable[None]],
     ) -> None:
+        """check_store: raises an error if the slots were read from another store."""
         self._metadata = metadata
         self._failed = failed
+        self._check_store = check_store
         self._objects_max = config.recovery_commit_objects_max
         self._ranges_max = config.recovery_commit_ranges_max
         self._pending: list[NewObject] = []
@@ -153,6 +159,7 @@ class _RecoveryCommits:
             or self._pending_range_count + len(item.ranges) > self._ranges_max
         )
         if self._pending and full:
+            await self._check_store()
             await self._metadata.commit_recovered(
                 self._failed, self._pending, done=False, end=WalSequence(0)
             )
@@ -163,7 +170,9 @@ class _RecoveryCommits:
         self.committed_bytes += sum(part.size_bytes for part in item.ranges)
 
     async def finish(self, end: WalSequence, held: Sequence[StreamId]) -> None:
-        """Commit the rest and end the WAL at slot `end`; the streams in `held` stay open."""
+        """Commit the rest and end the WAL at slot `end`; the streams in `held` stay open. The
+        walker has checked the store at the end.
+        """
         await self._metadata.commit_recovered(
             self._failed, self._pending, done=True, end=end, held=held
         )
@@ -236,7 +245,7 @@ class WalWalker:
                     await listing
                     found = await self._close_hole()
                 if found is None or (isinstance(found, ObjectIndex) and found.is_fence):
-                    await self._check_store()
+                    await self.check_store()
                     return
                 yield self._key(self.end), found
                 if isinstance(found, BadSlot) and isinstance(found.error, WalVanished):
@@ -251,8 +260,10 @@ class WalWalker:
                 task.cancel()
             await asyncio.gather(*reads, listing, return_exceptions=True)
 
-    async def _check_store(self) -> None:
-        """Check that a slot that is absent in this store does not exist. Raises WalStoreWrong."""
+    async def check_store(self) -> None:
+        """Check that slots were read in the right store, and that those absent in it do not exist.
+        Raises WalStoreWrong.
+        """
         if self._wal_store is not None:
             await check_identity(self._store, self._wal_store)
 
@@ -280,7 +291,7 @@ class WalWalker:
             return await self._index_or_bad(self._read(self.end)) or BadSlot(
                 self.end, key, WalSlotLost(key, proof)
             )
-        await self._check_store()
+        await self.check_store()
         if await self._has_vanished():
             marker = wal_marker_key(self._failed, self._wal_store_id)
             return BadSlot(self.end, marker, WalVanished(marker))

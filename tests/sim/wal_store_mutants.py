@@ -45,13 +45,13 @@ def _recovery_trusts_an_empty_store() -> list[Patch]:
 
 def _fence_not_checked_afterwards() -> list[Patch]:
     """The identity of the store is checked before the fence only."""
-    real = WalWalker._check_store
+    real = WalWalker.check_store
 
     async def check_store(self: WalWalker) -> None:
         if not self.fenced_by_us:
             await real(self)
 
-    return [(WalWalker, "_check_store", check_store)]
+    return [(WalWalker, "check_store", check_store)]
 
 
 def _vanished_wals_are_empty() -> list[Patch]:

@@ -3,6 +3,7 @@ vanished is never taken for an empty one.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -68,7 +69,7 @@ class Cluster:
             self.controller.wals[failed.identity].committed,
             recoverer=recoverer.identity,
             now_ms=NOW_MS,
-            config=FAST,
+            config=replace(FAST, recovery_commit_objects_max=1),
         )
 
     @property
@@ -126,6 +127,7 @@ async def test_recovery_stops_in_a_store_without_the_identity(
     with pytest.raises(WalStoreWrong, match="has no identity object"):
         await cluster.recover(failed, stores)
     assert await all_keys(wrong) == before, "a fence was put into the wrong store"
+    assert cluster.end_offset == 0, "slots in the wrong store were committed"
     assert cluster.controller.wals[failed.identity].end is None
 
 
