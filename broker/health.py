@@ -45,9 +45,9 @@ class StoreProbe:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._put()
         except TimeoutError:
-            return [f"the store did not take a write within {STORE_TIMEOUT_S:.0f} s"]
+            return [f"no write to the store succeeded within {STORE_TIMEOUT_S:.0f} s"]
         except ObjectStoreError as error:
-            return [f"the store does not take writes: {error}"]
+            return [f"writes to the store fail: {error}"]
         self._written_at = self._loop.time()
         return []
 
@@ -98,7 +98,7 @@ class BrokerHealth:
     def not_alive(self) -> list[str]:
         broker = self._broker
         return (
-            [f"the broker has ended: {broker.ended.result()}"]
+            [f"the broker has stopped: {broker.ended.result()}"]
             if broker is not None and broker.ended.done()
             else []
         )
@@ -115,7 +115,7 @@ class BrokerHealth:
             return [broker.follower.regression]
         if not broker.follower.can_write():
             return [
-                "the session with the controller is lost: metadata may be stale, and nothing is"
-                " acknowledged"
+                "the session with the controller is lost: metadata may be stale, and no writes"
+                " are acknowledged"
             ]
         return await store.problems()

@@ -557,11 +557,11 @@ class Broker:
 
     def _on_storage_fenced(self, error: StreamError) -> None:
         self.is_wal_fenced = isinstance(error, WalFenced)
-        self._end(f"the WAL is not writable any more: {error}")
+        self._end(f"the WAL is no longer writable: {error}")
 
     def _on_follower_ended(self, failed: asyncio.Future[None]) -> None:
         error = None if failed.cancelled() else failed.exception()
-        self._end(f"cannot follow the metadata any more: {error or 'the stream ended'}")
+        self._end(f"can no longer follow the metadata: {error or 'the stream ended'}")
 
     def _end(self, reason: str) -> None:
         if not self._is_stopping and not self.ended.done():

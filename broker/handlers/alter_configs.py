@@ -62,7 +62,7 @@ _ALTERED: Final = RESOURCE_NOUNS.keys()
 """Resource types that the controller alters."""
 _NOUNS: Final = RESOURCE_NOUNS | {BROKER_LOGGER_RESOURCE: "loggers of broker"}
 _NO_DEFAULTS: Final = {
-    TOPIC_RESOURCE: "there are no configs for all topics: name one",
+    TOPIC_RESOURCE: "topics have no common configs: specify a topic",
     CLIENT_METRICS_RESOURCE: "Subscription name can't be empty",
     GROUP_RESOURCE: "Default group resources are not allowed.",
 }

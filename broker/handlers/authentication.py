@@ -149,7 +149,7 @@ class AuthenticatingDispatcher:
             respond(encode_response(ctx, response))
             return None
         response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-        self._log_failure(ctx.connection, f"there is no mechanism {request.mechanism[:100]!r}")
+        self._log_failure(ctx.connection, f"unsupported mechanism {request.mechanism[:100]!r}")
         return self._refuse(ctx.connection, encode_response(ctx, response))
 
     async def _token(self, sasl: SaslState, ctx: RequestContext) -> Response:
@@ -208,7 +208,7 @@ class AuthenticatingDispatcher:
                     suppressed_count=suppressed,
                     exc_info=error,
                 )
-            raise AuthenticationFailed("a bug, which the log shows") from error
+            raise AuthenticationFailed("internal error, see the log") from error
 
     async def _taken(
         self, connection: ConnectionInfo, sasl: SaslState, token: bytes

@@ -88,7 +88,7 @@ def _heard(
 
 
 def _collection(node: Node) -> ClientMetrics:
-    assert node.client_metrics is not None, "only then the APIs are served"
+    assert node.client_metrics is not None, "the APIs are announced only with a receiver"
     return node.client_metrics
 
 

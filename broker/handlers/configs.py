@@ -193,7 +193,7 @@ def _named_once(resources: Iterable[DescribeConfigsResource]) -> list[DescribeCo
 def _too_many(resource: DescribeConfigsResource) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         ErrorCode.INVALID_REQUEST,
-        f"one answer has at most {CONFIGS_MAX} configs: name fewer resources or fewer configs",
+        f"a response has at most {CONFIGS_MAX} configs: request fewer resources or configs",
         resource.resource_type,
         resource.resource_name,
     )

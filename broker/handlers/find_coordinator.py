@@ -94,7 +94,7 @@ def _coordinator(
     node: Node, ctx: RequestContext, key: str, topic_name: str
 ) -> find_coordinator.Coordinator:
     if topic_name == SHARE_STATES_TOPIC and not is_coordinator_key(key):
-        why = f"{key!r} is no share partition: name it as group:topicId:partition"
+        why = f"{key!r} is not a share partition: use group:topicId:partition"
         return _refused(key, ErrorCode.INVALID_REQUEST, why)
     coordinators: Mapping[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
         OFFSETS_TOPIC: node.groups,

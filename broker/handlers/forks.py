@@ -117,7 +117,7 @@ def take_fork_request(configs: dict[str, str | None]) -> ForkRequest | None:
         with_kept=kept == "true",
     )
     if request.with_kept:
-        check_at_end(request, f"{FORK_DELETED_RECORDS} brings back the whole log")
+        check_at_end(request, f"{FORK_DELETED_RECORDS} restores the whole log")
     return request
 
 
@@ -156,12 +156,12 @@ def fork_of_snapshot(node: Node, request: ForkRequest) -> TopicFork | None:
     source = node.image.frozen_topics.by_full_name(request.source)
     if source is None or source.is_deleted:
         return None
-    check_at_end(request, f"topic {request.source!r} of a snapshot is forked at its end")
+    check_at_end(request, f"topic {request.source!r} of a snapshot can be forked only at its end")
     check_without_kept(request)
     streams, points = node.image.streams, list[ForkedPartition]()
     for partition in source.partitions:
         left = partition.fork
-        assert left is not None, "a topic of a snapshot begins as a fork"
+        assert left is not None, "topics of snapshots are forks"
         points.append(
             ForkedPartition(
                 end_offset=left.end_offset,
@@ -183,7 +183,7 @@ def check_without_kept(request: ForkRequest) -> None:
     """Raise InvalidConfig if the request asks for deleted records."""
     if request.with_kept:
         raise _invalid(
-            f"{FORK_DELETED_RECORDS} is not allowed: a snapshot keeps no deleted records"
+            f"{FORK_DELETED_RECORDS} is not allowed: a snapshot contains no deleted records"
         )
 
 
@@ -218,8 +218,8 @@ class _Plan:
         if not missing:
             return
         message = (
-            f"{len(missing)} of {self.count} partitions of {self.request.source!r} named no fork"
-            f" point in time, the first is {missing[0]}: {self.last.message}"
+            f"{len(missing)} of {self.count} partitions of {self.request.source!r} returned no"
+            f" fork point in time, the first is {missing[0]}: {self.last.message}"
         )
         self.problem = kafka_error(ErrorCode.REQUEST_TIMED_OUT, message)
 
@@ -339,7 +339,7 @@ def _point_of(
         code = known_code(item.error_code)
         return PointRefusal(code, item.error_message)
     if not item.fork_point:
-        message = f"broker {leader} knows no forks: upgrade it"
+        message = f"broker {leader} does not support forks: upgrade it"
         return PointRefusal(ErrorCode.UNSUPPORTED_VERSION, message)
     return _decode_point(item.fork_point)
 
@@ -461,7 +461,7 @@ def _compacted(
     if wanted == WantedPoint():
         return _COMPACTED
     message = (
-        f"a fork at offset {end} may lack keys: log compaction went on to offset"
+        f"a fork at offset {end} may lack keys: log compaction has reached offset"
         f" {data.cleaned_end}, and removed values that were replaced before it; fork the topic as"
         " it is now, or a snapshot of that time"
     )

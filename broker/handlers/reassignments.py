@@ -297,7 +297,7 @@ async def _elect_preferred(
     ]
     waiting = await _until_elected(node, begun, deadline)
     return [
-        (ErrorCode.REQUEST_TIMED_OUT, "the election has begun, but did not complete in time")
+        (ErrorCode.REQUEST_TIMED_OUT, "the election started but did not complete in time")
         if name in waiting
         else problem
         for name, problem in zip(names, problems, strict=True)

@@ -254,13 +254,13 @@ class RecordChecks:
                 return ""
             return (
                 f"config {names.is_registered}=true needs a schema registry: set"
-                " schema.registry.url of every broker"
+                " schema.registry.url on every broker"
             )
         try:
             async with asyncio.timeout(CHECK_S):
                 verdict = await self._process.call("", CheckSchema(rule))
         except TimeoutError:
-            return f"config {names.schema}: this broker has no time to check it: try again"
+            return f"config {names.schema}: this broker is too busy to check it: try again"
         match verdict.kind:
             case messages.VALID:
                 return ""
@@ -312,7 +312,7 @@ class RecordChecks:
             return
         if self.pending_bytes + len(batch) > PENDING_BYTES_MAX and self.pending_bytes:
             self._note(partition, messages.UNAVAILABLE)
-            why = f"{self.pending_bytes} bytes of batches wait for that already"
+            why = f"{self.pending_bytes} bytes of batches are already waiting"
             self._settle(partition, check, _unavailable(why))
             return
         self.pending_bytes += len(batch)
@@ -381,7 +381,7 @@ class RecordChecks:
         verdict = await self._process.call(request.topic, request)
         if verdict.kind == messages.UNKNOWN:
             return SchemaVerdict(
-                messages.UNAVAILABLE, "other batches took the place of its schemas"
+                messages.UNAVAILABLE, "other batches displaced its schemas in the cache"
             )
         return verdict
 

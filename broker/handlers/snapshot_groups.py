@@ -56,7 +56,7 @@ async def committed_offsets(node: Node, names: Collection[str], deadline: float)
                     reason = str(error) or repr(error)
                 await asyncio.sleep(_RETRY_PAUSE_S)
     except TimeoutError:
-        message = f"the offsets of consumer groups cannot be read in time: {reason}"
+        message = f"the offsets of consumer groups could not be read in time: {reason}"
         raise kafka_error(ErrorCode.REQUEST_TIMED_OUT, message) from None
     finally:
         peers.close()

@@ -125,7 +125,7 @@ def _problem(
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, message
     empty = next((item.name for item in topic.configs if item.value is None), None)
     if empty is not None:
-        return ErrorCode.INVALID_CONFIG, f"config {empty}: null is not a value; leave it out"
+        return ErrorCode.INVALID_CONFIG, f"config {empty}: null is not allowed; omit it"
     return None
 
 
@@ -278,7 +278,7 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
         refuse_undeletable(node, ctx, result, is_named=name is not None)
         first = None if result.error_code else found.get(result.topic_id or NO_TOPIC_ID)
         if first is not None:
-            _refuse(first, "the request has this topic by its name and by its id")
+            _refuse(first, "the request contains this topic by name and by id")
             continue
         results.append(result)
         if result.topic_id is not None and not result.error_code:
@@ -305,7 +305,7 @@ def _find(
     problem = (
         "the request names this topic more than once"
         if count > 1
-        else "the request has both a name and an id for this topic"
+        else "the request contains both a name and an id for this topic"
         if name is not None and topic_id is not None
         else None
     )

@@ -19,7 +19,7 @@ the backlog.
 """
 
 _UNAUTHENTICATED: Final = "too many unauthenticated connections (max.unauthenticated.connections)"
-_EVICTED_TEXT: Final = "unauthenticated, and another address has no room (max.connections)"
+_EVICTED_TEXT: Final = "unauthenticated, and another address needs the connection (max.connections)"
 _FOR_BROKER: Final = "a broker needs the connection (max.connections)"
 _TOO_MANY_WAIT: Final = "too many connections wait (max.connections)"
 

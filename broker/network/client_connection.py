@@ -536,7 +536,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._wake_limit.is_late
             and (now - self.last_bytes_at) * 1_000 > config.request_stall_ms
         ):
-            return "a request stopped half way (request_stall_ms)"
+            return "an incomplete request stalled (request_stall_ms)"
         if len(self._order) and not self._is_write_paused:
             return None
         if (now - self.last_request_at) * 1_000 > config.connections_idle_ms:

@@ -11,9 +11,9 @@ from weakref import WeakValueDictionary
 
 from penstock.base.principal import ANONYMOUS, Principal
 
-_ALL_USED: Final = "request memory is used up (queued.max.request.bytes)"
+_ALL_USED: Final = "request memory is exhausted (queued.max.request.bytes)"
 _PRINCIPAL_USED: Final = (
-    "the principal's request memory is used up (queued.max.request.principal.percent)"
+    "the principal's request memory is exhausted (queued.max.request.principal.percent)"
 )
 
 

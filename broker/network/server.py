@@ -281,6 +281,6 @@ class PortTaken(Exception):
     def __init__(self, host: str, port: int, cause: OSError) -> None:
         super().__init__(
             f"cannot listen on {host}:{port} ({cause.strerror or cause}): choose another port in"
-            " listeners (0 takes a free one)"
+            " listeners (0 selects a free one)"
         )
         self.port = port

@@ -23,7 +23,7 @@ from penstock.stream.errors import WalFull
 from penstock.stream.storage import AppendEntry, Storage
 from penstock.stream.wal.tracing import RequestTrace
 
-NAMED_TWICE: Final = "a request may name each partition only once"
+NAMED_TWICE: Final = "a request may contain each partition only once"
 _NO_OFFSET: Final = Offset(-1)
 
 _DEPENDS_ON_END: Final = frozenset(

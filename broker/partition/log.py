@@ -387,7 +387,7 @@ class PartitionLog:
             return None
         return Refusal(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{limit} transactions are open in this partition; retry when one has ended",
+            f"{limit} transactions are open in this partition; retry when one has completed",
         )
 
     def _event_entry(

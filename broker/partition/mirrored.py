@@ -53,7 +53,7 @@ def plan_mirrored(
         message = (
             f"the topic is a mirror of {rules.mirror_source}, not of {content.source}"
             if rules.mirror_source
-            else "the topic is no mirror, or its mirror has ended"
+            else "the topic is not a mirror, or its mirror is finished"
         )
         return Refusal(ErrorCode.POLICY_VIOLATION, message)
     if not content.records:

@@ -175,7 +175,7 @@ class Partition:
         """
         self.refuse_records()
         self.stop_error = error or PartitionStopped(
-            f"{self.topic_name}-{self.index} is not led here any more"
+            f"{self.topic_name}-{self.index} is no longer led by this broker"
         )
         waiting, self._waiting = self._waiting, []
         for _, settled in waiting:

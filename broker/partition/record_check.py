@@ -121,7 +121,7 @@ class RecordCheck:
         size = self._plain_size(records, header, data)
         if size is None:
             message = (
-                "the records are not one lz4 frame of independent blocks, which is all that"
+                "the records are not one lz4 frame of independent blocks, the only form that"
                 " Kafka's clients read"
             )
             return Refusal(ErrorCode.INVALID_RECORD, message)

@@ -108,7 +108,7 @@ class RefusedBatches:
             return None
         producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
         return (
-            f"{producer}: sequence {header.base_sequence} has to wait for the batches refused"
+            f"{producer}: sequence {header.base_sequence} must wait for the batches rejected"
             f" before it, from {known.first_sequence} on"
         )
 

@@ -44,7 +44,7 @@ _MAGIC_AT: Final = 16
 _LENGTH_AT: Final = 8
 _LENGTH_MIN: Final = 14
 """The minimum batch length that Kafka accepts in any format."""
-_ONE_BATCH: Final = "each partition needs exactly one whole record batch"
+_ONE_BATCH: Final = "each partition needs exactly one complete record batch"
 _RECORD_BYTES_MIN: Final = 7
 _FOREVER_MS: Final = 2**63 - 1
 _NO_TIMESTAMP: Final = -1
@@ -146,8 +146,8 @@ def validate_batch(
     """
     if rules.mirror_source:
         message = (
-            "only a mirror writes to this topic; `penstock mirror finish` ends it, then producers"
-            " can write"
+            "only a mirror may write to this topic; producers can write after `penstock mirror"
+            " finish`"
         )
         return Refusal(ErrorCode.POLICY_VIOLATION, message)
     header = _whole_batch(records)
@@ -183,12 +183,12 @@ def _whole_batch(records: memoryview | None) -> BatchHeader | Refusal:
         return Refusal(ErrorCode.INVALID_RECORD, _ONE_BATCH)
     if records[_MAGIC_AT] != MAGIC:
         message = (
-            f"message format {records[_MAGIC_AT]} is not served; use a client that writes record"
+            f"message format {records[_MAGIC_AT]} is not supported; use a client that writes record"
             f" batches of format {MAGIC}"
         )
         return Refusal(ErrorCode.INVALID_RECORD, message)
     if _length(records) < HEADER_BYTES - BATCH_OVERHEAD:
-        message = f"batch length {_length(records)} is less than a header has"
+        message = f"batch length {_length(records)} is less than the size of a header"
         return Refusal(ErrorCode.CORRUPT_MESSAGE, message)
     header = BatchHeader._make(HEADER.unpack_from(records))
     rest = records[header.size_bytes :]

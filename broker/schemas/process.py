@@ -142,7 +142,7 @@ class _Worker:
         await self._writer.drain()
         size = int.from_bytes(await self._reader.readexactly(FRAME_BYTES), "big")
         if size > _VERDICT_BYTES_MAX:
-            raise EOFError(f"a verdict of {size} bytes")
+            raise EOFError(f"a verdict has {size} bytes")
         return messages.decode_verdict(await self._reader.readexactly(size))
 
     async def end(self) -> int:

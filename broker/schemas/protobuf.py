@@ -204,7 +204,8 @@ def _compiled(text: str, references: Sequence[ReferencedSchema]) -> list[Any]:
         from grpc_tools import protoc as compiler  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
         raise CannotCheck(
-            f"the package {error.name} is missing, which compiles .proto files: give the schema as"
+            f"the package {error.name} is required to compile .proto files but missing: specify"
+            " the schema as"
             " a descriptor set in Base64 (protoc --include_imports --descriptor_set_out=FILE)"
         ) from None
     protoc: Any = compiler

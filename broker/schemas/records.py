@@ -218,7 +218,7 @@ def _problem(validator: Validator, data: bytes) -> str:
 
 def _not_under(number: int, subject: str, strategy: str, validator: Validator) -> str:
     if strategy != TOPIC_STRATEGY and not validator.record_name:
-        return f": schema {number} names no record, but {strategy} needs the name"
+        return f": schema {number} has no record name, but {strategy} requires one"
     return f": schema {number} is not registered under the subject {brief(subject)}"
 
 

@@ -217,8 +217,8 @@ def _passwords(config: SecurityConfig, data: bytes) -> dict[str, str]:
     own = config.sasl_inter_broker_username
     if own and own not in users:
         raise SecurityFileInvalid(
-            f"sasl.users.file={config.sasl_users_file} has no user {own!r}, which"
-            " sasl.inter.broker.username names"
+            f"sasl.users.file={config.sasl_users_file} has no user {own!r}, the value of"
+            " sasl.inter.broker.username"
         )
     return users
 

@@ -102,7 +102,7 @@ class TokenKeys:
                 document = await read_document(self._url)
                 keys = await asyncio.to_thread(parse_keys, document)
         except TimeoutError:
-            self._log_failure(f"no whole document within {self._read_timeout_s} s")
+            self._log_failure(f"no complete document within {self._read_timeout_s} s")
         except Exception as error:  # noqa: BLE001 - the boundary: the old keys stay, whatever the endpoint answers
             reason = str(error) or type(error).__name__
             self._log_failure(reason_of(reason, self._url, ca_setting="SSL_CERT_FILE"))
@@ -127,7 +127,7 @@ async def read_document(url: str) -> bytes:
 
 def _from_file(path: Path) -> bytes:
     if not path.is_file():
-        raise ValueError("there is no such file")
+        raise ValueError("the file does not exist")
     with path.open("rb") as file:
         document = file.read(DOCUMENT_BYTES_MAX + 1)
     _check_size(document)

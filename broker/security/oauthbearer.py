@@ -37,7 +37,7 @@ class OAuthBearerServer:
         if len(token) > MESSAGE_BYTES_MAX:
             raise AuthenticationFailed(
                 f"the OAUTHBEARER message has {len(token)} bytes, but at most {MESSAGE_BYTES_MAX}"
-                " are taken"
+                " are allowed"
             )
         found = _MESSAGE.fullmatch(token.decode("ascii", "replace"))
         if found is None:

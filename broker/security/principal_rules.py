@@ -69,8 +69,8 @@ class PrincipalRules:
             found = _RULE.match(text, at)
             if found is None or found.end() == at:
                 raise ValueError(
-                    f"{text[at:]!r} is not a rule: write DEFAULT or RULE:pattern/replacement/ with"
-                    " L or U behind it, separated by commas"
+                    f"{text[at:]!r} is not a rule: write DEFAULT or RULE:pattern/replacement/,"
+                    " optionally followed by L or U; separate rules by commas"
                 )
             at = found.end()
             if found["default"]:

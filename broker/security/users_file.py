@@ -20,7 +20,7 @@ def parse_users(text: str) -> dict[str, str]:
         if not (name and colon and password):
             raise ValueError(f"line {number} is not name:password")
         if name in users:
-            raise ValueError(f"line {number} contains {name!r} a second time")
+            raise ValueError(f"line {number} contains {name!r} again")
         users[name] = password
     if len(users) > USERS_MAX:
         raise ValueError(f"{len(users)} users; at most {USERS_MAX} are allowed")

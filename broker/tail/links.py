@@ -340,7 +340,7 @@ class TailLinks:
                 response = await self._answer(self._first_peers, link, first_request(self._me, new))
                 self._take(link, new, response)
                 if not any(tail.is_known or tail.is_over for tail in new.values()):
-                    raise WireError("a leader reports none of the tails that were requested")
+                    raise WireError("the leader did not report the requested tails")
         except _UNREACHABLE as error:
             self._broke(link, error)
         finally:

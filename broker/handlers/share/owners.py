@@ -51,7 +51,7 @@ async def _refusal(node: Node, group_id: str) -> ShareStateError | None:
         )
     return ShareStateError(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        f"The coordinator of the share group {group_id} cannot be asked: {code.name}.",
+        f"The coordinator of the share group {group_id} could not be reached: {code.name}.",
     )
 
 

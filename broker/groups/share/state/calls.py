@@ -301,7 +301,7 @@ def _answer(
     result = found.get((call.key.topic_id, call.key.partition))
     if result is None:
         return ShareStateError(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no answer for {call.key.coordinator_key}"
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no result for {call.key.coordinator_key}"
         )
     if result.error_code:
         return ShareStateError(known_code(result.error_code), result.error_message or "")
