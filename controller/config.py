@@ -458,7 +458,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise InvalidConfig(
                 "peers",
                 ",".join(self.peers),
-                f"{', '.join(map(str, QUORUM_SIZES))} of them: an even one adds no safety",
+                f"{', '.join(map(str, QUORUM_SIZES))} of them: an even number adds no safety",
             )
         if not 0 <= self.controller_id <= CONTROLLER_ID_MAX:
             raise InvalidConfig("controller_id", self.controller_id, f"0 to {CONTROLLER_ID_MAX}")
@@ -484,11 +484,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise InvalidConfig(
                 "join",
                 ",".join(self.join),
-                "either join, for a quorum that exists, or peers, for one that begins",
+                "either join, for an existing quorum, or peers, for a new one",
             )
         for address in self.join:
             if not _ADDRESS.match(address):
-                raise InvalidConfig("join", address, "host:port of a controller, several by commas")
+                raise InvalidConfig(
+                    "join", address, "host:port of a controller, several separated by commas"
+                )
 
 
 _POSITIVE = (

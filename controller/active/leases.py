@@ -62,7 +62,7 @@ class LeaseBook:
                 _log.error(
                     "too_many_leases",
                     honored=LEASES_MAX,
-                    hint="the remaining leases have no effect; release leases that are not needed",
+                    hint="the remaining leases have no effect; release unused leases",
                 )
                 break
             known = self._known.get(info.key)

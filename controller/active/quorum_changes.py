@@ -111,9 +111,8 @@ class QuorumChanges:
         if request.node_id in members.everyone and listed.directory != request.directory_id:
             detail = (
                 f"controller {request.node_id} is in the quorum with another data directory"
-                f" ({listed.directory or 'not known yet'}): if that one is lost, `penstock"
-                f" quorum remove {request.node_id}` first; else give this one another"
-                " controller_id"
+                f" ({listed.directory or 'not known yet'}): if that one is lost, run `penstock"
+                f" quorum remove {request.node_id}` first; otherwise give this one another node.id"
             )
             return self._reply(m.Status.DUPLICATE_VOTER, detail)
         return await self._change(
@@ -151,7 +150,8 @@ class QuorumChanges:
         node_id = self._find(members, request.controller)
         if node_id is None:
             return self._reply(
-                m.Status.VOTER_NOT_FOUND, f"controller {request.controller} was removed meanwhile"
+                m.Status.VOTER_NOT_FOUND,
+                f"controller {request.controller} was removed in the meantime",
             )
         return await self._change(what, membership.promoted(members, node_id))
 
@@ -195,8 +195,8 @@ class QuorumChanges:
         alive = [voter for voter in left if self._is_heard(core, voter)]
         if request.node_id in members.voters and len(alive) < majority(len(left)):
             detail = (
-                f"of the voters that would be left, {left}, only {alive} answer: no majority. Start"
-                " one of the others first"
+                f"of the remaining voters, {left}, only {alive} respond, which is no majority."
+                " Start one of the others first"
             )
             return self._reply(m.Status.NO_MAJORITY, detail)
         if request.node_id == core.id:
@@ -294,7 +294,7 @@ class QuorumChanges:
     def _pending(self) -> m.Reply[Any]:
         what = (
             self._change_under_way
-            or "the last change is not committed yet, or leadership is being handed over"
+            or "the last change is not committed yet, or leadership is being transferred"
         )
         return self._reply(m.Status.CHANGE_PENDING, f"one change at a time: {what}")
 

@@ -364,7 +364,7 @@ class ControllerService:
         if len(self._followers) >= self._config.followers_count_max:
             await context.abort(
                 StatusCode.RESOURCE_EXHAUSTED,
-                f"{len(self._followers)} followers are connected, which is the limit",
+                f"{len(self._followers)} followers are connected, the maximum",
             )
             return
         task = asyncio.get_running_loop().create_task(self._serve_follower(hello, context))
@@ -509,7 +509,10 @@ class _Session:
 
 
 def _moved(hello: FollowRequest) -> str:
-    return f"another stream carries the session of node {hello.node_id} epoch {hello.node_epoch}"
+    return (
+        f"the session of this node uses another stream: node {hello.node_id} epoch"
+        f" {hello.node_epoch}"
+    )
 
 
 def _refusal(sessions: Sessions, hello: FollowRequest, reason: str) -> str:

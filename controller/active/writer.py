@@ -190,7 +190,8 @@ class Runtime:
         ):
             self.counters.refused_busy += 1
             detail = (
-                f"{len(self._queue)} requests ({self._queue_bytes} bytes) wait; try again later"
+                f"{len(self._queue)} requests ({self._queue_bytes} bytes) are waiting; try again"
+                " later"
             )
             return Reply(status=Status.CONTROLLER_BUSY, detail=detail, controller_epoch=self._epoch)
         pending = _Pending(
@@ -331,7 +332,7 @@ class Runtime:
         size_bytes = sum(map(len, encoded))
         if size_bytes > self._config.transaction_bytes_max:
             detail = (
-                f"{pending.name} makes {size_bytes} bytes of metadata records,"
+                f"{pending.name} results in {size_bytes} bytes of metadata records,"
                 f" {self._config.transaction_bytes_max} are allowed: split it"
             )
             _log.warning("transaction_too_large", request=pending.name, size_bytes=size_bytes)

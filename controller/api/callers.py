@@ -165,8 +165,8 @@ def method_refusal(caller: Caller, method: str) -> str:
         return ""
     if not caller.roles:
         return (
-            f"the certificate ({caller}) has no name of a broker, controller or admin: use another"
-            " certificate, or add a name to controller.ssl.broker.names,"
+            f"the certificate ({caller}) contains no name of a broker, controller or admin: use"
+            " another certificate, or add a name to controller.ssl.broker.names,"
             " controller.ssl.controller.names or controller.ssl.admin.names of the controllers"
         )
     return (

@@ -378,7 +378,9 @@ class ControllerClient:
 
     async def _call(self, request: m.Message, value_type: type[_T], timeout_s: float) -> _T:
         value = await self._exchange(request, value_type, timeout_s)
-        assert value is not None, f"the controller answered {type(request).__name__} with no value"
+        assert value is not None, (
+            f"the controller answered {type(request).__name__} without a value"
+        )
         return value
 
     async def _until_done(

@@ -84,20 +84,20 @@ class JournalFailed(ControllerError):
 
     def __init__(self, path: str, cause: BaseException) -> None:
         super().__init__(
-            f"journal {path} cannot be written: {cause}. The controller stops; free the volume and"
-            " start it again. If the volume is lost, remove the controller and add it with an"
-            " empty data directory"
+            f"journal {path} cannot be written: {cause}. The controller stops; free space on the"
+            " volume and start it again. If the volume is lost, remove the controller and add it"
+            " with an empty data directory"
         )
         self.path = path
 
 
 _JOIN_AGAIN = (
-    "Do not repair, move or restore the data directory: a controller that forgot what it"
-    " acknowledged would vote, and committed metadata would be lost. Let the controller join again:"
+    "Do not repair, move or restore the data directory: a controller without entries that it"
+    " acknowledged would vote, and committed metadata would be lost. Add the controller again:"
     " run `penstock quorum remove ID`, start it with an empty data directory and"
-    " --controller-quorum-join-servers, then run `penstock quorum add ID`. If no majority of"
-    " the controllers is left, stop all of them and run `penstock controller recover --from URL"
-    " --cluster-id ID`"
+    " --controller-quorum-join-servers, then run `penstock quorum add ID`. Without a"
+    " majority of intact controllers, stop all of them and run `penstock controller recover"
+    " --from URL --cluster-id ID`"
 )
 
 
@@ -122,7 +122,7 @@ class JournalStateLost(ControllerError):
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(
-            f"the data in {path} are older than what this controller has promised: {what}. It does"
+            f"the data in {path} are older than the promises of this controller: {what}. It does"
             f" not vote. {_JOIN_AGAIN}"
         )
 
@@ -133,8 +133,8 @@ class SnapshotCorrupt(ControllerError):
     def __init__(self, key: str, what: str) -> None:
         super().__init__(
             f"snapshot {key} is unusable: {what}. If only the read failed, start again."
-            " If it fails again and the journal directories are whole, or another controller leads,"
-            " delete this object; if every disk is lost, see penstock controller recover"
+            " If it fails again and the journal directories are intact, or another controller"
+            " leads, delete this object; if every disk is lost, see penstock controller recover"
         )
         self.key = key
 
@@ -172,9 +172,9 @@ class BackupGap(ControllerError):
     def __init__(self, backup: int, first: int) -> None:
         super().__init__(
             f"the backup of the metadata log ends at {backup}, the log of this quorum begins at"
-            f" {first}: objects in between were deleted, by a lifecycle rule of the bucket perhaps."
-            " Remove the rule, restore the objects under meta/<cluster>/log/ (versions of the"
-            " bucket), and start again"
+            f" {first}: objects in between were deleted, perhaps by a lifecycle rule of the"
+            " bucket. Remove the rule, restore the objects under meta/<cluster>/log/ from bucket"
+            " versions, and start again"
         )
 
 
@@ -197,9 +197,9 @@ class LogBehindBackup(ControllerError):
 
     def __init__(self, committed: int, backup: int) -> None:
         super().__init__(
-            f"the backup in the store reaches to metadata offset {backup}, the log of this quorum"
+            f"the backup in the store ends at metadata offset {backup}, the log of this quorum"
             f" only to {committed}: the disks of its controllers were lost. To protect"
-            " acknowledged records, it does not serve: stop all controllers, run `penstock"
+            " acknowledged records, it does not start: stop all controllers, run `penstock"
             " controller recover --from URL --cluster-id ID`, and start them with empty data"
             " directories"
         )
@@ -226,10 +226,10 @@ class StoreNotEmpty(ControllerError):
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"the data directory is new, but the store holds {key!r} of an earlier cluster. To"
-            " continue that one, restore its data directory, or set cluster.id to its id (the part"
-            " after meta/ in its keys) after `penstock controller recover`; for a new one, use an"
-            " empty bucket"
+            f"the data directory is new, but the store contains {key!r} of an earlier cluster. To"
+            " continue that cluster, start with its data directory, or set cluster.id to its id"
+            " (the part after meta/ in its keys) after `penstock controller recover`; for a new"
+            " one, use an empty bucket"
         )
         self.key = key
 

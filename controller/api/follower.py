@@ -108,7 +108,9 @@ class _OlderSnapshot(ControllerError):
     def __init__(
         self, offset: MetadataOffset, applied: MetadataOffset, *, is_deposed: bool
     ) -> None:
-        super().__init__(f"a snapshot of offset {offset} is refused: {applied} is applied")
+        super().__init__(
+            f"the snapshot at offset {offset} was rejected: {applied} is already applied"
+        )
         self.is_deposed = is_deposed
         """The sender leads an epoch that has ended, so it may lag for a moment."""
 
@@ -510,7 +512,7 @@ class MetadataFollower:
         if error.is_deposed:
             return
         self.regression = (
-            f"the controller at {address} serves older metadata than were applied here: {error}"
+            f"the controller at {address} serves older metadata than this node has applied: {error}"
         )
         if self._now() - self._regression_logged_at >= ALARM_INTERVAL_S:
             self._regression_logged_at = self._now()

@@ -216,7 +216,7 @@ def _read(config: TlsConfig) -> PemFiles:
     try:
         loaded = load_pem_private_key(key, None)
     except TypeError:
-        raise _invalid("key", config.key, "a key with a password: remove the password") from None
+        raise _invalid("key", config.key, "an encrypted key: remove the password") from None
     except ValueError as error:
         raise _invalid("key", config.key, f"no PEM private key: {error}") from None
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -224,7 +224,7 @@ def _read(config: TlsConfig) -> PemFiles:
         raise _invalid(
             "key",
             config.key,
-            f"not the key of the certificate in {config.certificate}: take both from one request",
+            f"not the key of the certificate in {config.certificate}: use a matching pair",
         )
     return PemFiles(
         certificate,

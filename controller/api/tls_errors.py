@@ -19,15 +19,15 @@ _WITH_TLS: Final = (
     (
         "CERTIFICATE_VERIFY_FAILED",
         (
-            "no CA of controller.ssl.ca.location signed the controller's certificate: give both"
-            " sides the same CA"
+            "no CA of controller.ssl.ca.location signed the controller's certificate: use the"
+            " same CA on both sides"
         ),
     ),
     (
         "Hostname Verification",
         (
             "the controller's certificate does not name the host of this address: add it to the"
-            " subject alternative names, or use an address that is among them"
+            " subject alternative names, or use an address that it contains"
         ),
     ),
     (
@@ -47,7 +47,7 @@ _WITHOUT_TLS: Final = (
     (
         "Socket closed",
         (
-            "the controller closed the connection at once: if it uses TLS, set"
+            "the controller closed the connection immediately: if it uses TLS, set"
             " controller.ssl.certificate.location, controller.ssl.key.location and"
             " controller.ssl.ca.location here"
         ),

@@ -34,7 +34,7 @@ class MetadataFormat(NamedTuple):
         version.
         """
         if len(data) < _HEADER.size:
-            raise Unusable(f"{len(data)} bytes are less than its header")
+            raise Unusable(f"{len(data)} bytes are less than the size of its header")
         magic, version, crc = _HEADER.unpack_from(data)
         if magic != self.magic:
             raise Unusable(f"it begins with {magic!r}, not {self.magic!r}")

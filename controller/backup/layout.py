@@ -125,8 +125,8 @@ def splice(objects: Iterable[LogObject], start: int) -> LogTail:
             continue
         if item.first_offset > cursor:
             raise RecoveryRefused(
-                f"the backup has no records [{cursor}, {item.first_offset}): an object of it was"
-                " lost or deleted"
+                f"the backup has no records [{cursor}, {item.first_offset}): one of its objects"
+                " was lost or deleted"
             )
         if item.is_fence:
             return LogTail(records, MetadataOffset(cursor), base, item)

@@ -283,7 +283,7 @@ def _pieces(
         for slot in wal.slots:
             for part in slot.ranges:
                 if part.stream_id >= image.next_stream_id:
-                    what = f"slot {slot.key} holds a stream that the backup does not know"
+                    what = f"slot {slot.key} contains a stream that is not in the backup"
                     rebuilt.gaps.append(
                         Gap("", -1, part.stream_id, part.start_offset, part.end_offset, what)
                     )
@@ -319,7 +319,7 @@ def _chain(
                     stream,
                     part.start_offset,
                     min(end, part.end_offset),
-                    f"slot {piece.slot.key} holds them again",
+                    f"slot {piece.slot.key} contains them a second time",
                 )
             )
             return
@@ -330,7 +330,7 @@ def _chain(
                     stream,
                     end,
                     part.start_offset,
-                    f"the next that is there lies in slot {piece.slot.key}",
+                    f"the next existing one is in slot {piece.slot.key}",
                 )
             )
             return

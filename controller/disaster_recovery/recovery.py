@@ -180,8 +180,8 @@ class Recovery:
             raise RecoveryRefused(
                 f"something was written {max(report.quiet_ms, 0) / 1_000:.1f} s ago: a controller"
                 " or broker may be alive. See to it that all of them are stopped and wait until it"
-                f" is {QUIET_MS_MIN // 1_000} s; or use --force: whatever still runs is fenced"
-                " then, and loses what it did not acknowledge"
+                f" is {QUIET_MS_MIN // 1_000} s; or use --force: processes that still run are"
+                " then fenced and lose what they did not acknowledge"
             )
         # A live cluster deletes objects that its image no longer refers to. In an older image,
         # these objects are missing.
@@ -221,8 +221,8 @@ class Recovery:
         newest = await self._snapshots.newest_offset()
         if tail.fence is not None and newest is not None and newest >= tail.fence.base.offset:
             raise RecoveryRefused(
-                f"the newest snapshot, of offset {newest}, cannot be read, and those before belong"
-                " to the history before a recovery"
+                f"the newest snapshot, of offset {newest}, cannot be read, and earlier ones"
+                " belong to the history before a recovery"
             )
         image = snapshot.image if snapshot else MetadataImage()
         for at in range(0, len(tail.records), _REPLAY_COUNT):
@@ -258,10 +258,10 @@ class Recovery:
         there = (
             f"there are: {', '.join(known)}"
             if known
-            else "there is no cluster in it at all: is it the right URL?"
+            else "there is no cluster in it at all: check the URL"
         )
         raise RecoveryRefused(
-            f"the store holds neither a snapshot nor a backup of cluster {self._cluster_id!r};"
+            f"the store contains neither a snapshot nor a backup of cluster {self._cluster_id!r};"
             f" {there}"
         )
 

@@ -44,7 +44,7 @@ def create_acls(image: MetadataImage, request: CreateAcls) -> Result[ItemResults
         reason = acl_problem(acl)
         is_new = acl not in image.acls and acl not in added
         if not reason and is_new and len(image.acls) + len(added) >= ACLS_MAX:
-            reason = f"the cluster has {ACLS_MAX} ACLs, which is the limit: remove some first"
+            reason = f"the cluster has {ACLS_MAX} ACLs, the maximum: remove some first"
         if reason:
             items.append(ItemResult(status=Status.INVALID_REQUEST, detail=reason))
             continue

@@ -22,7 +22,7 @@ def check_node(image: MetadataImage, node: BrokerIncarnation) -> NodeState:
     if state.node_epoch > node.node_epoch:
         detail = (
             f"node {node.node_id} has started again since epoch {node.node_epoch} (now"
-            f" {state.node_epoch}): this process has to end"
+            f" {state.node_epoch}): this process must exit"
         )
         raise Refused(Status.NODE_EPOCH_EXPIRED, detail)
     if state.fenced:

@@ -59,7 +59,7 @@ def _check_limits(request: Commit) -> None:
     check_objects(request.objects)
     ids = [item.object_id for item in request.objects if item.object_id is not None]
     if len(set(ids)) != len(ids):
-        raise Refused(Status.DUPLICATE_IN_REQUEST, "an object id is in the request twice")
+        raise Refused(Status.DUPLICATE_IN_REQUEST, "the request contains an object id twice")
 
 
 class _Commit:

@@ -74,8 +74,8 @@ class TopicRules:
                 raise Refused(Status.INVALID_CONFIG, found)
         if name == topic_configs.FORK_SOURCE and stored != present:
             detail = (
-                f"config {name} cannot be changed: it is set when a topic is created, and says"
-                " where its log began"
+                f"config {name} cannot be changed: it is set when a topic is created, and records"
+                " the origin of its log"
             )
             raise Refused(Status.INVALID_CONFIG, detail)
         return stored
@@ -133,7 +133,9 @@ class ClientMetricsRules:
         limit = client_metrics.SUBSCRIPTIONS_MAX
         names = image.configs.names(CLIENT_METRICS_RESOURCE)
         if len(names) >= limit and name not in names:
-            detail = f"there are {limit} subscriptions to metrics of clients: delete some first"
+            detail = (
+                f"there are {limit} client metrics subscriptions, the maximum: delete some first"
+            )
             raise Refused(Status.INVALID_CONFIG, detail)
 
     def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:

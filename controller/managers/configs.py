@@ -63,11 +63,11 @@ def _alter(
     rules = RULES.get(resource_type)
     if rules is None:
         allowed = "2 (topic), 4 (broker), 16 (client metrics) and 32 (group)"
-        detail = f"resource type {resource_type} has no configs that can change; only {allowed}"
+        detail = f"resource type {resource_type} has no configs that can be altered; only {allowed}"
         raise Refused(Status.INVALID_REQUEST, detail)
     rules.check(image, name)
     if len({change.name for change in changes}) != len(changes):
-        raise Refused(Status.DUPLICATE_IN_REQUEST, f"a config of {name[:260]!r} is changed twice")
+        raise Refused(Status.DUPLICATE_IN_REQUEST, f"a config of {name[:260]!r} is altered twice")
     present = image.configs.get(resource_type, name)
     if is_replaced:
         changes = [*changes, *_removals(resource, present, changes, rules.kept)]

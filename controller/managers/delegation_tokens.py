@@ -44,7 +44,7 @@ def create_delegation_token(
     elif max(len(name.encode()) for name in names) > NAME_BYTES_MAX:
         problem = f"a name has more than {NAME_BYTES_MAX} bytes"
     elif request.lifetime_ms <= 0 or request.period_ms <= 0:
-        problem = "the lifetime and the period of a token must be positive"
+        problem = "the lifetime and period of a token must be positive"
     elif len(image.delegation_tokens) >= TOKENS_MAX:
         problem = f"there are {TOKENS_MAX} delegation tokens; expire some first"
     if problem:
@@ -105,12 +105,12 @@ def _own(
     """Return the token, or the rejection if the principal may not change it."""
     token, principal = image.delegation_tokens.get(request.token_id), request.principal
     if token is None:
-        return Result(status=Status.TOKEN_NOT_FOUND, detail="there is no such delegation token")
+        return Result(status=Status.TOKEN_NOT_FOUND, detail="this delegation token does not exist")
     if principal == token.owner or principal in token.renewers:
         return token
     return Result(
         status=Status.TOKEN_OWNER_MISMATCH,
-        detail=f"{principal} is neither the owner of the token nor a renewer of it",
+        detail=f"{principal} is neither the owner nor a renewer of the token",
     )
 
 

@@ -35,8 +35,8 @@ from penstock.controller.metadata.topic_configs import UNDELETE
 from penstock.controller.metadata.topics import TopicState
 
 _KEPT: Final = (
-    "topic {name!r} holds the state of coordinators and cannot be deleted; delete consumer groups"
-    " that are not needed any more"
+    "topic {name!r} holds the state of coordinators and cannot be deleted; delete unused"
+    " consumer groups instead"
 )
 
 
@@ -219,20 +219,20 @@ def _check_request(topic: NewTopic, count: int) -> None:
     others = sorted(name for name in topic.configs if name != UNDELETE)
     if others or topic.fork is not None:
         detail = (
-            f"{UNDELETE} brings a topic back with the configs that it had: leave out"
-            f" {', '.join(others) or 'the fork'}, and alter configs afterwards"
+            f"{UNDELETE} restores a topic with its configs: omit"
+            f" {', '.join(others) or 'the fork'} and alter configs afterwards"
         )
         raise Refused(Status.INVALID_CONFIG, detail)
     if topic.partitions not in (-1, count):
         detail = (
-            f"{UNDELETE} brings back all {count} partitions, not {topic.partitions}: leave out the"
-            " number, or give -1"
+            f"{UNDELETE} restores all {count} partitions, not {topic.partitions}: omit the"
+            " number, or use -1"
         )
         raise Refused(Status.INVALID_PARTITIONS, detail)
     if topic.replication_factor != -1 or topic.assignment is not None:
         detail = (
-            f"{UNDELETE} brings back the leader candidates too: leave out the replication factor"
-            " and the assignment, or give -1"
+            f"{UNDELETE} also restores the leader candidates: omit the replication factor and the"
+            " assignment, or use -1"
         )
         raise Refused(Status.INVALID_REQUEST, detail)
 

@@ -96,8 +96,8 @@ def plan_forks(image: MetadataImage, topic: NewTopic) -> list[Fork] | None:
         raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {named or 'of this id'!r} to fork")
     if source.name in INTERNAL_TOPICS:
         detail = (
-            f"topic {source.name!r} holds the state of coordinators: it cannot be forked, or be in"
-            " a snapshot"
+            f"topic {source.name!r} holds the state of coordinators: it cannot be forked or be"
+            " part of a snapshot"
         )
         raise Refused(Status.INVALID_TOPIC_NAME, detail)
     if len(wanted.partitions) != len(source.partitions):
@@ -138,14 +138,16 @@ def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
         if is_cleaned_beyond(data, item.end_offset):
             detail = (
-                f"{name}: log compaction went on to offset {data.cleaned_end}, past the fork at"
+                f"{name}: log compaction has reached offset {data.cleaned_end}, past the fork at"
                 f" offset {item.end_offset}, and may have removed records that the fork needs"
             )
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
         # Nothing below the log start is read, so a fork point there may be inside a batch.
         last = data.find(max(data.start_offset, Offset(item.end_offset - 1)), item.end_offset, 1)
         if last and last[0].end_offset > item.end_offset and last[0].object_id != item.object_id:
-            detail = f"{name}: the records at offset {item.end_offset} were compacted meanwhile"
+            detail = (
+                f"{name}: the records at offset {item.end_offset} were compacted in the meantime"
+            )
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
         if not 0 <= item.scan_offset <= item.end_offset >= item.txn_end_offset:
             detail = f"{name}: the offsets {item} contradict each other"

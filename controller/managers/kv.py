@@ -32,7 +32,7 @@ def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue
         return Result(value=KeyValue(key=request.key, value=present))
     if present is None and len(image.kv) >= KEYS_MAX:
         return Result(
-            status=Status.INVALID_REQUEST, detail=f"there are {KEYS_MAX} keys; no more are allowed"
+            status=Status.INVALID_REQUEST, detail=f"there are {KEYS_MAX} keys, the maximum"
         )
     if present is not None and request.if_absent:
         current = KeyValue(key=request.key, value=present)

@@ -85,8 +85,8 @@ class LogChanges:
         if self.image.nodes.wal_is_past(writer, sequence):
             raise Refused(
                 Status.OBJECT_NOT_EXIST,
-                f"slot {sequence} of WAL {writer} lies below its committed slot: its object may be"
-                " gone",
+                f"slot {sequence} of WAL {writer} is below its committed slot: its object may"
+                " have been deleted",
             )
         known = self.image.objects.in_place(item.key)
         if known is None:
@@ -183,7 +183,7 @@ def check_objects(items: Sequence[CommitObject]) -> None:
     check_count("objects", len(items), OBJECTS_MAX)
     check_count("ranges", sum(len(item.ranges) for item in items), RANGES_MAX)
     if len({item.key for item in items}) != len(items):
-        raise Refused(Status.DUPLICATE_IN_REQUEST, "an object key is in the request twice")
+        raise Refused(Status.DUPLICATE_IN_REQUEST, "the request contains an object key twice")
     for item in items:
         _check_object(item)
 
@@ -197,7 +197,7 @@ def _check_object(item: CommitObject) -> None:
     if len({part.stream_id for part in item.ranges}) != len(item.ranges):
         raise Refused(
             Status.INVALID_REQUEST,
-            f"object {item.key!r} has more than one range of a stream: join them",
+            f"object {item.key!r} has several ranges of one stream: merge them",
         )
     for part in item.ranges:
         if (
@@ -205,4 +205,4 @@ def _check_object(item: CommitObject) -> None:
             or part.size_bytes < 0
             or part.record_count < 0
         ):
-            raise Refused(Status.INVALID_REQUEST, f"object {item.key!r}: {part} is no range")
+            raise Refused(Status.INVALID_REQUEST, f"object {item.key!r}: {part} is not a range")

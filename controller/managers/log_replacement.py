@@ -41,7 +41,7 @@ def replace_ranges(
     )
     if old_cover != new_cover:
         detail = (
-            f"stream {stream.stream_id}: the new objects hold {new_cover}, the replaced ones"
+            f"stream {stream.stream_id}: the new objects contain {new_cover}, the replaced ones"
             f" {old_cover}; they must be equal"
         )
         raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, detail)

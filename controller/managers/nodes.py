@@ -61,7 +61,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
             )
         if known is None and len(image.nodes) >= BROKERS_MAX:
             raise Refused(
-                Status.INVALID_REQUEST, f"{BROKERS_MAX} brokers are registered, which is the limit"
+                Status.INVALID_REQUEST, f"{BROKERS_MAX} brokers are registered, the maximum"
             )
     except Refused as refused:
         return refused.result()
@@ -225,7 +225,7 @@ def _check_leaderless(
         raise Refused(
             Status.NODE_IN_USE,
             f"broker {node_id} is the only candidate of {name}, which waits for a leader: start"
-            " another broker, which will lead it",
+            " another broker to lead it",
         )
 
 

@@ -79,7 +79,7 @@ class Placement:
         if len(row) != wanted:
             return f"all partitions must have {wanted} brokers"
         if len(set(row)) != len(row):
-            return "a broker is in it twice"
+            return "it contains a broker twice"
         if unknown := [node_id for node_id in row if node_id not in self._known]:
             return f"brokers {unknown} are not registered"
         if self._live and not self._live.intersection(row):

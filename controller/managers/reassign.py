@@ -306,7 +306,7 @@ def _prefer(mover: Mover, item: PartitionName) -> None:
         raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is moving already")
     if partition.leader == preferred:
         raise Refused(
-            Status.ELECTION_NOT_NEEDED, f"{name} is led by its preferred leader {preferred} already"
+            Status.ELECTION_NOT_NEEDED, f"{name} is already led by its preferred leader {preferred}"
         )
     if preferred not in mover.elector.eligible:
         raise Refused(
@@ -343,7 +343,7 @@ def _check_replicas(mover: Mover, replicas: tuple[NodeId, ...]) -> None:
     if not 1 <= len(replicas) <= REPLICATION_FACTOR_MAX:
         problem = f"1 to {REPLICATION_FACTOR_MAX} brokers are allowed"
     elif len(set(replicas)) != len(replicas):
-        problem = "a broker is in it twice"
+        problem = "it contains a broker twice"
     elif unknown := [node_id for node_id in replicas if mover.image.nodes.get(node_id) is None]:
         problem = f"brokers {unknown} are not registered"
     elif not set(replicas).intersection(mover.elector.eligible):

@@ -69,7 +69,7 @@ def commit_rewrite(
         if stream.kind != "data":
             raise Refused(
                 Status.INVALID_REQUEST,
-                f"stream {stream.stream_id} is no data stream: its broker compacts it",
+                f"stream {stream.stream_id} is not a data stream: its broker compacts it",
             )
     except Refused as refused:
         return refused.result()
@@ -95,7 +95,7 @@ def _check_limits(request: CommitRewrite) -> None:
     check_objects([item.new for item in request.items])
     starts = [source.start_offset for item in request.items for source in item.sources]
     if len(set(starts)) != len(starts):
-        raise Refused(Status.DUPLICATE_IN_REQUEST, "a source is in the request twice")
+        raise Refused(Status.DUPLICATE_IN_REQUEST, "the request contains a source twice")
     for item in request.items:
         new = item.new
         of_stream = [part.stream_id for part in new.ranges] == [request.stream_id]
@@ -107,7 +107,7 @@ def _check_limits(request: CommitRewrite) -> None:
         ):
             detail = (
                 f"object {new.key!r}: a prepared stream object with one range of stream"
-                f" {request.stream_id}, and its sources, are wanted"
+                f" {request.stream_id}, and its sources, are required"
             )
             raise Refused(Status.INVALID_REQUEST, detail)
 

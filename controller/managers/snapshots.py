@@ -95,7 +95,7 @@ def _plan(image: MetadataImage, topic: NewTopic, present: set[str]) -> SnapshotT
         detail = (
             f"topic {topic.name!r} exists"
             if image.frozen_topics.by_full_name(topic.name) is not None
-            else f"snapshot {snapshot!r} exists, and gets no topics afterwards: choose another name"
+            else f"snapshot {snapshot!r} exists, and no topics can be added: choose another name"
         )
         raise Refused(Status.TOPIC_EXISTS, detail)
     forks = plan_forks(image, topic)
@@ -110,8 +110,7 @@ def _plan(image: MetadataImage, topic: NewTopic, present: set[str]) -> SnapshotT
     if (size_bytes := len(msgspec.msgpack.encode(groups))) > GROUP_OFFSETS_BYTES_MAX:
         detail = (
             f"topic {source_name!r}: the offsets of {len(groups)} consumer groups take {size_bytes}"
-            f" bytes, at most {GROUP_OFFSETS_BYTES_MAX} fit into a snapshot; delete groups that are"
-            " not needed any more"
+            f" bytes, at most {GROUP_OFFSETS_BYTES_MAX} fit into a snapshot; delete unused groups"
         )
         raise Refused(Status.INVALID_REQUEST, detail)
     return SnapshotTopic(source_name, snapshot, configs, forks, groups)
@@ -138,7 +137,7 @@ def _check_names(topic: NewTopic, source_name: str, snapshot: str) -> None:
         )
         raise Refused(Status.INVALID_CONFIG, detail)
     if others := [name for name, value in topic.configs.items() if name != FORK_SOURCE and value]:
-        detail = f"a snapshot has the configs of its source: leave out {', '.join(sorted(others))}"
+        detail = f"a snapshot has the configs of its source: omit {', '.join(sorted(others))}"
         raise Refused(Status.INVALID_CONFIG, detail)
 
 

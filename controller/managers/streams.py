@@ -76,8 +76,8 @@ def trim_stream(
         check_owner(stream, me)
         if request.start_offset < stream.start_offset:
             detail = (
-                f"stream {stream.stream_id} starts at {stream.start_offset}; it cannot start at"
-                f" {request.start_offset} again"
+                f"stream {stream.stream_id} starts at {stream.start_offset}; it cannot move back"
+                f" to {request.start_offset}"
             )
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
     except Refused as refused:

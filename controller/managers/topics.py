@@ -57,8 +57,8 @@ _LIMIT_REACHED = (
     " not needed any more, use fewer partitions, or raise the limit"
 )
 _FIXED = (
-    "topic {name!r} must keep its {count} partitions: keys are located by their number, and with"
-    " another number they would be lost"
+    "topic {name!r} must keep its {count} partitions: keys are assigned to partitions by their"
+    " number, and could not be found with another one"
 )
 
 

@@ -25,7 +25,7 @@ async def find_cluster(config: ControllerConfig, client: ControllerClient) -> st
         return (await client.describe(timeout_s=config.join_timeout_ms / 1_000)).cluster_id
     except TimeoutError as error:
         raise InvalidConfig(
-            "join", ",".join(config.join), f"addresses of controllers that answer ({error})"
+            "join", ",".join(config.join), f"addresses of responsive controllers ({error})"
         ) from None
     finally:
         await client.close()
@@ -56,7 +56,8 @@ async def join(
                 client.learn(quorum.controllers)
             except TimeoutError as error:
                 _log.warning(
-                    "quorum_join_failed", reason=str(error) or "the leader's log has not come yet"
+                    "quorum_join_failed",
+                    reason=str(error) or "the log of the leader has not been received yet",
                 )
             await asyncio.sleep(_AGAIN_S)
     finally:

@@ -240,9 +240,10 @@ class PeerTransport:
             )
         if is_impostor(members, sender.node_id, sender.directory, hello.version):
             return Refused(
-                f"controller {sender.node_id} is known with another data directory than"
-                f" {sender.directory}: if the other one is lost, `penstock quorum remove"
-                f" {sender.node_id}`, then start this one empty with --join"
+                f"controller {sender.node_id} is registered with another data directory than"
+                f" {sender.directory}: if the other one is lost, run `penstock quorum remove"
+                f" {sender.node_id}`, then start this one with an empty data directory and"
+                " --controller-quorum-join-servers"
             )
         forgot = self._memory.refusal(sender.node_id, sender.directory, hello.start)
         return Refused(forgot, forgot=True) if forgot else None
