@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.base.buffers import Buffer
-from penstock.base.ids import Offset
+from penstock.base.ids import NodeId, Offset
 from penstock.broker.config import RACK_AWARE
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.authorization import allows_topic
@@ -688,12 +688,28 @@ class FetchCall:
             elif target.result.records:
                 self._count_committed(target)
             if target.result.error_code == _NOT_LEADER and target.topic_name is not None:
-                if self._hints is None:
-                    self._hints = LeaderHints(self._node, self._ctx)
-                target.result.current_leader = self._hints.current_leader(
-                    target.topic_name, target.wanted.partition
-                )
+                self._add_leader(target, target.topic_name)
         return error
+
+    def _add_leader(self, target: FetchTarget, topic_name: str) -> None:
+        """Return the client to the leader.
+
+        A librdkafka consumer that refreshes its metadata during a redirect fetches from the broker
+        in its rack, but mistakes it for the leader (librdkafka PR 5593). Then
+        NOT_LEADER_OR_FOLLOWER has no effect, and its lease does not end, but it still follows a
+        preferred replica.
+        """
+        if self._hints is None:
+            self._hints = LeaderHints(self._node, self._ctx)
+        leader = self._hints.current_leader(topic_name, target.wanted.partition)
+        target.result.current_leader = leader
+        if leader is None or not self._is_near:
+            return
+        state = self._node.image.nodes.get(NodeId(leader.leader_id))
+        # No leader in this rack redirects clients here, and two brokers of one rack with different
+        # images could pass a client back and forth without a pause.
+        if state is not None and state.rack != self._rack:
+            target.result.preferred_read_replica = leader.leader_id
 
     def _throttled(self, throttle_ms: int) -> Response:
         """Return a response without records, for a client that has exceeded its quota."""

@@ -3,8 +3,10 @@ the WAL slots of the leader.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -88,6 +90,15 @@ class World:
         await until(lambda: near.tails.counts().down == 0)
         await until(lambda: leader.tail_followers.has(near.node_id))
 
+    async def until_reported(self, end: int) -> None:
+        """Wait until the broker in the rack serves the log up to this offset."""
+        rack, epoch = self.near.config.rack or "", self.led.leader_epoch
+
+        async def is_reported() -> bool:
+            return await fetch(self, 0, epoch, rack) == (0, end, True)
+
+        await until(is_reported)
+
     async def produce(self, *values: bytes) -> None:
         await asyncio.to_thread(self._produce, values)
 
@@ -100,10 +111,19 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """Nothing is uploaded meanwhile: the whole topic is a tail."""
+    """Nothing is uploaded meanwhile: the whole topic is a tail. A slow request ends once the store
+    has no latencies any more.
+    """
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=600_000)
     shared = MemoryStore()
-    stores = {node_id: FaultyStore(shared, Random(node_id)) for node_id in range(len(RACKS))}
+    stores: dict[int, FaultyStore] = {}
+
+    async def until_fast(_latency_s: float, node_id: int) -> None:
+        await until(lambda: not stores[node_id].config.latencies, 3 * TIMEOUT_S)
+
+    for node_id in range(len(RACKS)):
+        sleep = partial(until_fast, node_id=node_id)
+        stores[node_id] = FaultyStore(shared, Random(node_id), sleep=sleep)
     async with Cluster(
         tmp_path, brokers=0, stream_config=stream, store=shared, stores=stores
     ) as cluster:
@@ -203,11 +223,13 @@ async def test_a_new_tail_does_not_wait_for_news_of_the_others(
         await asyncio.to_thread(each.close)
 
 
-async def fetch(world: World, offset: int, epoch: int, rack: str) -> tuple[int, int, bool]:
+async def fetch(
+    world: World, offset: int, epoch: int, rack: str, max_wait_ms: int = 100
+) -> tuple[int, int, bool]:
     """Return the error, the high watermark, and whether there are records."""
     wanted = FetchPartition(0, epoch, offset, partition_max_bytes=1 << 20)
     topic = FetchTopic(world.led.topic_id, partitions=[wanted])
-    request = FetchRequest(max_wait_ms=100, min_bytes=1, topics=[topic], rack_id=rack)
+    request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[topic], rack_id=rack)
     address = f"127.0.0.1:{world.near.port}"
     answer = await asyncio.to_thread(ask, address, apis.FETCH, request)
     (found,) = answer["responses"][0]["partitions"]
@@ -220,14 +242,67 @@ async def test_what_a_broker_does_not_know_yet_is_no_error(world: World) -> None
     rack, epoch = world.near.config.rack or "", world.led.leader_epoch
     assert await fetch(world, 0, epoch + 1, rack) == (0, -1, False), "its image is behind"
 
-    async def is_reported() -> bool:
-        return await fetch(world, 0, epoch, rack) == (0, 10, True)
-
-    await until(is_reported)
+    await world.until_reported(10)
     assert await fetch(world, 10, epoch, rack) == (0, 10, False)
     for offset, asked_epoch, asked_rack in ((11, epoch, rack), (0, epoch, ""), (0, epoch, "x")):
         code, _, has_records = await fetch(world, offset, asked_epoch, asked_rack)
         assert (code, has_records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
+
+
+async def test_a_broker_in_the_rack_returns_consumers_to_the_leader(world: World) -> None:
+    await world.produce(*values(0, 10))
+    near, rack = world.near, world.near.config.rack or ""
+    (other,) = set(world.cluster.brokers.values()) - {world.leader, near}
+
+    def preferred(broker: Broker, version: int, rack: str) -> int:
+        past_the_end = FetchPartition(0, fetch_offset=11, partition_max_bytes=1 << 20)
+        by_name = FetchTopic(topic=TOPIC, partitions=[past_the_end])
+        by_id = FetchTopic(world.led.topic_id, partitions=[past_the_end])
+        request = FetchRequest(
+            max_wait_ms=2_000,
+            min_bytes=1,
+            topics=[by_name if version < 13 else by_id],
+            rack_id=rack,
+        )
+        with WireClient(f"127.0.0.1:{broker.port}") as client:
+            answer: Any = client.ask(apis.FETCH, request, object, version=version)
+        (result,) = answer.responses[0].partitions
+        assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return int(result.preferred_read_replica)
+
+    for version in range(10, 18):
+        found = [
+            await asyncio.to_thread(preferred, broker, version, asked)
+            for broker, asked in ((near, rack), (near, ""), (near, "x"), (other, rack))
+        ]
+        assert found == [world.leader.node_id if version >= 11 else -1, -1, -1, -1]
+
+
+async def test_a_consumer_that_mistakes_a_follower_for_the_leader_returns(world: World) -> None:
+    """librdkafka does if it refreshes its metadata during a redirect. That is almost certain for
+    many partitions, an interval of 10 ms, and threads that are slowed down by debug logs.
+    NOT_LEADER_OR_FOLLOWER alone has no effect then.
+    """
+    count, bootstrap, near = 150, world.cluster.bootstrap, world.near
+    await asyncio.to_thread(create_topic, bootstrap, "many", count)
+    logger = logging.getLogger("rdkafka")
+    logger.setLevel(logging.CRITICAL)
+    consumer = confluent_consumer(
+        bootstrap,
+        "g",
+        client_rack=near.config.rack,
+        topic_metadata_refresh_interval_ms=10,
+        debug="topic,fetch",
+        logger=logger,
+    )
+    consumer.assign([TopicPartition("many", at, 0) for at in range(count)])
+    for first in (0, count):
+        sent = values(first, count)
+        await asyncio.to_thread(produce, bootstrap, "many", sent, range(count))
+        assert sorted(await read(consumer, count)) == sorted(sent)
+        world.stores[near.node_id].config = UNREADABLE["denied"]
+    assert near.partitions.committed_reads.records
+    await asyncio.to_thread(consumer.close)
 
 
 async def test_the_partition_moves_and_the_consumer_goes_on(world: World) -> None:
@@ -260,7 +335,7 @@ async def test_a_broker_is_killed_and_nothing_is_missing(world: World, who: str)
 UNREADABLE = {
     "denied": FaultConfig(rules=(FaultRule(Fault.DENIED, 1.0, SLOTS),)),
     "damaged": FaultConfig(rules=(FaultRule(Fault.TRUNCATED, 1.0, SLOTS),)),
-    "slow": FaultConfig(latencies=(Latency(2_000, 2_000, SLOTS),)),
+    "slow": FaultConfig(latencies=(Latency(1, 1, SLOTS),)),
 }
 
 
@@ -273,15 +348,16 @@ async def test_the_leader_serves_what_the_rack_cannot_read(
     has read the slots.
     """
     monkeypatch.setattr(links, "BACKOFF_S", backoff_s)
-    monkeypatch.setattr(links, "SLOT_READ_MAX_S", 0.3)
     consumer, store = world.consumer(), world.stores[world.near.node_id]
     for first in (0, 30):  # the slots become unreadable twice
         await world.produce(*values(first, 10))
         assert await read(consumer, 10) == values(first, 10)
         before = world.led.records_out
-        store.config = UNREADABLE[fault]
-        await world.produce(*values(first + 10, 10))
-        assert await read(consumer, 10) == values(first + 10, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(links, "SLOT_READ_MAX_S", 0.3)
+            store.config = UNREADABLE[fault]
+            await world.produce(*values(first + 10, 10))
+            assert await read(consumer, 10) == values(first + 10, 10)
         assert world.led.records_out == before + 10
         store.config = FaultConfig()
         await world.until_followed()

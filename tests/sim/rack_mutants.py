@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.partition.committed_reader import CommittedPartition
+from penstock.broker.tail import followers
 from penstock.broker.tail.partition import TailPartition, TailView
+from penstock.broker.tail.redirects import RedirectTable
 
 Patch = tuple[Any, str, Any]
 
@@ -37,9 +40,30 @@ def _aborted_transactions_of_a_tail_are_not_told() -> list[Patch]:
     return [(TailView, "aborted_within", aborted_within)]
 
 
+def _consumers_are_not_returned_to_the_leader() -> list[Patch]:
+    def current_leader(self: LeaderHints, topic_name: str, index: int) -> None:
+        return None
+
+    return [(LeaderHints, "current_leader", current_leader)]
+
+
+def _returned_consumers_are_redirected() -> list[Patch]:
+    def has_returned(self: RedirectTable, key: Any, now: float) -> bool:
+        return False
+
+    return [(RedirectTable, "has_returned", has_returned)]
+
+
+def _brokers_that_back_off_get_consumers() -> list[Patch]:
+    return [(followers, "LEAVES_BYTES", -1)]
+
+
 RACK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "open_transactions_are_read_near": _open_transactions_are_read,
     "aborted_transactions_are_not_told_near": _aborted_transactions_are_not_told,
     "open_transactions_of_a_tail_are_read": _open_transactions_of_a_tail_are_read,
     "aborted_transactions_of_a_tail_are_not_told": _aborted_transactions_of_a_tail_are_not_told,
+    "consumers_are_not_returned_to_the_leader": _consumers_are_not_returned_to_the_leader,
+    "returned_consumers_are_redirected": _returned_consumers_are_redirected,
+    "brokers_that_back_off_get_consumers": _brokers_that_back_off_get_consumers,
 }

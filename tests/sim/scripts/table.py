@@ -498,6 +498,15 @@ _LATE_OTHERS: _Found = {
         (racks.read_in_both_racks, "a client of the other rack is sent to -1")
     ],
     "every_rack_is_near": [(racks.read_in_both_racks, "broker 3 serves the other rack")],
+    "consumers_are_not_returned_to_the_leader": [
+        (racks.return_to_the_leader, "a broker that backs off sends a client to -1")
+    ],
+    "returned_consumers_are_redirected": [
+        (racks.return_to_the_leader, "a client is sent to [2, 2] in a row")
+    ],
+    "brokers_that_back_off_get_consumers": [
+        (racks.return_to_the_leader, "a client is sent to 2, which backs off")
+    ],
 }
 _WAL_STORES: _Found = {
     "recovery_reads_the_wrong_store": [
