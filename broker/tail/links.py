@@ -407,8 +407,10 @@ class TailLinks:
             tail.notify(delta)
 
     async def _load(self, source: ObjectRange) -> None:
-        with suppress(ObjectStoreError, StreamError):  # a fetch that reads it fails as well
-            await self._node.storage.load_tail(source)
+        # A fetch that reads the slot fails as well.
+        with suppress(ObjectStoreError, StreamError, TimeoutError):
+            async with asyncio.timeout(SLOT_READ_MAX_S):
+                await self._node.storage.load_tail(source)
 
     def _broke(self, link: _Link, error: Exception) -> None:
         if link.is_reached:

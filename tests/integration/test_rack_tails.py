@@ -305,6 +305,22 @@ async def test_a_consumer_that_mistakes_a_follower_for_the_leader_returns(world:
     await asyncio.to_thread(consumer.close)
 
 
+async def test_a_fetch_does_not_wait_for_a_slow_slot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client may allow it to wait for minutes."""
+    monkeypatch.setattr(links, "SLOT_READ_MAX_S", 0.3)
+    await world.produce(*values(0, 10))
+    rack, epoch = world.near.config.rack or "", world.led.leader_epoch
+    await world.until_reported(10)
+    world.stores[world.near.node_id].config = UNREADABLE["slow"]
+    waiting = asyncio.create_task(fetch(world, 10, epoch, rack, max_wait_ms=300_000))
+    await world.produce(*values(10, 10))
+    async with asyncio.timeout(TIMEOUT_S):
+        code, _, has_records = await waiting
+    assert (code, has_records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
+
+
 async def test_the_partition_moves_and_the_consumer_goes_on(world: World) -> None:
     consumer = world.consumer()
     await world.produce(*values(0, 10))
