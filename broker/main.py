@@ -29,6 +29,7 @@ from penstock.stream.wal.tracing import Tracing
 if TYPE_CHECKING:
     from penstock.broker.node import Broker
     from penstock.objectstore.ports import ObjectStore
+    from penstock.stream.wal.wal_store import ConfiguredWalStore
 
 log = structlog.get_logger(__name__)
 
@@ -54,9 +55,11 @@ def run(
     tracing: Tracing | None = None,
     tls: TlsFiles | None = None,
     metrics_sender: MetricsSender | None = None,
+    wal_store_url: str = "",
 ) -> int:
     """Run one broker in this process. Returns its exit code. tls: for connections to controllers;
-    None for plaintext. metrics_sender: forwards client metrics.
+    None for plaintext. metrics_sender: forwards client metrics. wal_store_url: empty if the WAL is
+    in the store.
     """
     import uvloop
 
@@ -73,6 +76,7 @@ def run(
                 tracing=tracing,
                 tls=tls,
                 metrics_sender=metrics_sender,
+                wal_store_url=wal_store_url,
             )
         )
 
@@ -88,10 +92,13 @@ async def serve(
     tracing: Tracing | None = None,
     tls: TlsFiles | None = None,
     metrics_sender: MetricsSender | None = None,
+    wal_store_url: str = "",
 ) -> int:
     from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
     from penstock.objectstore.errors import ObjectStoreError
     from penstock.objectstore.url import location, open_store
+    from penstock.stream.wal.wal_store import close_stores
+    from penstock.stream.wal.wal_store_url import open_wal_store
 
     import_module("penstock.broker.node")  # slow, so imported before the health endpoint is served
     stop_requested = asyncio.Event()
@@ -102,6 +109,7 @@ async def serve(
     health = BrokerHealth()
     try:
         store = open_store(store_url, meter=health.requests)
+        wal_store = open_wal_store(wal_store_url, store_url, meter=health.requests)
     except (ObjectStoreError, OSError) as error:
         log.error("broker_start_failed", reason=str(error))
         return EXIT_NOT_STARTED
@@ -120,6 +128,7 @@ async def serve(
                     log_dir=location(store_url),
                     tls=tls,
                     metrics_sender=metrics_sender,
+                    wal_store=wal_store,
                 )
                 if isinstance(broker, int):
                     if broker != EXIT_FENCED or tries_left == 0:
@@ -129,12 +138,14 @@ async def serve(
                 tries_left = RESTART_TRIES_MAX
                 tune_collector()
                 sys.setswitchinterval(SWITCH_INTERVAL_S)
-                code = await _run_until_ended(broker, store, health, stop_requested)
+                code = await _run_until_ended(
+                    broker, store, health, stop_requested, wal_store=wal_store
+                )
                 if code is not None:
                     return code
                 health.begin_restart()
     finally:
-        await store.close()
+        await close_stores(store, wal_store)
 
 
 async def _start(
@@ -149,6 +160,7 @@ async def _start(
     log_dir: str,
     tls: TlsFiles | None,
     metrics_sender: MetricsSender | None,
+    wal_store: "ConfiguredWalStore | None",
 ) -> "Broker | int":
     """Return the broker, or the exit code if it cannot start."""
     from penstock.base.errors import StreamError
@@ -172,6 +184,7 @@ async def _start(
             log_dir=log_dir,
             tls=tls,
             metrics_sender=metrics_sender,
+            wal_store=wal_store,
         )
     except (
         PortTaken,
@@ -188,14 +201,25 @@ async def _start(
 
 
 async def _run_until_ended(
-    broker: "Broker", store: "ObjectStore", health: BrokerHealth, stop_requested: asyncio.Event
+    broker: "Broker",
+    store: "ObjectStore",
+    health: BrokerHealth,
+    stop_requested: asyncio.Event,
+    *,
+    wal_store: "ConfiguredWalStore | None",
 ) -> int | None:
     """Serve until a signal or a fence. Returns the exit code, or None to restart."""
     from penstock.broker.background.duties import PROBE_PREFIX
     from penstock.broker.incarnations import may_restart
 
     began_at = asyncio.get_running_loop().time()
-    probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
+
+    async def put_probes() -> None:
+        """Write to each store: without its WAL store, a broker acknowledges nothing."""
+        for each in (store, *(() if wal_store is None else (wal_store.store,))):
+            await each.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x")
+
+    probe = StoreProbe(put_probes)
     health.started(broker, probe)
     stop_task = asyncio.get_running_loop().create_task(stop_requested.wait())
     await asyncio.wait((stop_task, broker.ended), return_when=asyncio.FIRST_COMPLETED)

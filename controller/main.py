@@ -46,7 +46,7 @@ from penstock.controller.raft.transport import PeerTransport
 from penstock.controller.standby import Standby
 from penstock.objectstore.metered import StoreMeter
 from penstock.objectstore.ports import ObjectStore
-from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, close_stores
 
 _log = structlog.get_logger(__name__)
 
@@ -449,16 +449,17 @@ async def run_controller(
     *,
     moved: MoveListener | None = None,
     tls: TlsFiles | None = None,
+    wal_store: ConfiguredWalStore | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: meter of store
-    requests. tls: None for plaintext.
+    requests. tls: None for plaintext. wal_store: None if WALs are in the store.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     dump_stacks_on_quit(loop)
-    server = ControllerServer(config, store, moved=moved, tls=tls)
+    server = ControllerServer(config, store, moved=moved, tls=tls, wal_store=wal_store)
     health = ControllerHealth(server, requests)
     async with serve_health(health):
         await server.start()
@@ -509,11 +510,13 @@ def run(
     *,
     moved: MoveListener | None = None,
     tls: TlsFiles | None = None,
+    wal_store_url: str = "",
 ) -> int:
     """Run the process and return its exit status. Logs go to stderr."""
     import uvloop
 
     from penstock.objectstore.url import open_store
+    from penstock.stream.wal.wal_store_url import open_wal_store
 
     structlog.configure(logger_factory=partial(NamedOutput, sys.stderr))
 
@@ -521,9 +524,18 @@ def run(
         tune_collector()
         requests = StoreMeter()
         store = open_store(store_url, meter=requests)
+        wal_store = open_wal_store(wal_store_url, store_url, meter=requests)
         try:
-            return await run_controller(config, store, serve_health, requests, moved=moved, tls=tls)
+            return await run_controller(
+                config,
+                store,
+                serve_health,
+                requests,
+                moved=moved,
+                tls=tls,
+                wal_store=wal_store,
+            )
         finally:
-            await store.close()
+            await close_stores(store, wal_store)
 
     return uvloop.run(main())

@@ -10,7 +10,11 @@ from typing import Final
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.node import Handler, Node
 from penstock.broker.network.request import RequestContext, Response, SoftwareInfo
-from penstock.controller.metadata.features import METADATA_VERSION, SUPPORTED
+from penstock.controller.metadata.features import (
+    METADATA_VERSION,
+    WAL_STORE_VERSION,
+    supported_features,
+)
 from penstock.protocol import apis, framing
 from penstock.protocol.gen import api_versions
 from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX
@@ -65,7 +69,7 @@ def make_handler(served_keys: Iterable[int]) -> Handler:
                 )
             message = api_versions.ApiVersionsResponse(
                 api_keys=announced,
-                supported_features=_supported(ctx.api_version),
+                supported_features=_supported(node, ctx.api_version),
                 finalized_features_epoch=node.image.end_offset,
                 finalized_features=[
                     api_versions.FinalizedFeatureKey(name, level, level)
@@ -90,10 +94,12 @@ def _finalized(node: Node) -> Iterable[tuple[str, int]]:
     return (fixed | node.image.features.finalized()).items()
 
 
-def _supported(version: int) -> list[api_versions.SupportedFeatureKey]:
+def _supported(node: Node, version: int) -> list[api_versions.SupportedFeatureKey]:
+    # A broker takes part in a cluster with this feature only if it supports it.
+    has_wal_store = node.image.features.level(WAL_STORE_VERSION) > 0
     return [
         api_versions.SupportedFeatureKey(feature.name, feature.min_level, feature.max_level)
-        for feature in (METADATA_VERSION, *SUPPORTED)
+        for feature in (METADATA_VERSION, *supported_features(has_wal_store=has_wal_store))
         if feature.min_level > 0 or version >= _FIRST_WITH_RANGES_FROM_ZERO
     ]
 

@@ -182,6 +182,12 @@ class ActiveController:
         await self._check_cluster_id()
         if self._has_wal_store:
             await self._registrar.try_first()
+        elif self.runtime.image.nodes.current_wal_store is not None:
+            _log.error(
+                "wal_store_not_configured",
+                url=self.runtime.image.nodes.current_wal_store.url,
+                next="set wal.store on this controller: meanwhile, old WAL slots are not deleted",
+            )
         service.lead(
             Lead(
                 self.runtime,

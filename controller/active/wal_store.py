@@ -10,15 +10,20 @@ from uuid import UUID
 import structlog
 
 from penstock.base.errors import StreamError
-from penstock.base.ids import WalStoreId
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api.messages import Status
-from penstock.controller.managers.wal_stores import FIRST_STORE_ID, add_wal_store
+from penstock.controller.managers.wal_stores import add_wal_store
 from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.controller.metadata.image import MetadataImage
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.stream.ports import WalStoreIdentity
-from penstock.stream.wal.wal_store import WalStores, create_identity, foreign_key, identity_of
+from penstock.stream.wal.wal_store import (
+    FIRST_STORE_ID,
+    WalStores,
+    create_identity,
+    foreign_key,
+    identity_of,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -90,9 +95,7 @@ class WalStoreRegistrar:
                 error = f"it contains {key!r} of an earlier cluster: use an empty prefix"
                 _log.error("wal_store_not_empty", url=configured.url, error=error)
                 return False
-            wanted = WalStoreIdentity(
-                self._cluster_id, WalStoreId(FIRST_STORE_ID), self._new_uuid()
-            )
+            wanted = WalStoreIdentity(self._cluster_id, FIRST_STORE_ID, self._new_uuid())
             found = await create_identity(configured.store, wanted)
         reply = await self._runtime.submit(
             "AddWalStore", lambda image, _: add_wal_store(image, found, configured.url)

@@ -342,7 +342,8 @@ class Recovery:
             if self._wal_stores.configured is None:
                 raise RecoveryRefused(
                     f"the newest records of cluster {self._cluster_id!r} are in its WAL store"
-                    f" {wal_store.store_id} with UUID {wal_store.uuid}, which is not configured"
+                    f" {wal_store.store_id} with UUID {wal_store.uuid}, which is not configured:"
+                    " name it with --wal-store"
                 )
             self._wal_stores.follow([wal_store.store_id])
             await check_identity(self._store, wal_store)

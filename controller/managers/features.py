@@ -75,7 +75,12 @@ def _refusal(
     feature = _local_range(update.name, has_wal_store=has_wal_store)
     if feature is None and update.level == 0:
         return f"Feature {update.name} not found."
-    unsupported = _unsupported(feature, update.level, f"Local controller {controller_id}")
+    unsupported = _unsupported(
+        feature,
+        update.level,
+        f"Local controller {controller_id}",
+        is_wal_store=update.name == WAL_STORE_VERSION,
+    )
     if unsupported is None:
         unsupported = _unsupported_by_brokers(image, update)
     if unsupported is not None:
@@ -100,15 +105,23 @@ def _unsupported_by_brokers(image: MetadataImage, update: FeatureUpdate) -> str 
         return None
     for node in image.nodes:
         feature = _find(node.features, update.name)
-        reason = _unsupported(feature, update.level, f"Broker {node.node_id}")
+        reason = _unsupported(
+            feature,
+            update.level,
+            f"Broker {node.node_id}",
+            is_wal_store=update.name == WAL_STORE_VERSION,
+        )
         if reason is not None:
             return reason
     return None
 
 
-def _unsupported(feature: FeatureRange | None, level: int, who: str) -> str | None:
+def _unsupported(
+    feature: FeatureRange | None, level: int, who: str, *, is_wal_store: bool
+) -> str | None:
     if feature is None:
-        return f"{who} does not support this feature."
+        needed = " It is not configured with wal.store." if is_wal_store else ""
+        return f"{who} does not support this feature.{needed}"
     return None if feature.contains(level) else f"{who} only supports versions {feature.shown}"
 
 
@@ -126,10 +139,13 @@ def check_supported(image: MetadataImage, features: Sequence[FeatureRange]) -> N
         if level == 0 or (feature is not None and feature.contains(level)):
             continue
         wants = "does not know it" if feature is None else f"supports {feature.shown}"
+        remedy = "Update its software, or downgrade the feature first"
+        if name == WAL_STORE_VERSION and feature is None:
+            remedy = "Configure it with the wal.store of the cluster"
         raise Refused(
             Status.INVALID_FEATURE_LEVEL,
             f"Unable to register because the broker does not support finalized version {level} of"
-            f" {name}: it {wants}. Update its software, or downgrade the feature first",
+            f" {name}: it {wants}. {remedy}",
         )
 
 

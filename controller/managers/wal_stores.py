@@ -5,9 +5,7 @@ from penstock.controller.managers.result import Result
 from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import WalStoreRecord
-from penstock.stream.ports import IN_STORE, WalStoreIdentity
-
-FIRST_STORE_ID = IN_STORE + 1
+from penstock.stream.ports import WalStoreIdentity
 
 
 def add_wal_store(image: MetadataImage, found: WalStoreIdentity, url: str) -> Result[None]:

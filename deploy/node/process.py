@@ -57,7 +57,8 @@ def _run_broker(config: "Effective", environment: Mapping[str, str]) -> int:
 
     keep_freed_memory()
     process = config.part(ProcessConfig)
-    check_sas_token(process.store, None, environment, time.time())
+    for store in filter(None, (process.store, process.wal_store)):
+        check_sas_token(store, None, environment, time.time())
     stream, compaction = config.part(StreamConfig), config.part(CompactionConfig)
     security = config.part(SecurityConfig)
     with of_requests(process) as tracing:
@@ -71,6 +72,7 @@ def _run_broker(config: "Effective", environment: Mapping[str, str]) -> int:
             tracing=tracing,
             tls=open_tls(config),
             metrics_sender=sender_of(config.part(BrokerConfig), environment),
+            wal_store_url=process.wal_store,
         )
 
 
@@ -85,9 +87,9 @@ def _run_controller(config: "Effective") -> int:
     from penstock.objectstore.errors import ObjectStoreError
 
     process = config.part(ProcessConfig)
-    check_sas_token(
-        process.store, config.part(ControllerConfig).fence_kept_ms, os.environ, time.time()
-    )
+    fence_kept_ms = config.part(ControllerConfig).fence_kept_ms
+    for store in filter(None, (process.store, process.wal_store)):
+        check_sas_token(store, fence_kept_ms, os.environ, time.time())
     try:
         with of_moves(process) as moved:
             return run_controller(
@@ -96,6 +98,7 @@ def _run_controller(config: "Effective") -> int:
                 _serve_health(config),
                 moved=moved,
                 tls=open_tls(config),
+                wal_store_url=process.wal_store,
             )
     except (ControllerError, ObjectStoreError, StreamError, OSError) as error:
         raise ExpectedError(

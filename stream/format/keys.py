@@ -33,6 +33,9 @@ _INT64_MAX = (1 << 63) - 1
 _WAL_KEY = re.compile(
     r"wal(?:s/([1-9][0-9]{0,8}))?/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})"
 )
+_WAL_STORE_ENTRY = re.compile(
+    r"wals/[1-9][0-9]{0,8}/(?:identity|(?:0|[1-9][0-9]{0,9})/(?:0|[1-9][0-9]{0,18})/open)"
+)
 _DATA_KEY = re.compile(r"data/[0-9a-f]{8}/(0|[1-9][0-9]{0,18})")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MANIFEST_KEY = re.compile(r"manifest/([A-Za-z0-9_-]{1,64})/([0-9]{20})")
@@ -86,6 +89,11 @@ def parse_wal_key(key: str) -> WalSlot | None:
 def wal_marker_key(writer: BrokerIncarnation, wal_store: WalStoreId) -> str:
     """Return the key of the object that shows that this WAL was opened in a WAL store."""
     return f"{wal_prefix(writer, wal_store)}open"
+
+
+def is_wal_store_entry(key: str) -> bool:
+    """Return whether this is the key of an identity or a marker in a WAL store."""
+    return _WAL_STORE_ENTRY.fullmatch(key) is not None
 
 
 def wal_store_identity_key(wal_store: WalStoreId) -> str:

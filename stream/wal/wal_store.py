@@ -22,8 +22,10 @@ from penstock.stream.format.keys import (
     wal_root,
     wal_store_identity_key,
 )
-from penstock.stream.ports import BrokerIncarnation, WalStoreIdentity
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, WalStoreIdentity
 
+FIRST_STORE_ID = WalStoreId(IN_STORE + 1)
+"""The only id so far: a cluster has at most one WAL store."""
 _IDENTITY_KEY = f"{WAL_STORE_ROOT}identity"
 _IDENTITY_BYTES_MAX = 4_096
 _MARKER = b"{}"
@@ -52,12 +54,18 @@ class WalStores:
 
     def __init__(self, store: ObjectStore, configured: ConfiguredWalStore | None = None) -> None:
         self.configured = configured
+        self._main = store
         self._routed = RoutedStore(store, WAL_STORE_ROOT)
         self._known: set[WalStoreId] = set()
 
     @property
     def store(self) -> ObjectStore:
         return self._routed
+
+    @property
+    def wal_store(self) -> ObjectStore | None:
+        """The configured WAL store, with keys of its own."""
+        return None if self.configured is None else self.configured.store
 
     @property
     def is_used(self) -> bool:
@@ -75,6 +83,19 @@ class WalStores:
                 self._routed.add(
                     root, PrefixedStore(self.configured.store, WAL_STORE_ROOT, replaced=root)
                 )
+
+    async def close(self) -> None:
+        """Close both stores."""
+        await close_stores(self._main, self.configured)
+
+
+async def close_stores(store: ObjectStore, wal_store: ConfiguredWalStore | None) -> None:
+    """Close both, also if the first cannot be closed."""
+    try:
+        await store.close()
+    finally:
+        if wal_store is not None:
+            await wal_store.store.close()
 
 
 async def identity_of(wal_store: ObjectStore) -> WalStoreIdentity | None:

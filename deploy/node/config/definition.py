@@ -45,6 +45,13 @@ class ProcessConfig:
     encrypts each object that is written.
     """
 
+    wal_store: Annotated[str, Setting("wal.store", Kind.STORE)] = ""
+    """A second object store for the WALs, in another bucket or prefix than `store`, of which it
+    takes the latency of produce requests: s3://, gs:// or az://. The same for all nodes of a
+    cluster. Empty: WALs are in `store`. See
+    [Choose a WAL store](../how-to/wal-store.md).
+    """
+
     log_level: Annotated[str, Setting("log.level", Kind.ENUM, choices=tuple(LEVELS))] = "info"
     """The lowest level that is logged. The audit log has no level."""
 

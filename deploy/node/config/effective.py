@@ -40,6 +40,7 @@ from penstock.objectstore.config import RemoteConfig
 from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.url import parse_store_url, redact_url
 from penstock.stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
+from penstock.stream.wal.wal_store_url import check_wal_store_url
 
 DEFAULT: Final = "default"
 LOCAL_DEFAULT: Final = "default over memory and files"
@@ -100,10 +101,10 @@ def resolve(
         own = None if name in values else setting_of(role, name)
         if own is not None:
             values[name] = Value(own, _parsed(own, item, names), item.place)
-    if values["store"].place != MISSING and not isinstance(
-        _parsed_store(values["store"]), RemoteConfig
-    ):
-        _take_local_defaults(role, values)
+    if values["store"].place != MISSING:
+        wal_store = _parsed_wal_store(values["wal.store"], values["store"])
+        if not isinstance(wal_store, RemoteConfig):
+            _take_local_defaults(role, values)
     buildable = [
         part
         for part in PARTS[role]
@@ -204,6 +205,18 @@ def _parsed_store(store: Value) -> object:
         return parse_store_url(str(store.value))
     except InvalidStoreUrl as error:
         raise UsageError(f"{store.place}: {error}") from None
+
+
+def _parsed_wal_store(wal_store: Value, store: Value) -> object:
+    """Return the config of the store that contains the WALs. Raises UsageError."""
+    config = _parsed_store(store)
+    if not wal_store.value:
+        return config
+    try:
+        check_wal_store_url(str(wal_store.value), str(store.value))
+    except InvalidStoreUrl as error:
+        raise UsageError(f"{wal_store.place}: wal.store: {error}") from None
+    return _parsed_store(wal_store)
 
 
 def _take_local_defaults(role: Role, values: dict[str, Value]) -> None:

@@ -105,7 +105,7 @@ def _value_of(role: Role, name: str | None, flag: str, rest: list[str]) -> str:
 def _check_public(role: Role, name: str, flag: str, value: str) -> None:
     """Reject secrets on the command line, which all users of the machine can see."""
     field = setting_of(role, name)
-    if name == "store" and _has_secrets(value):
+    if name in {"store", "wal.store"} and _has_secrets(value):
         raise UsageError(
             f"{flag}: {redact_url(value)} has keys, and other processes can see flags: use the"
             f" variable {variable_of(name)}, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

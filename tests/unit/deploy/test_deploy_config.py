@@ -410,8 +410,10 @@ def test_a_node_without_a_store_or_with_no_file_says_what_to_give(tmp_path: Path
 @pytest.mark.parametrize("role", ROLES)
 def test_keys_of_the_store_are_no_flags(role: Role) -> None:
     url = "s3://bucket?access_key=abc&secret_key=sesame"
-    for flags in (("--store", url), ("--set", f"store={url}")):
-        with pytest.raises(UsageError, match="PENSTOCK_STORE, or AWS_ACCESS_KEY_ID") as caught:
+    for flags in (("--store", url), ("--set", f"store={url}"), ("--wal-store", url)):
+        with pytest.raises(
+            UsageError, match=r"PENSTOCK_(WAL_)?STORE, or AWS_ACCESS_KEY_ID"
+        ) as caught:
             load(role, flags, {})
         assert "sesame" not in str(caught.value)
     loaded = load(role, (), {"PENSTOCK_STORE": url}, complete=False)
@@ -431,6 +433,63 @@ def test_over_memory_and_files_bulks_wait_little_unless_told_to() -> None:
         load("broker", (*LOCAL, "--wal-linger-ms", "7"), {}).part(StreamConfig).wal_linger_ms == 7
     )
     assert load("broker", STORE, {}).part(StreamConfig) == StreamConfig()
+
+
+def test_the_wait_of_bulks_follows_the_wal_store() -> None:
+    wals = ("--wal-store", "s3://wals?endpoint=http://127.0.0.1:1")
+    for store in (LOCAL, STORE):
+        effective = load("broker", (*store, *wals), {})
+        assert effective.part(StreamConfig) == StreamConfig()
+        assert effective.part(ProcessConfig).wal_store == wals[1]
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    ("wal_store", "why"),
+    [
+        ("memory:", "another store in each process"),
+        ("file:/mnt/wals", "file: is not supported for WALs"),
+        ("s3://wals--use1-az4--x-s3?region=us-east-1", "S3 Express One Zone is not supported"),
+        ("s3://bucket?endpoint=http://127.0.0.1:1", "overlaps with the store"),
+        ("s3://bucket/wals?endpoint=http://127.0.0.1:1&region=eu-west-1", "overlaps with the"),
+        ("s3a://wals", "did you mean s3://"),
+    ],
+)
+def test_a_store_that_cannot_hold_wals_is_refused(role: Role, wal_store: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as caught:
+        load(role, STORE, {"PENSTOCK_WAL_STORE": wal_store}, complete=False)
+    assert "PENSTOCK_WAL_STORE" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("store", "wal_store"),
+    [
+        ("gs://bucket/a", "gs://bucket/a/b"),
+        ("az://account/container/a", "az://account/container"),
+        ("s3://bucket/data", "s3://bucket/data"),
+    ],
+)
+def test_a_wal_store_must_not_overlap_with_the_store(store: str, wal_store: str) -> None:
+    with pytest.raises(UsageError, match="overlaps with the store"):
+        load("controller", ("--store", store, "--wal-store", wal_store), {}, complete=False)
+
+
+@pytest.mark.parametrize(
+    ("store", "wal_store"),
+    [
+        ("s3://bucket/data", "s3://bucket/wals"),
+        ("s3://bucket/wal", "s3://bucket/wals"),
+        ("s3://bucket?endpoint=http://127.0.0.1:1", "s3://bucket?endpoint=http://127.0.0.1:2"),
+        ("gs://bucket", "gs://wals"),
+        ("az://account/container", "az://fast/container"),
+        ("s3://bucket", "gs://bucket"),
+        ("file:/data", "s3://bucket"),
+    ],
+)
+def test_a_wal_store_may_be_anywhere_else(store: str, wal_store: str) -> None:
+    flags = ("--store", store, "--wal-store", wal_store)
+    loaded = load("controller", flags, {}, complete=False)
+    assert loaded.part(ProcessConfig).wal_store == wal_store
 
 
 def test_every_part_of_a_broker_is_built_from_its_settings() -> None:

@@ -1,0 +1,93 @@
+"""Check the URL of a WAL store and open it. Must not accept a store that lacks what recovery relies
+on: see docs/design/wal-store.md.
+"""
+
+from collections.abc import Mapping
+from os import environ as process_environ
+from typing import Final
+
+from penstock.objectstore.config import (
+    AzureConfig,
+    DirectoryConfig,
+    GcsConfig,
+    MemoryConfig,
+    RemoteConfig,
+    S3Config,
+    StoreConfig,
+)
+from penstock.objectstore.errors import InvalidStoreUrl
+from penstock.objectstore.metered import StoreMeter
+from penstock.objectstore.url import location, open_store, parse_store_url, redact_url
+from penstock.stream.wal.wal_store import FIRST_STORE_ID, ConfiguredWalStore, WalStores
+
+_EXPRESS_SUFFIX: Final = "--x-s3"
+
+
+def check_wal_store_url(url: str, store_url: str = "") -> None:
+    """Raise InvalidStoreUrl if the WAL store of a cluster cannot be at this URL. store_url: of the
+    cluster's own store, if it is known.
+    """
+    config = parse_store_url(url)
+    if isinstance(config, MemoryConfig):
+        raise _refused(url, "memory: is another store in each process")
+    if isinstance(config, DirectoryConfig):
+        # An unmount under a running broker leaves a directory that accepts slots.
+        raise _refused(url, "file: is not supported for WALs: use s3://, gs:// or az://")
+    if isinstance(config, S3Config) and config.bucket.endswith(_EXPRESS_SUFFIX):
+        raise _refused(url, "S3 Express One Zone is not supported: it lists keys in no order")
+    if store_url and _overlap(config, parse_store_url(store_url)):
+        raise _refused(
+            url,
+            f"it overlaps with the store {redact_url(store_url)}: use another bucket, or prefixes"
+            " of which neither contains the other",
+        )
+
+
+def open_wal_store(
+    url: str,
+    store_url: str = "",
+    *,
+    meter: StoreMeter | None = None,
+    environ: Mapping[str, str] = process_environ,
+) -> ConfiguredWalStore | None:
+    """Open the WAL store of a URL; None if it is empty. Sends nothing. Raises InvalidStoreUrl."""
+    if not url:
+        return None
+    check_wal_store_url(url, store_url)
+    return ConfiguredWalStore(open_store(url, meter=meter, environ=environ), location(url))
+
+
+def open_stores(store_url: str, wal_store_url: str) -> WalStores:
+    """Open the store of a cluster together with its WAL store, for tools. Raises InvalidStoreUrl,
+    or OSError for a directory.
+    """
+    wal_store = open_wal_store(wal_store_url, store_url)
+    return WalStores(open_store(store_url), wal_store)
+
+
+def open_for_reads(store_url: str, wal_store_url: str) -> WalStores:
+    """Open both stores for slices that a view has planned, which has checked the identity. Raises
+    as `open_stores`.
+    """
+    stores = open_stores(store_url, wal_store_url)
+    stores.follow([FIRST_STORE_ID])
+    return stores
+
+
+def _refused(url: str, reason: str) -> InvalidStoreUrl:
+    return InvalidStoreUrl(redact_url(url), f"it cannot be a WAL store: {reason}")
+
+
+def _overlap(one: StoreConfig, other: StoreConfig) -> bool:
+    if not (isinstance(one, RemoteConfig) and isinstance(other, RemoteConfig)):
+        return False
+    return _bucket_of(one) == _bucket_of(other) and (
+        one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)
+    )
+
+
+def _bucket_of(config: RemoteConfig) -> tuple[object, ...]:
+    if isinstance(config, AzureConfig):
+        return "az", config.account, config.container
+    assert isinstance(config, S3Config | GcsConfig), f"{config} has no bucket"
+    return type(config), config.endpoint, config.bucket
