@@ -30,7 +30,9 @@ class Topic(NamedTuple):
     snapshot: str = ""
 
 
-def topics(store: str, *, cluster_id: str = "", snapshots: bool = False) -> list[Topic]:
+def topics(
+    store: str, *, cluster_id: str = "", snapshots: bool = False, wal_store: str = ""
+) -> list[Topic]:
     """List the topics of a cluster from the newest manifest in its object store. No broker is
     contacted.
 
@@ -42,6 +44,7 @@ def topics(store: str, *, cluster_id: str = "", snapshots: bool = False) -> list
             `az://ACCOUNT/CONTAINER` or `file:DIR`.
         cluster_id: The cluster, needed only if the store holds several.
         snapshots: Include the topics of snapshots.
+        wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
 
     Returns:
         The topics, sorted by name and snapshot.
@@ -49,6 +52,8 @@ def topics(store: str, *, cluster_id: str = "", snapshots: bool = False) -> list
     Raises:
         ManifestNotFound: The store holds no cluster, or not this one.
         SeveralClusters: The store holds several clusters and `cluster_id` is empty.
+        WalStoreRequired: The cluster has a WAL store, and `wal_store` is empty.
+        WalStoreWrong: `wal_store` is another store.
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:
@@ -58,7 +63,7 @@ def topics(store: str, *, cluster_id: str = "", snapshots: bool = False) -> list
         >>> {topic.name: topic.configs["cleanup.policy"] for topic in topics("file:/data/objects")}
         {'clicks': 'delete', 'orders': 'compact'}
     """
-    root = StoreCluster(store, cluster_id).newest_root()
+    root = StoreCluster(store, cluster_id, wal_store).newest_root()
     found: list[Topic] = []
     for topic in root.topics:
         name, snapshot = split_name(topic.name)

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
+from penstock.stream.wal.wal_store import FIRST_STORE_ID, ConfiguredWalStore, WalStores
+from penstock.stream.wal.wal_store_url import check_wal_store_url
 
 _T = TypeVar("_T")
 _CLOSE_S = 10.0
@@ -30,6 +32,7 @@ class BackgroundLoop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._stores: dict[str, ObjectStore] = {}
+        self._routed: dict[tuple[str, str], ObjectStore] = {}
         self._thread = Thread(target=self._loop.run_forever, name="penstock-reader", daemon=True)
         self._thread.start()
 
@@ -37,8 +40,29 @@ class BackgroundLoop:
         """Run a coroutine on the loop, wait in the calling thread, and return the result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
-    async def store(self, url: str) -> ObjectStore:
-        """Return the store of a URL. Call it on the loop."""
+    async def store(self, url: str, wal_store_url: str = "") -> ObjectStore:
+        """Return the store of a URL, which reaches the WAL store too if there is one. Call it on
+        the loop. Raises InvalidStoreUrl.
+        """
+        if not wal_store_url:
+            return self._open(url)
+        routed = self._routed.get((url, wal_store_url))
+        if routed is None:
+            stores = WalStores(self._open(url), await self.wal_store(url, wal_store_url))
+            stores.follow([FIRST_STORE_ID])
+            routed = self._routed[url, wal_store_url] = stores.store
+        return routed
+
+    async def wal_store(self, url: str, wal_store_url: str) -> ConfiguredWalStore | None:
+        """Return the WAL store of a URL beside this store; None if it is empty. Call it on the
+        loop. Raises InvalidStoreUrl.
+        """
+        if not wal_store_url:
+            return None
+        check_wal_store_url(wal_store_url, url)
+        return ConfiguredWalStore(self._open(wal_store_url), "")
+
+    def _open(self, url: str) -> ObjectStore:
         store = self._stores.get(url)
         if store is None:
             store = self._stores[url] = open_store(url)
@@ -57,6 +81,7 @@ class BackgroundLoop:
         """Close every store, even if one of them fails."""
         stores = list(self._stores.values())
         self._stores.clear()
+        self._routed.clear()
         for result in await asyncio.gather(
             *(store.close() for store in stores), return_exceptions=True
         ):

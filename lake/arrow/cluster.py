@@ -15,6 +15,7 @@ from penstock.lake.fetch.slices import Slice
 from penstock.lake.manifest.leases import HeldLease
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView, PartitionOffsets
+from penstock.objectstore.ports import ObjectStore
 from penstock.stream.format.manifest.model import ManifestRoot
 from penstock.stream.format.transaction_log import AbortedTransaction
 
@@ -33,14 +34,15 @@ _VIEW_PLANS: Final = 3
 """The number of plans that a view makes before it gives up."""
 
 _T = TypeVar("_T")
-_views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" = (
+_views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str, str], ClusterView]]" = (
     WeakKeyDictionary()
 )
 
 
 @dataclass(frozen=True)
 class StoreCluster:
-    """A cluster of a store. `cluster_id` may be empty if the store holds only one.
+    """A cluster of a store. `cluster_id` may be empty if the store holds only one, and
+    `wal_store_url` if its WALs are in the store.
 
     Invariant: a process has one view per cluster, which only advances; the background loop does the
     work. All state belongs to the process, so this object contains only an address and can be
@@ -50,6 +52,7 @@ class StoreCluster:
 
     store_url: str
     cluster_id: str = ""
+    wal_store_url: str = ""
 
     def newest_root(self) -> ManifestRoot:
         """Return the manifest of a fresh view. Raise as `partitions` does."""
@@ -118,12 +121,20 @@ class StoreCluster:
         """Return the view of this cluster. This and all methods below run on the loop."""
         shared = background()
         views = _views.setdefault(shared, {})
-        view = views.get((self.store_url, self.cluster_id))
+        key = (self.store_url, self.cluster_id, self.wal_store_url)
+        view = views.get(key)
         if view is None:
-            view = views[self.store_url, self.cluster_id] = ClusterView(
-                await shared.store(self.store_url), self.cluster_id
+            wal_store = await shared.wal_store(self.store_url, self.wal_store_url)
+            view = views[key] = ClusterView(
+                await shared.store(self.store_url),
+                self.cluster_id,
+                wal_store=None if wal_store is None else wal_store.store,
             )
         return view
+
+    async def store(self) -> ObjectStore:
+        """Return the store of the objects that plans refer to, including slots in the WAL store."""
+        return await background().store(self.store_url, self.wal_store_url)
 
     async def _newest_root(self) -> ManifestRoot:
         return await (await self.view()).refresh()
@@ -174,7 +185,7 @@ class StoreCluster:
         from penstock.lake.arrow.lookup import first_as_young
 
         view = await self.view()
-        store = await background().store(self.store_url)
+        store = await self.store()
         for attempt in range(REPLANS_MAX + 1):
             try:
                 return await first_as_young(
@@ -198,7 +209,7 @@ class StoreCluster:
 
     async def _held(self, lease_id: UUID, owner: str) -> HeldLease:
         view = await self.view()
-        store = await background().store(self.store_url)
+        store = await self.store()
         return HeldLease(store, view.cluster_id, lease_id, owner)
 
 

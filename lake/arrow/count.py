@@ -105,7 +105,7 @@ class _Counter:
             return known is None
 
         async def open_fetch() -> Fetch:
-            store = await shared.store(self._cluster.store_url)
+            store = await shared.store(self._cluster.store_url, self._cluster.wal_store_url)
             return Fetch(
                 store,
                 slices,

@@ -32,6 +32,7 @@ def read_slices_sync(
     times: TimeBounds = ALL_TIMES,
     bodies: Mapping[str, bytes] | None = None,
     on_unreadable: OnUnreadable = raise_unreadable,
+    wal_store_url: str = "",
 ) -> Generator[RecordBatch, None, None]:
     """Read slices as `read.read_slices` does. Close the iterator if it is not exhausted.
 
@@ -48,7 +49,7 @@ def read_slices_sync(
     work = PartDecoder(decoder, aborted, times)
 
     async def open_fetch() -> Fetch:
-        store = await shared.store(store_url)
+        store = await shared.store(store_url, wal_store_url)
         return Fetch(
             store,
             slices,

@@ -83,6 +83,7 @@ def read_renewed(
                 times=times,
                 bodies=bodies,
                 on_unreadable=on_unreadable,
+                wal_store_url=cluster.wal_store_url,
             )
             with closing(batches):
                 yield from batches

@@ -79,6 +79,7 @@ def scan(
     on_error: Literal["raise", "skip"] = "raise",
     cluster_id: str = "",
     config: ReadConfig | None = None,
+    wal_store: str = "",
 ) -> "Scan":
     """Read a topic, or a part of it, from the object store as Arrow record batches. No broker is
     contacted.
@@ -104,6 +105,7 @@ def scan(
         on_error: For unreadable records: `raise`, or `skip` and list in `Scan.unreadable`.
         cluster_id: The cluster, needed only if the store contains several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
+        wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
 
     Returns:
         A `Scan`: iterate it, call `to_table`, or pass it to Polars, DuckDB, pandas or any other
@@ -117,6 +119,7 @@ def scan(
         OffsetsMissing: `end` is after the end of a partition.
         ManifestNotFound: The store contains no such cluster.
         SeveralClusters: The store contains several clusters and `cluster_id` is empty.
+        WalStoreRequired, WalStoreWrong: `wal_store` is empty, or not that of the cluster.
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:
@@ -127,18 +130,15 @@ def scan(
     chosen = DEFAULT if columns is None else tuple(columns)
     config = config or ReadConfig()
     config = replace(config, views=views or config.views)
-    schema, cluster = arrow_schema(chosen, views=config.views), StoreCluster(store_url, cluster_id)
+    schema = arrow_schema(chosen, views=config.views)
+    cluster = StoreCluster(store_url, cluster_id, wal_store)
     committed, skips = _is_committed(isolation_level), check_on_error(on_error) == SKIP
     times = _times(since, until)
     states = _chosen(
         topic, cluster.partitions(topic, committed=committed), _numbers(partitions, start, end)
     )
     bounds = {state.partition: state.readable_end(committed=committed) for state in states}
-    starts, ends = _offsets(cluster, states, bounds, start), _offsets(cluster, states, bounds, end)
-    ranges = [
-        _range(state, bounds[state.partition], low, high)
-        for state, low, high in zip(states, starts, ends, strict=True)
-    ]
+    ranges = _ranges(cluster, states, bounds, start, end)
     streams = {(topic, state.partition): int(state.stream_id) for state in states}
     return Scan(
         cluster, ranges, streams, schema, config, committed=committed, times=times, skips=skips
@@ -448,6 +448,20 @@ def _chosen(
         if number not in existing:
             raise UnknownPartition(topic, number)
     return [existing[number] for number in (sorted(existing) if numbers is None else numbers)]
+
+
+def _ranges(
+    cluster: StoreCluster,
+    states: Sequence[PartitionOffsets],
+    bounds: Mapping[int, int],
+    start: Place,
+    end: Place,
+) -> list[OffsetRange]:
+    starts, ends = _offsets(cluster, states, bounds, start), _offsets(cluster, states, bounds, end)
+    return [
+        _range(state, bounds[state.partition], low, high)
+        for state, low, high in zip(states, starts, ends, strict=True)
+    ]
 
 
 def _offsets(

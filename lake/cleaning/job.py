@@ -11,7 +11,6 @@ from penstock.lake.rewrite.job import NO_BROKER, READING
 from penstock.lake.rewrite.run import Exchange
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.ports import ObjectStore
-from penstock.objectstore.url import open_store
 from penstock.protocol.batch.errors import BatchTooLarge
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.cleaning.cleaner import CleanerConfig, CleaningTask, LogCleaner
@@ -19,6 +18,7 @@ from penstock.stream.compaction.compactor import OwnedStream
 from penstock.stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
 from penstock.stream.ports import CommitObjects, ObjectRange, PreparedObject
 from penstock.stream.read.object_reader import ObjectReader
+from penstock.stream.wal.wal_store_url import open_for_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,18 @@ class PassJob:
     """A job for `Engine.map`: call it on a thread without an event loop, here or in an executor."""
 
     store_url: str
+    wal_store_url: str = ""
 
     def __call__(self, task: PassTask, attempt: Callable[[], str]) -> PassResult:
         del attempt  # every attempt writes the same
         return asyncio.run(self._run(task))
 
     async def _run(self, task: PassTask) -> PassResult:
-        store = open_store(self.store_url)
+        stores = open_for_reads(self.store_url, self.wal_store_url)
         try:
-            return await run_pass(store, task, wall_ms)
+            return await run_pass(stores.store, task, wall_ms)
         finally:
-            await store.close()
+            await stores.close()
 
 
 class _Late(Exception):

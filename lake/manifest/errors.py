@@ -118,7 +118,7 @@ class WalStoreRequired(StreamError):
     def __init__(self, cluster_id: str, url: str) -> None:
         super().__init__(
             f"the newest records of cluster {cluster_id!r} are in its WAL store, which is at {url}"
-            " for the nodes of the cluster: name it with wal_store="
+            " for the nodes of the cluster: name it with wal_store= (--wal-store in commands)"
         )
         self.cluster_id = cluster_id
         self.url = url

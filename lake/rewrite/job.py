@@ -10,13 +10,13 @@ from penstock.base.clock import WallClock, wall_ms
 from penstock.base.ids import Millis, NodeEpoch, NodeId
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.ports import ObjectStore
-from penstock.objectstore.url import open_store
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.compaction.plan import Compaction, Output, check_outputs
 from penstock.stream.compaction.rewrite import build_output, read_entries
 from penstock.stream.errors import NotContiguous, ObjectCorrupt
 from penstock.stream.ports import BrokerIncarnation, NewObject, ObjectRole, PreparedObject
 from penstock.stream.read.object_reader import ObjectReader, ObjectReaderConfig
+from penstock.stream.wal.wal_store_url import open_for_reads
 
 NO_BROKER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 """The writer in the headers of objects that jobs write."""
@@ -57,17 +57,18 @@ class RewriteJob:
     """A job for `Engine.map`: call it on a thread without an event loop, here or in an executor."""
 
     store_url: str
+    wal_store_url: str = ""
 
     def __call__(self, task: RewriteTask, attempt: Callable[[], str]) -> RewriteResult:
         del attempt  # every attempt writes the same
         return asyncio.run(self._run(task))
 
     async def _run(self, task: RewriteTask) -> RewriteResult:
-        store = open_store(self.store_url)
+        stores = open_for_reads(self.store_url, self.wal_store_url)
         try:
-            return await rewrite(store, task, wall_ms)
+            return await rewrite(stores.store, task, wall_ms)
         finally:
-            await store.close()
+            await stores.close()
 
 
 async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> RewriteResult:

@@ -66,7 +66,7 @@ class SparkCluster(StoreCluster):
         try:
             return await super().view()
         except InvalidStoreUrl as error:
-            raise InvalidOption(f"option 'store': {error}") from None
+            raise InvalidOption(f"option 'store' or 'wal_store': {error}") from None
 
     async def _find(self, topics: Topics, read_committed: bool, missing_ok: bool) -> Found:
         view = await self.view()

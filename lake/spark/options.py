@@ -60,6 +60,7 @@ _OURS: Final = (
     "readleasettl",
     "snapshot",
     "on_error",
+    "wal_store",
 )
 _WITHOUT_EFFECT: Final = ("kafkaconsumer.polltimeoutms", "groupidprefix")
 _LEASE_MS_MAX: Final = 7 * 86_400_000
@@ -124,6 +125,7 @@ Limit = Earliest | Latest | AtOffsets | AtTimestamps | AtTimestamp
 class ReadOptions:
     store: str
     cluster: str
+    wal_store: str
     topics: Topics
     starting: Limit
     ending: Limit
@@ -176,6 +178,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     return ReadOptions(
         store=given["store"].strip(),
         cluster=given.get("cluster", "").strip(),
+        wal_store=given.get("wal_store", "").strip(),
         topics=_topics_in(_topics(given), snapshot),
         starting=_limit_in(starting, snapshot),
         ending=_limit_in(ending, snapshot),

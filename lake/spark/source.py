@@ -133,7 +133,9 @@ class _Query:
     def __init__(self, options: Mapping[str, str], schema: StructType, *, streaming: bool) -> None:
         self.options: ReadOptions = parse(options, streaming=streaming)
         self.columns = checked_columns(schema)
-        self.cluster = SparkCluster(self.options.store, self.options.cluster)
+        self.cluster = SparkCluster(
+            self.options.store, self.options.cluster, self.options.wal_store
+        )
         self.lease_id = uuid4()
         self.notes = warnings(options, streaming=streaming)
 

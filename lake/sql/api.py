@@ -28,6 +28,7 @@ def sql(
     temp_directory: str = "",
     temp_limit: str = "",
     cluster_id: str = "",
+    wal_store: str = "",
 ) -> SqlResult:
     """Run one SQL statement on the topics of a store. No broker is contacted.
 
@@ -45,12 +46,10 @@ def sql(
         as_of: Read all topics up to their first record that is not older than this time.
         snapshot: Read all topics from this snapshot.
         strict: Fail if a value does not fit its column, instead of a NULL and a warning.
-        on_error: What to do with records that cannot be read: `raise` a ReadError with partition
-            and offset, or `skip` them with a warning.
+        on_error: For unreadable records: `raise` a ReadError, or `skip` them with a warning.
         max_rows: Rows to return at most; `SqlResult.is_truncated` tells whether there were more.
         max_seconds: Stop after this time, which begins with the call.
-        max_bytes: Bytes of rows to return at most, as Arrow counts them. Rows beyond are left out
-            as by `max_rows`; it is an error if the first ones take more.
+        max_bytes: Bytes of rows to return at most, in Arrow; an error if the first rows take more.
         cancel: Stop soon after this event is set, from any thread.
         formats: How to decode values of topics that are not JSON, by topic.
         memory_limit: Memory of DuckDB, such as `2GB`; beyond that it spills or fails. The process
@@ -58,6 +57,7 @@ def sql(
         temp_directory: Where DuckDB may spill; by default in the system's temporary directory.
         temp_limit: How much it may spill, such as `10GB`; by default 90 % of the free space.
         cluster_id: The cluster, needed only if the store holds several.
+        wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
 
     Returns:
         A `SqlResult`: call `rows`, `arrow`, `pandas`, `polars`, or iterate `batches`.
@@ -69,13 +69,13 @@ def sql(
         ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As `scan` does.
 
     Example:
-        >>> import penstock
         >>> query = "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"
         >>> penstock.sql(query, store="s3://my-bucket").rows()
         [('UA', 12.1), ('AA', 8.6)]
     """
     options = SessionOptions(
         cluster_id=cluster_id,
+        wal_store=wal_store,
         as_of=as_of,
         snapshot=snapshot,
         formats=formats or {},

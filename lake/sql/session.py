@@ -69,6 +69,8 @@ class SessionOptions:
     """
 
     cluster_id: str = ""
+    wal_store: str = ""
+    """URL of the WAL store; empty if WALs are in the store."""
     as_of: datetime | None = None
     snapshot: str = ""
     formats: Mapping[str, ValueFormat] = field(default_factory=dict[str, ValueFormat])
@@ -87,7 +89,7 @@ class Session:
         self._options = options or SessionOptions()
         check_on_error(self._options.on_error)
         self._store = store
-        self._cluster = StoreCluster(store, self._options.cluster_id)
+        self._cluster = StoreCluster(store, self._options.cluster_id, self._options.wal_store)
         self._temp = Path(
             tempfile.mkdtemp(prefix="penstock-sql-", dir=self._options.temp_directory or None)
         )
@@ -269,6 +271,7 @@ class Session:
                 snapshot=table.snapshot or self._options.snapshot,
                 on_error=self._options.on_error,
                 cluster_id=self._options.cluster_id,
+                wal_store=self._options.wal_store,
             )
         except UnknownPartition as error:
             raise SqlError(f"{error}; `penstock snapshots list` lists snapshots") from None

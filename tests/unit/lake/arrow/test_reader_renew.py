@@ -77,6 +77,7 @@ def test_new_plans_that_do_not_help_end_with_what_an_operator_can_do(
 ) -> None:
     class Cluster:
         store_url = "memory:"
+        wal_store_url = ""
         plans = 0
 
         def replan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:

@@ -36,6 +36,7 @@ class Fixed:
 
     def __init__(self, slices: Sequence[Slice], aborted: Iterable[AbortedTransaction]) -> None:
         self.store_url = f"watched:{next(_numbers)}"
+        self.wal_store_url = ""
         self.slices = tuple(slices)
         self.aborted_by_stream = {1: list(aborted)}
 

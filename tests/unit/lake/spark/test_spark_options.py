@@ -79,6 +79,14 @@ def test_what_neither_batch_nor_stream_takes(options: dict[str, str], text: str)
             parse(given | {"startingOffsets": "earliest"}, streaming=streaming)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_wal_store_is_an_option(streaming: bool) -> None:
+    base = {**BASE, "startingOffsets": "earliest"}
+    given = {**base, "Wal_Store": " s3://wals "}
+    assert parse(given, streaming=streaming).wal_store == "s3://wals"
+    assert not parse(base, streaming=streaming).wal_store
+
+
 def test_offset_reset_is_explained() -> None:
     with pytest.raises(
         InvalidOption,
