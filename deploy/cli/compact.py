@@ -10,7 +10,7 @@ import typer
 
 from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
-from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, TopicName
+from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, TopicName, WalStore
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say
 
@@ -82,6 +82,7 @@ def compact(
     topic: TopicName,
     *,
     store: StoreOption = "",
+    wal_store: WalStore = "",
     cluster: ClusterOption = "",
     controller: Controller = None,
     state_file: StateFile = None,
@@ -114,7 +115,7 @@ def compact(
         raise UsageError(f"--key-map-mib {key_map_mib} is not allowed: 1 to 65536")
     from penstock.base.errors import StreamError
     from penstock.deploy.cli.compact_job import Target
-    from penstock.deploy.clients.target import find_store
+    from penstock.deploy.clients.target import find_store, find_wal_store
     from penstock.deploy.node.logs import to_stderr
     from penstock.lake.rewrite.plan import RewriteOptions
     from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
@@ -125,7 +126,8 @@ def compact(
         total_bytes_max=int(max_gib * (1 << 30)),
         ttl_ms=ttl_s * 1_000,
     )
-    target = Target(store or find_store(state_file), cluster, topic)
+    url = store or find_store(state_file)
+    target = Target(url, cluster, topic, wal_store or find_wal_store(url, state_file))
     try:
         if by_key:
             from penstock.deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, compact_by_key

@@ -29,7 +29,6 @@ from penstock.lake.manifest.errors import ManifestNotFound, UnknownPartition
 from penstock.lake.manifest.view import ClusterView
 from penstock.lake.rewrite.run import PUBLISH_S
 from penstock.objectstore.ports import ObjectStore
-from penstock.objectstore.url import open_store
 from penstock.protocol.batch.errors import BatchCorrupt
 from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.format.checkpoint import (
@@ -181,16 +180,16 @@ def _run(
     target, controller, engine, limits = job
 
     async def run() -> _T:
-        store, client = open_store(target.store_url), connect(controller)
+        stores, client = target.open(), connect(controller)
         follower = MetadataFollower(client)
         try:
             await answer_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
-            view = ClusterView(store, target.cluster_id)
+            view = target.view(stores)
             await _until_published(view, follower, target.topic)
             cleaning = TopicCleaner(
                 view,
                 target.topic,
-                ControllerCleaner(client, follower, store),
+                ControllerCleaner(client, follower, stores.store),
                 run_passes,
                 _options(view.root, target.topic, limits),
                 now_ms=wall_ms,
@@ -200,10 +199,11 @@ def _run(
         finally:
             await follower.stop()
             await client.close()
-            await store.close()
+            await stores.close()
 
     async def run_passes(tasks: Sequence[PassTask]) -> list[PassResult]:
-        return await asyncio.to_thread(lambda: list(engine.map(PassJob(target.store_url), tasks)))
+        job = PassJob(target.store_url, target.wal_store_url)
+        return await asyncio.to_thread(lambda: list(engine.map(job, tasks)))
 
     return asyncio.run(run())
 

@@ -25,8 +25,9 @@ from penstock.lake.manifest.view import ClusterView
 from penstock.lake.rewrite.job import RewriteJob, RewriteResult, RewriteTask
 from penstock.lake.rewrite.plan import PartitionPlan, RewriteOptions
 from penstock.lake.rewrite.run import BulkRewrite, Exchange, RewriteReport
-from penstock.objectstore.url import open_store
 from penstock.stream.ports import PreparedObject
+from penstock.stream.wal.wal_store import WalStores
+from penstock.stream.wal.wal_store_url import open_for_reads
 
 if TYPE_CHECKING:
     from penstock.lake.table.engines import Engine
@@ -82,21 +83,31 @@ class ControllerRewrites:
 
 
 class Target(NamedTuple):
-    """What to rewrite. cluster_id: empty if the store holds only one cluster."""
+    """What to rewrite. cluster_id: empty if the store holds only one cluster. wal_store_url: empty
+    if WALs are in the store.
+    """
 
     store_url: str
     cluster_id: str
     topic: str
+    wal_store_url: str = ""
+
+    def open(self) -> WalStores:
+        """Open the stores. Raises InvalidStoreUrl."""
+        return open_for_reads(self.store_url, self.wal_store_url)
+
+    def view(self, stores: WalStores) -> ClusterView:
+        return ClusterView(stores.store, self.cluster_id, wal_store=stores.wal_store)
 
 
 def plan_rewrite(target: Target, options: RewriteOptions) -> list[PartitionPlan]:
     """Return the plan of a rewrite. Changes nothing and contacts no controller."""
 
     async def plan() -> list[PartitionPlan]:
-        store = open_store(target.store_url)
+        stores = target.open()
         try:
             rewrite = BulkRewrite(
-                ClusterView(store, target.cluster_id),
+                target.view(stores),
                 target.topic,
                 _PlanOnly(),
                 _run_no_tasks,
@@ -105,7 +116,7 @@ def plan_rewrite(target: Target, options: RewriteOptions) -> list[PartitionPlan]
             )
             return await rewrite.plan()
         finally:
-            await store.close()
+            await stores.close()
 
     return asyncio.run(plan())
 
@@ -120,9 +131,9 @@ def rewrite_topic(
     """Rewrite a topic. Raises NoController, ExpectedError, StreamError, ObjectStoreError."""
 
     async def run() -> RewriteReport:
-        store, client = open_store(target.store_url), connect(controller)
+        stores, client = target.open(), connect(controller)
         try:
-            view, metadata = ClusterView(store, target.cluster_id), ControllerRewrites(client)
+            view, metadata = target.view(stores), ControllerRewrites(client)
             return await BulkRewrite(
                 view,
                 target.topic,
@@ -134,11 +145,11 @@ def rewrite_topic(
             ).run()
         finally:
             await client.close()
-            await store.close()
+            await stores.close()
 
     async def run_tasks(tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
         return await asyncio.to_thread(
-            lambda: list(engine.map(RewriteJob(target.store_url), tasks))
+            lambda: list(engine.map(RewriteJob(target.store_url, target.wal_store_url), tasks))
         )
 
     return asyncio.run(run())

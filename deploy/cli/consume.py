@@ -13,6 +13,7 @@ from penstock.deploy.cli.options import (
     Bootstrap,
     OnError,
     TopicName,
+    WalStore,
     on_error_of,
 )
 from penstock.deploy.cli.record_options import RecordOptions
@@ -206,6 +207,7 @@ def consume(
             help="For --snapshot: store of the brokers; default: that of `penstock dev`.",
         ),
     ] = "",
+    wal_store: WalStore = "",
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Print the records of a topic: one value per line, JSON with key, headers, offset and
@@ -228,7 +230,15 @@ def consume(
             raise UsageError("--rate and --snapshot are mutually exclusive")
         from penstock.deploy.cli.consume_snapshot import print_snapshot
 
-        print_snapshot(topic, snapshot, store, limits.records_max, writer, on_error=limits.on_error)
+        print_snapshot(
+            topic,
+            snapshot,
+            store,
+            limits.records_max,
+            writer,
+            on_error=limits.on_error,
+            wal_store=wal_store,
+        )
         return
     from penstock.deploy.records.reading import Source, read_records
 

@@ -26,11 +26,12 @@ def print_snapshot(
     writer: RecordWriter,
     *,
     on_error: Literal["raise", "skip"],
+    wal_store: str,
 ) -> None:
-    """Print records, one value or JSON object per line, partition by partition. store: empty for
-    that of the local cluster.
+    """Print records, one value or JSON object per line, partition by partition. store, wal_store:
+    empty for those of the local cluster.
     """
-    from penstock.deploy.clients.target import find_store
+    from penstock.deploy.clients.target import find_store, find_wal_store
 
     address = store or find_store()
     try:
@@ -42,7 +43,14 @@ def print_snapshot(
     try:
         from penstock.lake.arrow.topic_scan import scan
 
-        records = scan(address, topic, snapshot=snapshot, columns=_COLUMNS, on_error=on_error)
+        records = scan(
+            address,
+            topic,
+            snapshot=snapshot,
+            columns=_COLUMNS,
+            on_error=on_error,
+            wal_store=wal_store or find_wal_store(address),
+        )
         for row in _rows(records):
             if printed == max_messages:
                 break

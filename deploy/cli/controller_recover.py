@@ -31,6 +31,15 @@ ClusterId = Annotated[
     str,
     typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
 ]
+WalStore = Annotated[
+    str,
+    typer.Option(
+        "--wal-store",
+        envvar="PENSTOCK_WAL_STORE",
+        help="WAL store of the cluster (`wal.store`); needed if the cluster has one.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print the changes without writing anything."),
@@ -64,6 +73,7 @@ Voters = Annotated[
 def recover(
     *,
     store: From,
+    wal_store: WalStore = "",
     cluster_id: ClusterId = "",
     dry_run: DryRun = False,
     force: Force = False,
@@ -88,14 +98,22 @@ def recover(
     ids = _voters(voters)
     try:
         report = asyncio.run(
-            _recover(store, cluster_id, ids, dry_run=dry_run, force=force, accept_loss=accept_loss)
+            _recover(
+                store,
+                wal_store,
+                cluster_id,
+                ids,
+                dry_run=dry_run,
+                force=force,
+                accept_loss=accept_loss,
+            )
         )
     except (ControllerError, ObjectStoreError, StreamError) as error:
         raise ExpectedError(str(error)) from error
     if output is not Format.TABLE:
         print_document(output, report)
     else:
-        _print_report(report, store)
+        _print_report(report, store, wal_store)
 
 
 def _voters(text: str) -> tuple[int, ...]:
@@ -107,6 +125,7 @@ def _voters(text: str) -> tuple[int, ...]:
 
 async def _recover(
     url: str,
+    wal_url: str,
     cluster_id: str,
     voters: tuple[int, ...],
     *,
@@ -119,7 +138,10 @@ async def _recover(
     from penstock.controller.disaster_recovery.recovery import Recovery, cluster_ids
     from penstock.deploy.output import Progress
     from penstock.objectstore.url import open_store
+    from penstock.stream.wal.wal_store import close_stores
+    from penstock.stream.wal.wal_store_url import open_wal_store
 
+    wal_store = open_wal_store(wal_url, url)
     store = open_store(url)
     bar: Progress | None = None
     current_step = ""
@@ -140,17 +162,24 @@ async def _recover(
                     f"--cluster-id is needed: the store holds {', '.join(known) or 'no cluster'}"
                 )
             cluster_id = known[0]
-        recovery = Recovery(store, cluster_id, now_ms=wall_ms, voters=voters, progress=progress)
+        recovery = Recovery(
+            store,
+            cluster_id,
+            now_ms=wall_ms,
+            voters=voters,
+            progress=progress,
+            wal_store=wal_store,
+        )
         return await (
             recovery.look() if dry_run else recovery.run(force=force, accept_loss=accept_loss)
         )
     finally:
         if bar is not None:
             bar.__exit__()
-        await store.close()
+        await close_stores(store, wal_store)
 
 
-def _print_report(report: "Report", store: str) -> None:
+def _print_report(report: "Report", store: str, wal_store: str) -> None:
     from penstock.objectstore.url import redact_url
 
     snapshot = "none" if report.snapshot_offset is None else f"offset {report.snapshot_offset:,}"
@@ -171,7 +200,7 @@ def _print_report(report: "Report", store: str) -> None:
         _print_gaps("MISSING", report.gaps)
     if report.given_up:
         _print_gaps("GIVEN UP WITH --accept-loss", report.given_up)
-    say(*_next_steps(report, redact_url(store)))
+    say(*_next_steps(report, redact_url(store), redact_url(wal_store) if wal_store else ""))
 
 
 def _print_wals(report: "Report") -> None:
@@ -207,7 +236,7 @@ def _print_gaps(title: str, gaps: "Sequence[Gap]") -> None:
     print_table(title, columns, rows)
 
 
-def _next_steps(report: "Report", store: str) -> list[str]:
+def _next_steps(report: "Report", store: str, wal_store: str) -> list[str]:
     if report.new_offset is None and not report.already_recovered:
         return ["nothing was written; run it without --dry-run"]
     done = (
@@ -216,11 +245,12 @@ def _next_steps(report: "Report", store: str) -> list[str]:
         else f"recovered: the new history begins at offset {report.new_offset:,}"
     )
     voters = ",".join(map(str, report.voters))
+    wals = f" --wal-store '{wal_store}'" if wal_store else ""
     return [
         done,
         f"Now start controllers {voters} with empty data directories and this cluster id, then the"
         " brokers:",
-        f"  penstock controller --store '{store}' --cluster-id {report.cluster_id}"
+        f"  penstock controller --store '{store}'{wals} --cluster-id {report.cluster_id}"
         " --metadata-log-dir EMPTY_DIRECTORY [--controller-quorum-voters ...]",
         "Lost are changes that were not yet backed up (normally of the last second) of:"
         " reassignments, preferred elections, configs, deleted records.",

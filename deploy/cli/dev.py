@@ -28,6 +28,16 @@ Store = Annotated[
         )
     ),
 ]
+WalStore = Annotated[
+    str,
+    typer.Option(
+        help=(
+            "Second object store for the WALs: moto (another bucket of it) |"
+            " s3://BUCKET?endpoint=URL | gs://BUCKET | az://ACCOUNT/CONTAINER"
+        ),
+        show_default=False,
+    ),
+]
 Host = Annotated[
     str,
     typer.Option(help="Address to listen on; 0.0.0.0 accepts connections from other machines."),
@@ -127,6 +137,7 @@ def dev(
     controllers: Controllers = 1,
     port: Port = 9092,
     store: Store = "moto",
+    wal_store: WalStore = "",
     host: Host = "127.0.0.1",
     controller_port: ControllerPort = 0,
     store_port: StorePort = 0,
@@ -173,6 +184,7 @@ def dev(
         controller_port=controller_port,
         store_port=store_port,
         store=store,
+        wal_store=wal_store,
         restart=restart,
         auto_balance=auto_balance,
         log_level=log_level,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.errors import ExpectedError
-from penstock.deploy.cli.options import Controller, Output, StateFile, Yes
+from penstock.deploy.cli.options import Controller, Output, StateFile, WalStore, Yes
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
@@ -84,6 +84,7 @@ Settle = Annotated[
 def doctor(
     *,
     store: StoreOption = "",
+    wal_store: WalStore = "",
     controller: Controller = None,
     state_file: StateFile = None,
     cluster_id: ClusterId = "",
@@ -107,6 +108,7 @@ def doctor(
 
     penstock doctor --store s3://my-bucket --records 10000
     """
+    from penstock.deploy.clients.target import find_wal_store
     from penstock.deploy.doctor.examination import DoctorOptions
     from penstock.deploy.doctor.findings import KINDS
 
@@ -123,6 +125,7 @@ def doctor(
     options = DoctorOptions(
         store=store_url,
         controllers=controllers,
+        wal_store=wal_store or find_wal_store(store_url, state_file),
         cluster_id=cluster_id,
         listeners=frozenset(listener or ()),
         accept=frozenset(accept or ()),

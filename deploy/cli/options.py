@@ -46,6 +46,18 @@ Output = Annotated[
         help="Output format. `--json` and `--csv` are short forms.",
     ),
 ]
+WalStore = Annotated[
+    str,
+    typer.Option(
+        "--wal-store",
+        envvar="PENSTOCK_WAL_STORE",
+        help=(
+            "WAL store of the cluster (`wal.store`), if it has one; default: that of the running"
+            " `penstock dev`."
+        ),
+        show_default=False,
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
 ]

@@ -15,7 +15,13 @@ from penstock.deploy.cli.completing import (
 )
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
-from penstock.deploy.cli.options import ON_ERROR, OnError, Output, on_error_of
+from penstock.deploy.cli.options import (
+    ON_ERROR,
+    OnError,
+    Output,
+    WalStore,
+    on_error_of,
+)
 from penstock.deploy.cli.schema_files import read_schema, split_id
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
@@ -175,6 +181,7 @@ def sql(
             help="Store of the brokers; default: that of the local cluster.",
         ),
     ] = "",
+    wal_store: WalStore = "",
     cluster: Annotated[
         str,
         typer.Option(
@@ -196,14 +203,15 @@ def sql(
         raise UsageError("--output and --parquet are mutually exclusive")
     with one_line_errors("sql"):
         _hide_pandas()
-        from penstock.deploy.clients.target import find_store
+        from penstock.deploy.clients.target import find_store, find_wal_store
         from penstock.deploy.sql.command import Command, RowOutput
         from penstock.deploy.sql.prompt import run_prompt
 
         resume_collector()
         rows = RowOutput(form.output, form.parquet, limits.max_rows)
-        options = _session_options(cluster, topics, limits)
-        with Command(store or find_store(), options, rows, limits.max_seconds) as command:
+        url = store or find_store()
+        options = _session_options(cluster, wal_store or find_wal_store(url), topics, limits)
+        with Command(url, options, rows, limits.max_seconds) as command:
             if statement:
                 command.run_all(statement)
             elif sys.stdin.isatty():
@@ -212,12 +220,15 @@ def sql(
                 command.run_all(sys.stdin.read())
 
 
-def _session_options(cluster: str, topics: TopicOptions, limits: LimitOptions) -> "SessionOptions":
+def _session_options(
+    cluster: str, wal_store: str, topics: TopicOptions, limits: LimitOptions
+) -> "SessionOptions":
     from penstock.lake.sql.session import SessionOptions
     from penstock.lake.sql.tokens import moment_of
 
     return SessionOptions(
         cluster_id=cluster,
+        wal_store=wal_store,
         as_of=moment_of(topics.as_of) if topics.as_of else None,
         snapshot=topics.snapshot,
         formats=topics.formats(),

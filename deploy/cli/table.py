@@ -13,7 +13,11 @@ from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
-from penstock.deploy.cli.options import Output, TopicName
+from penstock.deploy.cli.options import (
+    Output,
+    TopicName,
+    WalStore,
+)
 from penstock.deploy.cli.schema_files import read_schema
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say
@@ -213,6 +217,7 @@ def sync(
     topic: TopicName,
     *,
     store: Store,
+    wal_store: WalStore = "",
     table: Annotated[str, typer.Option(help="Name of the table; the default is the topic's.")] = "",
     cluster: Annotated[
         str,
@@ -235,6 +240,7 @@ def sync(
     For example: penstock table sync flights --warehouse ./warehouse --format json --once
     """
     with one_line_errors("table"):
+        from penstock.deploy.clients.target import find_wal_store
         from penstock.deploy.output import Progress
         from penstock.lake.arrow.cluster import StoreCluster
         from penstock.lake.table.model import Layout
@@ -245,6 +251,7 @@ def sync(
         options = _sync_options(rows, batches)
         warehouse = place.open()
         name = table or table_name_of(topic)
+        cluster_of_topic = StoreCluster(store, cluster, wal_store or find_wal_store(store))
         with engine.start() as runner:
             tables = (
                 warehouse.table(name, options.layout),
@@ -252,7 +259,7 @@ def sync(
             )
             with Progress(f"{topic} to {name}", None, "records") as progress:
                 run = TableSync(
-                    TopicSource(StoreCluster(store, cluster), topic),
+                    TopicSource(cluster_of_topic, topic),
                     *tables,
                     runner,
                     options,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.errors import ExpectedError
-from penstock.deploy.cli.options import Controller, Output, StateFile
+from penstock.deploy.cli.options import Controller, Output, StateFile, WalStore
 from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def wal() -> None:
 def repair(
     *,
     store: Store = "",
+    wal_store: WalStore = "",
     controller: Controller = None,
     state_file: StateFile = None,
     node: Node = -1,
@@ -74,7 +75,7 @@ def repair(
     from penstock.base.errors import StreamError
     from penstock.controller.api.errors import ControllerError
     from penstock.deploy.clients.metadata import find_controller
-    from penstock.deploy.clients.target import find_store
+    from penstock.deploy.clients.target import find_store, find_wal_store
     from penstock.deploy.node.logs import to_stderr
     from penstock.deploy.output import print_document
     from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
@@ -83,7 +84,10 @@ def repair(
     address = find_controller(controller, state_file, os.environ)
     url = store or find_store(state_file)
     try:
-        surveys, ended = asyncio.run(_repair(url, address, node, accept=accept_loss, wait_s=wait))
+        wal_url = wal_store or find_wal_store(url, state_file)
+        surveys, ended = asyncio.run(
+            _repair(url, wal_url, address, node, accept=accept_loss, wait_s=wait)
+        )
     except (InvalidStoreUrl, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
         raise ExpectedError(str(error) or "the controllers did not answer in time") from error
     if output is not Format.TABLE:
@@ -93,7 +97,7 @@ def repair(
 
 
 async def _repair(
-    url: str, address: str, node: int, *, accept: bool, wait_s: float
+    url: str, wal_url: str, address: str, node: int, *, accept: bool, wait_s: float
 ) -> "tuple[list[WalSurvey], bool]":
     """Return the damaged WALs, and whether all of them have ended in the meantime."""
     import asyncio
@@ -107,15 +111,16 @@ async def _repair(
     )
     from penstock.deploy.clients.controllers import connect
     from penstock.deploy.doctor.metadata import LiveMetadata
-    from penstock.deploy.doctor.wal_survey import still_lost, survey_wals
-    from penstock.objectstore.url import open_store
+    from penstock.deploy.doctor.wal_survey import reach_wal_stores, still_lost, survey_wals
+    from penstock.stream.wal.wal_store_url import open_stores
 
-    store, metadata = open_store(url), LiveMetadata(address)
+    stores, metadata = open_stores(url, wal_url), LiveMetadata(address)
     client = connect(address)
     try:
         await metadata.start()
         await metadata.refresh()
-        surveys = await survey_wals(store, metadata.image)
+        await reach_wal_stores(stores, metadata.image)
+        surveys = await survey_wals(stores, metadata.image)
         await metadata.refresh()
         surveys = [
             item
@@ -143,7 +148,7 @@ async def _repair(
     finally:
         await client.close()
         await metadata.close()
-        await store.close()
+        await stores.close()
 
 
 def _print_surveys(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -> None:

@@ -41,6 +41,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     controller: str
     store_url: str
     processes: list[ProcessState]
+    wal_store_url: str = ""
+    """The WAL store; empty if WALs are in the store."""
     command_config: str = ""
     """File of client properties; empty if clients need none."""
     controller_tls: dict[str, str] = {}

@@ -71,6 +71,14 @@ def find_store(state_path: Path | None = None) -> str:
     raise UsageError(f"{why}: name the brokers' store with --store URL (PENSTOCK_STORE)")
 
 
+def find_wal_store(store_url: str, state_path: Path | None = None) -> str:
+    """Return the WAL store of the running `penstock dev` if this is its store; empty without one.
+    Raises ExpectedError if the state file cannot be read.
+    """
+    state = dev_cluster(state_path)
+    return state.wal_store_url if state is not None and state.store_url == store_url else ""
+
+
 def dev_cluster(state_path: Path | None = None) -> state_file.ClusterState | None:
     """Return the running `penstock dev` that a command means: none if the profile names another
     cluster. state_path: of the file that describes it, where an option names one.

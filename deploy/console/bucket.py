@@ -12,6 +12,7 @@ from penstock.objectstore.url import open_store
 from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
 from penstock.stream.format.layout import TAIL_BYTES
+from penstock.stream.wal.wal_store import WalStores
 
 _READ_S: Final = 30.0
 
@@ -32,7 +33,8 @@ def need_store(url: str) -> str:
 
 async def read_index(url: str, key: str) -> ObjectIndex:
     """Return the index of an object. Raises ObjectStoreError, ObjectCorrupt."""
-    store = open_store(need_store(url))
+    stores = WalStores(open_store(need_store(url)))  # a slot in a WAL store is no missing object
+    store = stores.store
     try:
         async with asyncio.timeout(_READ_S):
             tail = await store.get_tail(key, TAIL_BYTES)
@@ -45,4 +47,4 @@ async def read_index(url: str, key: str) -> ObjectIndex:
                 raise ObjectCorrupt(key, found.position, "the footer changed between two reads")
             return found
     finally:
-        await store.close()
+        await stores.close()

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import uuid4
 
-from penstock.base.errors import StreamError
+import msgspec
+
+from penstock.base.errors import ExpectedError, StreamError
+from penstock.base.ids import WalStoreId
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.load_messages import Troubles
 from penstock.controller.metadata.image import MetadataImage
@@ -54,12 +57,19 @@ from penstock.deploy.doctor.store_facts import (
     newest_manifest,
     wall_ms,
 )
-from penstock.deploy.doctor.wal_survey import WalSurvey, still_lost, survey_wals
+from penstock.deploy.doctor.wal_survey import (
+    WalSurvey,
+    reach_wal_stores,
+    still_lost,
+    survey_wals,
+)
 from penstock.deploy.output import size
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import ObjectStore
-from penstock.objectstore.url import open_store, redact_url
+from penstock.objectstore.url import redact_url
 from penstock.stream.format.manifest.model import ManifestRoot
+from penstock.stream.wal.wal_store import WalStores
+from penstock.stream.wal.wal_store_url import open_stores
 
 STEP_S: Final = 60.0
 """Deadline of a step with several requests, each of which has its own deadline."""
@@ -94,6 +104,7 @@ class DoctorOptions:
 
     store: str
     controllers: str
+    wal_store: str = ""
     cluster_id: str = ""
     listeners: Collection[str] = ()
     accept: Collection[str] = ()
@@ -121,6 +132,9 @@ class _Gathered:
     broker_clocks: list[ClockSpan] = field(default_factory=list[ClockSpan])
     orphans: list[Suspect] = field(default_factory=list[Suspect])
     surveys: list[WalSurvey] = field(default_factory=list[WalSurvey])
+    wal_stores: list[WalStoreId] = field(default_factory=list[WalStoreId])
+    """The WAL stores that can be examined."""
+    wal_store_problem: str = ""
     problems: dict[str, str] = field(default_factory=dict[str, str])
     checks: dict[str, CheckResult] = field(default_factory=dict[str, CheckResult])
     deleted: int = 0
@@ -136,7 +150,7 @@ class Examination:
         self._show_progress = show_progress
         self._confirm = confirm
         self._gathered = _Gathered()
-        self._store: ObjectStore | None = None
+        self._stores: WalStores | None = None
         self._metadata: Metadata | None = None
         self._current_step = ""
 
@@ -144,7 +158,7 @@ class Examination:
         refreshing = asyncio.get_running_loop().create_task(self._refresh_progress())
         try:
             if self._options.store:
-                self._store = open_store(self._options.store)
+                self._stores = open_stores(self._options.store, self._options.wal_store)
             await self._gather()
             await self._judge()
         finally:
@@ -153,8 +167,8 @@ class Examination:
                 await refreshing
             if self._metadata is not None:
                 await self._metadata.close()
-            if self._store is not None:
-                await self._store.close()
+            if self._stores is not None:
+                await self._stores.close()
         gathered = self._gathered
         in_order = [
             gathered.checks[check.name] for check in f.CHECKS if check.name in gathered.checks
@@ -163,6 +177,10 @@ class Examination:
         return build_report(
             cluster_id, int(wall_ms()), in_order, self._options.accept, gathered.deleted
         )
+
+    @property
+    def _store(self) -> ObjectStore | None:
+        return None if self._stores is None else self._stores.store
 
     async def _refresh_progress(self) -> None:
         """Show progress while a step waits."""
@@ -215,13 +233,28 @@ class Examination:
                 f.LISTENERS, "asking the brokers", ask_listeners(first, options.listeners)
             )
         await self._ask_backup(first.cluster_id)
-        if self._store is not None and self._store_works():
+        stores = self._stores if self._store_works() else None
+        if stores is not None and await self._reach_wal_stores(stores, metadata.image):
             surveys = await self._step(
-                f.WALS, "reading the WALs", survey_wals(self._store, metadata.image)
+                f.WALS, "reading the WALs", survey_wals(stores, metadata.image)
             )
             gathered.surveys = surveys or []
         if options.objects and self._store_works():
             await self._step(f.OBJECTS, "listing the objects", self._list(metadata), LIST_S)
+
+    async def _reach_wal_stores(self, stores: WalStores, image: MetadataImage) -> bool:
+        """Return whether the WAL stores of the cluster can be examined. Without that, an absent
+        slot shows nothing.
+        """
+        gathered = self._gathered
+        try:
+            async with asyncio.timeout(STEP_S):
+                await reach_wal_stores(stores, image)
+        except (*STEP_ERRORS, ExpectedError) as error:
+            gathered.wal_store_problem = str(error) or f"no answer within {STEP_S:.0f} s"
+            return False
+        gathered.wal_stores = [listed.store_id for listed in image.nodes.wal_stores()]
+        return True
 
     async def _open_metadata(self) -> None:
         """Read the metadata from the controllers, or from their backup if none responds."""
@@ -281,6 +314,7 @@ class Examination:
             lambda: metadata.image,
             self._store_now_ms(),
             self._options.older_than_ms,
+            self._gathered.wal_stores,
         )
         await list_all(
             self._store, inventory, lambda count: self._show_progress(self._current_step, count)
@@ -417,10 +451,16 @@ class Examination:
             if inventory is not None
             else None
         )
-        if is_live or listed is not None or gathered.surveys:
+        if gathered.wal_store_problem:
+            checks[f.WALS] = unchecked(f.WALS, gathered.wal_store_problem, failed=True)
+        elif is_live or listed is not None or gathered.surveys:
             checks[f.WALS] = judge.wals(
                 cluster, listed, self._store_now_ms(), is_live=is_live, surveys=gathered.surveys
             )
+            if gathered.wal_stores:
+                where = f"in WAL store {redact_url(self._options.wal_store)}"
+                wals = checks[f.WALS]
+                checks[f.WALS] = msgspec.structs.replace(wals, summary=f"{wals.summary}; {where}")
 
     def _judge_nodes(self, cluster: ClusterFacts, image: MetadataImage) -> None:
         checks, quorum = self._gathered.checks, self._gathered.quorum
@@ -475,7 +515,12 @@ class Examination:
         offset_count = 0
         for topic in sorted(topic.name for topic in image.topics):
             read = await asyncio.to_thread(
-                read_newest, options.store, image.cluster_id, topic, options.records
+                read_newest,
+                options.store,
+                options.wal_store,
+                image.cluster_id,
+                topic,
+                options.records,
             )
             facts += read.partitions
             offset_count += read.offsets

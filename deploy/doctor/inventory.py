@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.base.ids import ObjectId
+from penstock.base.ids import ObjectId, WalStoreId
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectPhase
 from penstock.objectstore.ports import ObjectInfo
@@ -22,6 +22,7 @@ from penstock.stream.format.keys import (
     SPARK_ROOT,
     STAGED_ROOT,
     WAL_ROOT,
+    is_wal_store_entry,
     lease_prefix,
     parse_backup_key,
     parse_cluster_id,
@@ -30,6 +31,7 @@ from penstock.stream.format.keys import (
     parse_manifest_key,
     parse_snapshot_key,
     parse_wal_key,
+    wal_root,
 )
 from penstock.stream.format.layout import HEADER_BYTES
 from penstock.stream.ports import BrokerIncarnation
@@ -106,6 +108,7 @@ class Suspects:
 
 class Inventory:
     """Collect the listed keys. image: returns the current metadata. now_ms: by the store's clock.
+    wal_stores: the WAL stores that are listed.
 
     Keys arrive page by page and in order within a part. The image is read when a key arrives and
     again at the end. Memory is bounded by the names of referenced objects, which the image contains
@@ -120,14 +123,20 @@ class Inventory:
     """
 
     def __init__(
-        self, cluster_id: str, image: Callable[[], MetadataImage], now_ms: int, older_than_ms: int
+        self,
+        cluster_id: str,
+        image: Callable[[], MetadataImage],
+        now_ms: int,
+        older_than_ms: int,
+        wal_stores: Iterable[WalStoreId] = (),
     ) -> None:
+        self.parts = (*PARTS, *map(wal_root, wal_stores))
         self._cluster_id = cluster_id
         self._image = image
         self._now_ms = now_ms
         self._older_than_ms = older_than_ms
-        self._expected = {part: sorted(_referred(image(), part)) for part in PARTS}
-        self._at: dict[str, int] = dict.fromkeys(PARTS, 0)
+        self._expected = {part: sorted(_referred(image(), part)) for part in self.parts}
+        self._at: dict[str, int] = dict.fromkeys(self.parts, 0)
         self._missing: list[Expected] = []
         self._damaged: list[Damaged] = []
         self._orphans = Suspects()
@@ -235,7 +244,8 @@ class Inventory:
     def _wal(self, info: ObjectInfo) -> None:
         slot, image = parse_wal_key(info.key), self._image()
         if slot is None:
-            self.foreign.add(info)
+            if not is_wal_store_entry(info.key):
+                self.foreign.add(info)
             return
         wal = image.nodes.wal(slot.writer)
         if wal is None:
@@ -293,6 +303,7 @@ class Inventory:
     _sort: Final = {
         "data": _data,
         "wal": _wal,
+        "wals": _wal,
         "meta": _meta,
         "manifest": _manifest,
         "leases": _lease,

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.deploy.doctor.inventory import PARTS, Expected, Inventory, Suspect, is_unknown
+from penstock.deploy.doctor.inventory import Expected, Inventory, Suspect, is_unknown
 from penstock.deploy.doctor.metadata import Metadata
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, ObjectStore
@@ -39,7 +39,7 @@ async def list_all(store: ObjectStore, inventory: Inventory, progress: Progress)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for part in PARTS:
+            for part in inventory.parts:
                 group.create_task(one(part))
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None

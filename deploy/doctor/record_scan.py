@@ -30,7 +30,9 @@ def missing_package() -> str:
     return ""
 
 
-def read_newest(store_url: str, cluster_id: str, topic: str, newest: int) -> RecordsRead:
+def read_newest(
+    store_url: str, wal_store_url: str, cluster_id: str, topic: str, newest: int
+) -> RecordsRead:
     """Read the newest offsets of each partition of a topic. Raises ObjectStoreError.
 
     A topic that was deleted in the meantime, or is not in the manifest yet, has no partitions.
@@ -41,7 +43,7 @@ def read_newest(store_url: str, cluster_id: str, topic: str, newest: int) -> Rec
     from penstock.lake.manifest.errors import UnknownPartition
 
     try:
-        states = StoreCluster(store_url, cluster_id).partitions(topic)
+        states = StoreCluster(store_url, cluster_id, wal_store_url).partitions(topic)
         starts = {
             state.partition: max(state.log_start, state.high_watermark - newest) for state in states
         }
@@ -52,6 +54,7 @@ def read_newest(store_url: str, cluster_id: str, topic: str, newest: int) -> Rec
             end={state.partition: state.high_watermark for state in states},
             columns=("offset",),
             cluster_id=cluster_id,
+            wal_store=wal_store_url,
         )
     except UnknownPartition:
         return RecordsRead([], 0, "")

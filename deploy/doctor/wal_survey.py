@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.base.errors import ExpectedError
 from penstock.base.ids import Millis, NodeEpoch, NodeId
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import WalState
@@ -17,7 +18,7 @@ from penstock.stream.config import StreamConfig
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.recovery.recoverer import WalWalker
 from penstock.stream.recovery.salvage import BadSlot, Loss, Salvage
-from penstock.stream.wal.wal_store import WalStores
+from penstock.stream.wal.wal_store import WalStores, check_identity
 
 WALKS_AT_ONCE: Final = 8
 _READING: Final = StreamConfig()
@@ -63,7 +64,7 @@ class WalSurvey(msgspec.Struct, frozen=True):
         return BrokerIncarnation(NodeId(self.node_id), NodeEpoch(self.node_epoch))
 
 
-async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurvey]:
+async def survey_wals(stores: WalStores, image: MetadataImage) -> list[WalSurvey]:
     """Return the running WALs with lost or damaged slots. Raises ObjectStoreError,
     NotContiguous.
 
@@ -73,16 +74,32 @@ async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurve
     WAL and one GET for each of its uncommitted slots.
     """
     turns = asyncio.Semaphore(WALKS_AT_ONCE)
-    store = WalStores(store).store
 
     async def one(wal: WalState) -> WalSurvey | None:
         async with turns:
-            return await _survey(store, image, wal)
+            return await _survey(stores.store, image, wal)
 
     wals = sorted(image.nodes.running_wals(), key=lambda wal: wal.writer)
     return [
         found for found in await asyncio.gather(*(one(wal) for wal in wals)) if found is not None
     ]
+
+
+async def reach_wal_stores(stores: WalStores, image: MetadataImage) -> None:
+    """Reach the WAL stores of the cluster, in which an absent slot is evidence. Raises
+    ExpectedError without one, WalStoreWrong for another one, and ObjectStoreError.
+    """
+    current = image.nodes.current_wal_store
+    if current is None:
+        return
+    if stores.configured is None:
+        raise ExpectedError(
+            f"the WALs are in a WAL store, which is at {current.url} for the nodes of the cluster:"
+            " name it with --wal-store (PENSTOCK_WAL_STORE)"
+        )
+    stores.follow(listed.store_id for listed in image.nodes.wal_stores())
+    for identity in image.wal_store_identities():
+        await check_identity(stores.store, identity)
 
 
 def still_lost(surveys: Sequence[WalSurvey], image: MetadataImage) -> list[WalSurvey]:

@@ -48,7 +48,9 @@ from penstock.deploy.node.config.definition import ROLES
 from penstock.deploy.node.config.load import given_outside_flags
 from penstock.deploy.node.config.sources import check_assignment
 from penstock.deploy.output import Progress, counted
+from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.url import is_remote, redact_url
+from penstock.stream.wal.wal_store_url import check_wal_store_url
 
 _FORMS: Final = (
     "moto, memory, file:DIR, s3://BUCKET?endpoint=URL, gs://BUCKET or az://ACCOUNT/CONTAINER"
@@ -68,8 +70,9 @@ def run_dev(
     signals = EndingSignals()
     options = check(options)
     contents = (contents or FirstContents()).check()
-    if is_remote(options.store):
-        asyncio.run(_check_bucket(options.store))
+    for option, url in (("--store", options.store), ("--wal-store", options.wal_store)):
+        if is_remote(url):
+            asyncio.run(_check_bucket(option, url))
     ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
     with controller_directory(options.store, os.environ) as directory, signals:
         files = SecurityFiles(security_directory(options.store, directory))
@@ -147,15 +150,30 @@ def check(options: ClusterOptions) -> ClusterOptions:
         raise UsageError(f"--store {store} is not allowed: {_FORMS}")
     elif store == "moto":
         _check_moto()
+    _check_wal_store(options.wal_store.removesuffix(":"), store)
     for text in options.settings:
         check_assignment(text)
     config = str(Path(options.config).absolute()) if options.config else ""
     return replace(
         options,
         store=store,
+        wal_store="moto" if options.wal_store == "moto:" else options.wal_store,
         config=config,
         given=frozenset(given_outside_flags(ROLES, os.environ, config)),
     )
+
+
+def _check_wal_store(wal_store: str, store: str) -> None:
+    if not wal_store or (wal_store == "moto" and store == "moto"):
+        return
+    if store == "memory":
+        raise UsageError("--wal-store is not possible with --store memory: use --store moto")
+    if wal_store == "moto":
+        raise UsageError("--wal-store moto needs --store moto")
+    try:
+        check_wal_store_url(wal_store, "" if store == "moto" else store)
+    except InvalidStoreUrl as error:
+        raise UsageError(f"--wal-store {error}") from None
 
 
 def _check_moto() -> None:
@@ -269,6 +287,7 @@ class _Dev:
                 bootstrap=self._plan.bootstrap,
                 controller=self._plan.controller,
                 store_url=self._plan.store_url,
+                wal_store_url=self._plan.wal_store_url,
                 processes=list(processes),
                 command_config=str(self._security.client_properties) if self._security else "",
                 controller_tls=self._security.node_settings("admin") if self._security else {},
@@ -346,7 +365,7 @@ def _say(line: str) -> None:
     print(f"penstock: {line}", file=sys.stderr, flush=True)
 
 
-async def _check_bucket(url: str) -> None:
+async def _check_bucket(option: str, url: str) -> None:
     """Raise DeployError with the command that creates the bucket if it does not exist. Importing
     the client takes 0.5 s.
     """
@@ -357,7 +376,7 @@ async def _check_bucket(url: str) -> None:
         config = parse_store_url(url)
         store = open_store(config)
     except ObjectStoreError as error:
-        raise UsageError(f"--store {error}") from None
+        raise UsageError(f"{option} {error}") from None
     try:
         async for _ in store.list("probe/"):
             break

@@ -27,10 +27,11 @@ from penstock.controller.api.errors import ControllerError
 from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer
 from penstock.deploy.clients.state_file import ProcessState
-from penstock.deploy.errors import ClusterFailed
+from penstock.deploy.errors import ClusterFailed, UsageError
 from penstock.deploy.local.plan import ClusterPlan, ProcessPlan
 from penstock.deploy.node.client_metrics import sender_of
 from penstock.deploy.node.config.definition import ProcessConfig
+from penstock.deploy.node.config.effective import Effective
 from penstock.deploy.node.config.exposure import exposures
 from penstock.deploy.node.insecure import reminding
 from penstock.deploy.node.process import open_tls
@@ -46,6 +47,14 @@ log = structlog.get_logger(__name__)
 _RESTART_FIRST_MS: Final = 100
 _RESTART_MAX_MS: Final = 5_000
 _START_FAILURES: Final = (PortTaken, ControllerError, StreamError, TimeoutError)
+
+
+def _load(process: ProcessPlan) -> Effective:
+    """Return the configuration of a node. Raises UsageError."""
+    config = process.load(os.environ)
+    if config.part(ProcessConfig).wal_store:
+        raise UsageError("wal.store is not possible with --store memory: use --store moto")
+    return config
 
 
 async def run_in_process(
@@ -97,7 +106,7 @@ class InProcessBroker:
     """One broker, which is restarted whenever an incarnation exits by itself."""
 
     def __init__(self, process: ProcessPlan, store: ObjectStore) -> None:
-        self._config = process.load(os.environ)
+        self._config = _load(process)
         self._store = store
         self._tracing: Tracing | None = None
         self._broker: Broker | None = None
@@ -152,7 +161,7 @@ class InProcessBroker:
 async def _controller(
     process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack
 ) -> ControllerServer:
-    config = process.load(os.environ)
+    config = _load(process)
     await stack.enter_async_context(reminding(exposures(config.parts)))
     controllers = config.part(ControllerConfig)
     # No broker of this process can die alone: a broken stream only indicates a blocked event loop.

@@ -116,8 +116,8 @@ def check_installed() -> None:
         )
 
 
-def make_front(bucket: str) -> Front:
-    """Return moto's S3 with one bucket. Takes about 1 s: it imports moto."""
+def make_front(*buckets: str) -> Front:
+    """Return moto's S3 with these buckets. Takes about 1 s: it imports moto."""
     os.environ.setdefault("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(_OBJECT_IN_MEMORY_BYTES_MAX))
     from moto.moto_server import werkzeug_app
     from werkzeug.test import Client
@@ -125,8 +125,9 @@ def make_front(bucket: str) -> Front:
     # The variable MOTO_DISABLE_GLOBAL_CORS has no effect if something imported moto before.
     werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     app = werkzeug_app.create_backend_app("s3")
-    response = Client(app).put(f"/{bucket}", headers={"Host": "127.0.0.1"})
-    assert response.status_code == 200, response.data
+    for bucket in buckets:
+        response = Client(app).put(f"/{bucket}", headers={"Host": "127.0.0.1"})
+        assert response.status_code == 200, response.data
     return Front(app)
 
 
@@ -290,7 +291,7 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
     parser = argparse.ArgumentParser(
         prog="python -m penstock.deploy.local.moto_store", allow_abbrev=False
     )
-    parser.add_argument("--bucket", required=True)
+    parser.add_argument("--bucket", required=True, action="append")
     parser.add_argument("--fd", type=int, help="file descriptor of a listening socket")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to bind; 0.0.0.0 or :: in containers"
@@ -306,7 +307,7 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
     listening = (
         socket.socket(fileno=asked.fd) if asked.fd is not None else listen(asked.port, asked.host)
     )
-    serve(make_front(asked.bucket), listening, os.environ.get(SECRET_VARIABLE, ""))
+    serve(make_front(*asked.bucket), listening, os.environ.get(SECRET_VARIABLE, ""))
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Role = Literal["store", "controller", "broker"]
 
 BUCKET: Final = "penstock"
+WAL_BUCKET: Final = "penstock-wal"
 SESSION_TIMEOUT_MS: Final = 3_000
 SESSION_GRACE_MS: Final = 300
 SHUTDOWN_TIMEOUT_MS: Final = 5_000
@@ -44,6 +45,8 @@ class ClusterOptions:
     controller_port: int = 0
     store_port: int = 0
     store: str = "moto"
+    wal_store: str = ""
+    """Empty: WALs are in the store. "moto": a second bucket of moto. Otherwise a URL."""
     restart: bool = True
     auto_balance: bool = False
     log_level: str = "warning"
@@ -113,6 +116,7 @@ class ClusterPlan:
     bootstrap: str
     controller: str
     store_url: str
+    wal_store_url: str
     restart: bool
     processes: tuple[ProcessPlan, ...]
 
@@ -138,14 +142,25 @@ def store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
     controller's journal. secret: of moto.
     """
     if options.store == "moto":
-        url = f"s3://{BUCKET}?endpoint={quote(f'http://127.0.0.1:{ports.store}', safe=':/')}"
-        keys = f"&access_key={ACCESS_KEY}&secret_key={quote(secret, safe='')}"
-        return url + (keys if secret else "")
+        return _moto_url(BUCKET, ports, secret)
     if options.store == "memory":
         return "memory:"
     if options.store.startswith("file:"):
         return options.store.rstrip("/") + "/objects"
     return options.store
+
+
+def wal_store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
+    """Return the WAL store as nodes open it; empty if there is none."""
+    return (
+        _moto_url(WAL_BUCKET, ports, secret) if options.wal_store == "moto" else options.wal_store
+    )
+
+
+def _moto_url(bucket: str, ports: Ports, secret: str) -> str:
+    url = f"s3://{bucket}?endpoint={quote(f'http://127.0.0.1:{ports.store}', safe=':/')}"
+    keys = f"&access_key={ACCESS_KEY}&secret_key={quote(secret, safe='')}"
+    return url + (keys if secret else "")
 
 
 def plan_cluster(
@@ -161,7 +176,10 @@ def plan_cluster(
     of moto must sign.
     """
     reached = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - a comparison
-    url = store_url(options, ports, store_secret)
+    wal_store = wal_store_url(options, ports, store_secret)
+    urls = {"PENSTOCK_STORE": store_url(options, ports, store_secret)}
+    if wal_store:
+        urls["PENSTOCK_WAL_STORE"] = wal_store
     addresses = [f"{reached}:{port}" for port in ports.controllers]
     controller = ",".join(addresses)
     log_level = () if "log.level" in options.given else ("--log-level", options.log_level)
@@ -171,7 +189,7 @@ def plan_cluster(
             "controller",
             number,
             (reached, port),
-            url,
+            urls,
             (
                 *log_level,
                 *_controller_flags(options, number, port, addresses, controller_directory),
@@ -185,7 +203,7 @@ def plan_cluster(
             "broker",
             node_id,
             (reached, port),
-            url,
+            urls,
             (
                 *log_level,
                 *_broker_flags(options, node_id, port, controller),
@@ -196,20 +214,30 @@ def plan_cluster(
     ]
     bootstrap = ",".join(f"{reached}:{port}" for port in ports.brokers)
     return ClusterPlan(
-        bootstrap, controller, url, options.restart, (*stores, *controllers, *brokers)
+        bootstrap,
+        controller,
+        urls["PENSTOCK_STORE"],
+        wal_store,
+        options.restart,
+        (*stores, *controllers, *brokers),
     )
 
 
 def _store_process(port: int, secret: str) -> ProcessPlan:
-    command = ("-m", "penstock.deploy.local.moto_store", "--bucket", BUCKET)
+    buckets = ("--bucket", BUCKET, "--bucket", WAL_BUCKET)
+    command = ("-m", "penstock.deploy.local.moto_store", *buckets)
     return ProcessPlan("store", None, "127.0.0.1", port, command, {SECRET_VARIABLE: secret})
 
 
 def _node_process(
-    role: "NodeRole", node_id: int, address: tuple[str, int], store: str, flags: Sequence[str]
+    role: "NodeRole",
+    node_id: int,
+    address: tuple[str, int],
+    urls: Mapping[str, str],
+    flags: Sequence[str],
 ) -> ProcessPlan:
     arguments = (*_NODE_COMMAND, role, *flags)
-    return ProcessPlan(role, node_id, *address, arguments, {"PENSTOCK_STORE": store})
+    return ProcessPlan(role, node_id, *address, arguments, urls)
 
 
 def _controller_flags(

@@ -372,4 +372,4 @@ async def test_a_survey_without_the_wal_store_names_it(separate: ManagersCluster
     result = nodes.register_broker(separate.image, registration(1, uuid=UUID_A, store_id=FIRST))
     separate.apply(result.records)
     with pytest.raises(StoreUnknown, match="wals/1/1/"):
-        await survey_wals(MemoryStore(), separate.image)
+        await survey_wals(WalStores(MemoryStore()), separate.image)

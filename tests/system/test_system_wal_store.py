@@ -1,0 +1,132 @@
+"""A cluster of processes whose WALs are in a second bucket, and the commands of operators on it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from penstock import scan, sql, topics
+from penstock.base.errors import StreamError
+from penstock.deploy.local.handle import LocalCluster
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.sql.errors import SqlError
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.url import open_store
+from tests.support.clients import confluent_consumer, create_topic, produce, read_records
+from tests.support.dev_cluster import asked, penstock
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+VALUES = [b"%d" % number for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["--wal-store", "moto", "--no-console", "--log-level", "error"]) as running:
+        create_topic(running.bootstrap, "t", 4)
+        produce(running.bootstrap, "t", VALUES)
+        yield running
+
+
+async def keys(url: str) -> list[str]:
+    store = open_store(url)
+    try:
+        return [info.key async for info in store.list("")]
+    finally:
+        await store.close()
+
+
+async def test_wals_are_in_the_wal_store_only(cluster: LocalCluster) -> None:
+    state = cluster.state()
+    wals = await keys(state.wal_store_url)
+    assert "wals/identity" in wals
+    assert sum(key.endswith("/open") for key in wals) == 2
+    assert not [key for key in await keys(state.store_url) if key.startswith("wal")]
+
+
+def test_killed_brokers_are_recovered(cluster: LocalCluster) -> None:
+    killed = cluster.brokers()
+    cluster.kill(killed)
+    cluster.wait_for_new(killed)
+    consumer = confluent_consumer(cluster.bootstrap, "g")
+    try:
+        consumer.assign([TopicPartition("t", number, 0) for number in range(4)])
+        found = read_records(consumer, len(VALUES))
+    finally:
+        consumer.close()
+    assert sorted(message.value() or b"" for message in found) == sorted(VALUES)
+
+
+def examined(cluster: LocalCluster | None, *arguments: str) -> dict[str, Any]:
+    """Return the checks of the doctor; a slow disk of this machine may be a finding of another."""
+    done = penstock(cluster, "doctor", "--settle", "0", "--json", *arguments)
+    return {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+
+def test_tools_read_the_wal_store_of_the_cluster(cluster: LocalCluster) -> None:
+    checks = examined(cluster)
+    assert checks["WALs"]["level"] == "ok", checks["WALs"]
+    assert f"in WAL store {cluster.state().wal_store_url}" in checks["WALs"]["summary"]
+    assert checks["objects"]["level"] == "ok", checks["objects"]
+    assert asked(cluster, "wal", "repair")["wals"] == []
+
+
+def test_readers_need_the_wal_store(cluster: LocalCluster) -> None:
+    state = cluster.state()
+    create_topic(cluster.bootstrap, "fresh")
+    produce(cluster.bootstrap, "fresh", VALUES)
+    store, wal_store = state.store_url, state.wal_store_url
+    wait_until(lambda: "fresh" in {topic.name for topic in topics(store, wal_store=wal_store)})
+    slices = StoreCluster(store, "", wal_store).plan([OffsetRange("fresh", 0, 0, len(VALUES))])
+    assert all(part.key.startswith("wals/1/") for part in slices)
+    found = scan(store, "fresh", wal_store=wal_store)
+    assert found.to_table().column("value").to_pylist() == VALUES
+    assert scan(store, "fresh", wal_store=wal_store, start=5).count() == len(VALUES) - 5
+    count = sql("SELECT count(*) FROM fresh", store=store, wal_store=wal_store).rows()
+    assert count == [(len(VALUES),)]
+    elsewhere = wal_store.replace("penstock-wal", "penstock-wal/elsewhere")
+    for given, why in (
+        ("", "wal_store="),
+        (elsewhere, "has no identity object"),
+        ("file:/nowhere", "cannot be a WAL store"),
+    ):
+        with pytest.raises((StreamError, ObjectStoreError), match=why):
+            scan(store, "fresh", wal_store=given)
+        with pytest.raises((StreamError, ObjectStoreError, SqlError), match=why):
+            sql("SELECT * FROM fresh", store=store, wal_store=given)
+        with pytest.raises((StreamError, ObjectStoreError), match=why):
+            topics(store, wal_store=given)
+
+
+def test_commands_that_read_find_the_wal_store(cluster: LocalCluster) -> None:
+    assert asked(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
+    done = penstock(cluster, "compact", "t")
+    assert done.returncode == 0, done.stderr
+    assert asked(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
+    records = examined(cluster, "--records", "5")["records"]
+    assert records["level"] == "ok", records
+
+
+def test_the_feature_is_listed(cluster: LocalCluster) -> None:
+    levels = {item["name"]: item["level"] for item in asked(cluster, "features", "list")}
+    assert levels["wal.store.version"] == 1
+
+
+def test_tools_refuse_another_wal_store(cluster: LocalCluster) -> None:
+    state = cluster.state()
+    other = state.wal_store_url.replace("penstock-wal", "penstock-wal/elsewhere")
+    addresses = ("--store", state.store_url, "--controller", state.controller)
+    for wal_store in ((), ("--wal-store", other)):
+        why = "has no identity object" if wal_store else "name it with --wal-store"
+        done = penstock(None, "wal", "repair", *addresses, *wal_store)
+        assert (done.returncode, why in done.stderr) == (1, True), done.stderr
+        found = examined(None, *addresses, *wal_store)["WALs"]
+        assert (found["level"], why in found["summary"]) == ("unchecked", True), found
+        done = penstock(
+            None, "controller", "recover", "--dry-run", "--from", state.store_url, *wal_store
+        )
+        assert (done.returncode, why in done.stderr) == (1, True), done.stderr
