@@ -25,6 +25,7 @@ DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 COMPUTED: Final = frozenset(
     {
         "store",
+        "wal.store",
         "allow.insecure",
         "health.listener",
         "node.id",

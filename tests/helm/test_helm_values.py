@@ -77,6 +77,14 @@ def test_all_that_write_to_the_store_ask_for_encryption(
         assert (store.sse, store.sse_kms_key_id, store.sse_bucket_key) == asked
 
 
+def test_all_that_read_wals_get_the_wal_store() -> None:
+    url = "s3://wals?region=eu-west-1"
+    objects = render({**BUCKET, "wal.store": url, "recover.enabled": True})
+    for kind, name in _NODES:
+        (container,) = named(objects, kind, name)["spec"]["template"]["spec"]["containers"]
+        assert {"name": "PENSTOCK_WAL_STORE", "value": url} in container["env"]
+
+
 _IDENTITY = "azure.workload.identity/use"
 _NODES = (
     ("StatefulSet", "penstock-broker"),

@@ -121,6 +121,10 @@ azure.workload.identity/use: "true"
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: PENSTOCK_STORE
   value: {{ include "penstock.store" . | quote }}
+{{- with .Values.wal.store }}
+- name: PENSTOCK_WAL_STORE
+  value: {{ . | quote }}
+{{- end }}
 {{- $secret := include "penstock.credentialsSecret" . }}
 {{- if and $secret (eq .Values.store.type "gs") }}
 - name: GOOGLE_APPLICATION_CREDENTIALS
