@@ -42,6 +42,7 @@ from benchmarks import (
     sql,
     timers,
     transactions,
+    wal_store,
 )
 from benchmarks import start as starts
 from benchmarks.harness import Measure
@@ -497,6 +498,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "cold-read": cold_read,
     "latency": latency,
     "slow-store": slow_store_latency,
+    "wal_store": wal_store.wal_store,
     "puts-per-mb": puts_per_mb,
     "small-requests": small_requests,
     "metrics": metrics,

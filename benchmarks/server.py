@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,11 +34,13 @@ from penstock.broker.security.config import SecurityConfig
 from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer
 from penstock.objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
+from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.metered import MeteredStore
 from penstock.objectstore.ports import Body, ObjectStore, ObjectTail
 from penstock.objectstore.url import open_store
 from penstock.stream.config import StreamConfig
 from penstock.stream.format.keys import DATA_ROOT, WAL_ROOT
+from penstock.stream.wal.wal_store import ConfiguredWalStore
 
 PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
 
@@ -49,6 +51,11 @@ class ServerOptions:
     linger_ms: int = 0
     put_p50_ms: float = 0.0
     put_p99_ms: float = 0.0
+    wal_put_p50_ms: float = 0.0
+    """Of a WAL store in memory; 0: WALs are in the store."""
+    wal_put_p99_ms: float = 0.0
+    waits: bool = True
+    """Whether the WAL waits for more records as it does by default; False: never."""
     log_cache_bytes_max: int = 256 << 20
     block_bytes_max: int = 64 << 20
     cleaner_bytes_per_s_max: int = 32 << 20
@@ -100,10 +107,21 @@ def _root_of(key: str) -> str:
 
 def open_metered(options: ServerOptions) -> KeyedStore:
     store: ObjectStore = open_store(options.store)
-    if options.put_p50_ms > 0:
-        latency = Latency(options.put_p50_ms, options.put_p99_ms, Selection(PUTS))
-        store = FaultyStore(store, Random(7), FaultConfig(latencies=(latency,)))
-    return KeyedStore(store)
+    return KeyedStore(delayed(store, options.put_p50_ms, options.put_p99_ms))
+
+
+def open_wal_store(options: ServerOptions) -> ConfiguredWalStore | None:
+    if not options.wal_put_p50_ms:
+        return None
+    store = delayed(MemoryStore(), options.wal_put_p50_ms, options.wal_put_p99_ms)
+    return ConfiguredWalStore(store, "memory:")
+
+
+def delayed(store: ObjectStore, p50_ms: float, p99_ms: float) -> ObjectStore:
+    if p50_ms <= 0:
+        return store
+    latency = Latency(p50_ms, p99_ms, Selection(PUTS))
+    return FaultyStore(store, Random(7), FaultConfig(latencies=(latency,)))
 
 
 def stats(store: KeyedStore, broker: Broker) -> Mapping[str, object]:
@@ -141,7 +159,10 @@ def secured(directory: str) -> SecurityConfig:
 async def serve(options: ServerOptions) -> None:
     store = open_metered(options)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        controller = ControllerServer(ControllerConfig(data_dir=Path(directory)), store)
+        wal_store = open_wal_store(options)
+        controller = ControllerServer(
+            ControllerConfig(data_dir=Path(directory)), store, wal_store=wal_store
+        )
         await controller.start()
         stream_config = StreamConfig(
             wal_linger_ms=options.linger_ms,
@@ -149,6 +170,10 @@ async def serve(options: ServerOptions) -> None:
             log_cache_bytes_max=options.log_cache_bytes_max,
             block_bytes_max=options.block_bytes_max,
         )
+        if not options.waits:
+            stream_config = replace(
+                stream_config, wal_linger_ms=0, wal_linger_idle_ms=0, wal_put_interval_ms=0
+            )
 
         security = secured(options.security_dir)
         secure_listeners = ("SASL_SSL://127.0.0.1:0",) if options.security_dir else ()
@@ -162,7 +187,9 @@ async def serve(options: ServerOptions) -> None:
                 log_cleaner_backoff_ms=500,
                 log_cleaner_bytes_per_s_max=options.cleaner_bytes_per_s_max,
             )
-            return await Broker.start(config, store, stream_config, security=security)
+            return await Broker.start(
+                config, store, stream_config, security=security, wal_store=wal_store
+            )
 
         broker = await start_broker(0)
         others = [await start_broker(0, node_id) for node_id in range(1, options.brokers)]
