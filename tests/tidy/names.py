@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from kafka import KafkaConsumer, KafkaProducer
 from typer.core import TyperCommand, TyperGroup
 
+import penstock
 from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
 from penstock.deploy.cli.app import app
 from penstock.deploy.cli.lazy import OUTPUT_FORMS, commands_of
@@ -125,6 +126,13 @@ def client_arguments() -> frozenset[str]:
         for name in inspect.signature(client).parameters
     }
     return frozenset(of_aiokafka | {*KafkaConsumer.DEFAULT_CONFIG, *KafkaProducer.DEFAULT_CONFIG})
+
+
+@cache
+def reader_arguments() -> frozenset[str]:
+    """Return the arguments of the functions that read the store."""
+    readers = (penstock.scan, penstock.sql, penstock.topics)
+    return frozenset(name for reader in readers for name in inspect.signature(reader).parameters)
 
 
 @cache

@@ -131,6 +131,7 @@ def test_names_with_underscores_exist() -> None:
     """
     known = names.words() | names.plugin_names() | names.metrics() | names.client_arguments()
     others = names.labels() | names.client_arguments() | names.url_parameters()
+    others |= names.reader_arguments()
     fields = {
         field: name for field, name in names.setting_of_field().items() if field not in others
     }
