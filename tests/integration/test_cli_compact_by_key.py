@@ -133,7 +133,9 @@ async def test_what_cannot_be_compacted_is_refused(cluster: Cluster, topic: Topi
     await asyncio.to_thread(produce, cluster.bootstrap, "plain", [b"v"])
 
     # The manifest does not have the new topic yet.
-    with pytest.raises(UsageError, match=r"plain has cleanup\.policy=delete: --by-key needs comp"):
+    with pytest.raises(
+        UsageError, match=r"plain has cleanup\.policy=delete, but --by-key requires compact"
+    ):
         await topic.compact(topic="plain")
     with pytest.raises(ExpectedError, match="topic 'nothing' does not exist"):
         await topic.compact(topic="nothing")

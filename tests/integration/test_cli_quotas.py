@@ -65,14 +65,14 @@ async def test_quotas_are_set_listed_and_deleted(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("set", "producer_byte_rate=1"), UsageError, "say whose quotas"),
-        (("set", "--ip", "10.0.0.1", "--user", "a", "x=1"), UsageError, "--ip goes with neither"),
+        (("set", "producer_byte_rate=1"), UsageError, "specify an entity"),
+        (("set", "--ip", "10.0.0.1", "--user", "a", "x=1"), UsageError, "--ip cannot be combined"),
         (("set", "--user", "a", "producer_byte_rate"), UsageError, "use QUOTA=NUMBER"),
         (("set", "--user", "a", "nope=1"), KafkaFailed, "Invalid configuration key nope"),
         (("set", "--user", "a", "producer_byte_rate=0"), KafkaFailed, "must be greater than 0"),
-        (("delete",), UsageError, "say whose quotas"),
+        (("delete",), UsageError, "specify an entity"),
         (("delete", "--user", "a"), UsageError, "user a has no quota"),
-        (("delete", "--user", "a", "x"), UsageError, "user a has no x"),
+        (("delete", "--user", "a", "x"), UsageError, "user a has no quota x"),
     ],
     ids=str,
 )

@@ -160,7 +160,7 @@ async def test_what_can_not_be_is_refused_in_words(tmp_path: Path) -> None:
             )
         with pytest.raises(UsageError, match="--preferred"):
             await cli.run("elect")
-        with pytest.raises(ExpectedError, match="never moved by plan"):
+        with pytest.raises(ExpectedError, match="has no planned move"):
             await cli.run("reassign", "trace", "t-0")
         with pytest.raises(ExpectedError, match="does not exist"):
             await cli.run("reassign", "trace", "t-7")

@@ -87,7 +87,7 @@ async def test_users_are_created_used_and_deleted(
     await run(cluster, "users", "delete", "alice", *admin)
     with pytest.raises(KafkaFailed, match="invalid credentials"):
         await run(cluster, "users", "list", "--command-config", alice)
-    with pytest.raises(UsageError, match="no user 'alice'"):
+    with pytest.raises(UsageError, match="user 'alice' does not exist"):
         await run(cluster, "users", "delete", "alice", *admin)
 
 

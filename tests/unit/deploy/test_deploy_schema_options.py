@@ -42,5 +42,5 @@ def test_schemas_of_a_statement(files: list[str]) -> None:
     }
     with pytest.raises(UsageError, match="one format"):
         TopicOptions(schema=[f"a=7={one}", f"a=8={three}"], framed=["a"]).formats()
-    with pytest.raises(UsageError, match="give its --schema too"):
+    with pytest.raises(UsageError, match="--framed for a requires --schema"):
         TopicOptions(framed=["a"]).formats()
