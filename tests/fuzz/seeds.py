@@ -31,8 +31,7 @@ from penstock.protocol.batch.compression import Compression, compress
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.codecs import CODECS
 from penstock.protocol.framing import SIZE_BYTES, encode_request_frame, encode_response_frame
-from penstock.stream.format.manifest.codec import parse_footer, unpack_section
-from penstock.stream.format.manifest.model import ManifestRoot
+from penstock.stream.format.manifest.codec import decode_root, parse_footer, unpack_section
 from tests.formats import batches
 from tests.formats.stores import stores
 from tests.fuzz import arrow_batches, consoles, login_seeds, schemas
@@ -147,9 +146,10 @@ def _shards() -> Seeds:
 
 def _shards_of(data: bytes, key: str) -> list[bytes]:
     try:
-        ref = parse_footer(data, len(data), key).root
+        footer = parse_footer(data, len(data), key)
+        ref = footer.root
         stored = data[ref.position : ref.position + ref.stored_bytes]
-        root = msgspec.msgpack.decode(unpack_section(stored, ref, key), type=ManifestRoot)
+        root = decode_root(unpack_section(stored, ref, key), footer, key)
     except StreamError:  # some vectors are damaged on purpose
         return []
     refs = [shard for topic in root.topics for shard in topic.shards]

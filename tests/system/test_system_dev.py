@@ -337,6 +337,7 @@ def signal_until_end(pid: int, ended: Callable[[], object]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+        time.sleep(0.01)  # Otherwise the process does nothing but handle signals.
 
 
 def test_all_die_with_a_killed_supervisor() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import cramjam
+import msgspec
 import pytest
 from crc32c import crc32c
 
@@ -18,6 +19,7 @@ from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.lake.manifest.errors import OffsetsLost, OffsetsMissing
 from penstock.lake.manifest.plan import (
@@ -41,6 +43,7 @@ from penstock.stream.format.manifest.model import (
     Shard,
     StreamEntry,
     TopicEntry,
+    WalStoreEntry,
 )
 from penstock.stream.ports import OWN_STREAM
 from tests.support.newer_formats import (
@@ -203,14 +206,21 @@ def test_hostile_sections_with_good_checksums_are_refused_or_make_sense(seed: in
     draft = Draft(1)
     shard = a_shard(draft)
     page = shard.partitions[0].data.pages[0]
-    footer = codec.Footer(SectionRef(1, 0, 0, 0, 0), 2)
+    plain = codec.Footer(SectionRef(1, 0, 0, 0, 0), 2, 0)
+    with_wal_stores = plain._replace(required_features=codec.WAL_STORES)
+    root = written()[2]
+    store = WalStoreEntry(WalStoreId(1), UUID(int=1), "s3://wals")
     decoders: list[Any] = [
         (codec.encode_shard(shard), lambda raw, ref: codec.decode_shard(raw, ref, KEY)),
         (
             codec.encode_entries(entries(0, 10, 20, 30)),
             lambda raw, ref: codec.decode_entries(raw, replace(page, section=ref), KEY),
         ),
-        (codec._encode(written()[2]), lambda raw, _: codec.decode_root(raw, footer, KEY)),
+        (codec.encode_root(root), lambda raw, _: codec.decode_root(raw, plain, KEY)),
+        (
+            codec.encode_root(msgspec.structs.replace(root, wal_stores=(store,))),
+            lambda raw, _: codec.decode_root(raw, with_wal_stores, KEY),
+        ),
     ]
     for _ in range(100):
         good, decode = rng.choice(decoders)
