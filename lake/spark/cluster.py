@@ -18,6 +18,7 @@ from penstock.lake.spark.offsets import Offsets, TopicPartition, scala_set
 from penstock.lake.spark.options import Topics
 from penstock.lake.spark.ranges import Bounds
 from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
+from penstock.objectstore.url import redact_url
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """As for Kafka's consumers, patterns do not match them."""
@@ -66,7 +67,9 @@ class SparkCluster(StoreCluster):
         try:
             return await super().view()
         except InvalidStoreUrl as error:
-            raise InvalidOption(f"option 'store' or 'wal_store': {error}") from None
+            is_store = error.redacted_url == redact_url(self.store_url)
+            option = "store" if is_store else "wal_store"
+            raise InvalidOption(f"option {option!r}: {error}") from None
 
     async def _find(self, topics: Topics, read_committed: bool, missing_ok: bool) -> Found:
         view = await self.view()
