@@ -1,5 +1,5 @@
-"""Run `penstock config show|docs|schema`: show effective settings, and print their
-documentation.
+"""Run `penstock config show|docs|schema`: print effective settings, their documentation and their
+JSON schema.
 """
 
 from typing import Annotated

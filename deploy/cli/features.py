@@ -25,7 +25,7 @@ DryRun = Annotated[
 
 @app.command("list")
 def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
-    """List the features with the levels that the broker supports, and the finalized level.
+    """List features with their supported and finalized levels.
 
     For example: penstock features list
     """

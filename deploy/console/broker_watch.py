@@ -48,8 +48,8 @@ class BrokerWatch:
     async def measured(
         self, addresses: Mapping[int, str], led: Mapping[int, Led]
     ) -> list[Measured]:
-        """Return the responses of brokers that came within GRACE_S, and those that came since the
-        last measurement. addresses, led: by broker.
+        """Return the responses that arrived within GRACE_S, or late since the last measurement.
+        addresses, led: by broker.
         """
         loop, now = asyncio.get_running_loop(), self._now()
         for known in (self._values_at, self._refusals, self._asked_at):

@@ -1,8 +1,8 @@
 """Build pages in tasks that outlive the request that started them: a later request of the browser
 fetches the page.
 
-Limits: BUILDS_MAX builds at once, BUILDS_OF_SESSION_MAX of a session with login, each for at most
-BUILD_S_MAX. A page that no request fetches is dropped after UNFETCHED_S.
+Limits: BUILDS_MAX concurrent builds, BUILDS_OF_SESSION_MAX per logged-in session. A build is
+canceled after BUILD_S_MAX, and a page that is not fetched is dropped after UNFETCHED_S.
 """
 
 import asyncio

@@ -39,7 +39,7 @@ class TransactionalProducer:
         self._added: set[Partition] = set()
 
     def start(self) -> None:
-        """Get the next epoch, which fences earlier producers and aborts their open transactions."""
+        """Request the next epoch, which fences earlier producers and aborts their transactions."""
 
         def ask() -> int:
             answer = self._target.ask(

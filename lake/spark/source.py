@@ -87,10 +87,10 @@ def register(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-# Invariants: rows depend on the offset range alone, so a replayed micro-batch is identical; the
-# start of a streaming query is decided once. Constructors only validate: Spark creates these
-# objects in several processes, pickles them, and creates them again. Nothing here contacts a
-# broker; writing does.
+# Invariants: rows depend only on the offset range, so a replayed micro-batch is identical. The
+# start offsets of a streaming query are determined once. Constructors only validate options,
+# because Spark creates and pickles these objects in several processes. Only the sink connects to
+# brokers.
 class PenstockSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}

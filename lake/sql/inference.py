@@ -82,8 +82,8 @@ def infer(values: Iterable[bytes]) -> InferredSchema:
 
 
 def structure_fits(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSON
-    """Return whether values with a structure, as DuckDB's `json_structure` gives it, lose nothing
-    in a column of this type. It does not tell integers beyond 63 bits from others.
+    """Return whether values with this structure, from DuckDB's `json_structure`, fit into a column
+    of this type without loss. Integers beyond 63 bits are not detected.
     """
     if structure == "NULL" or kind == "VARCHAR":
         return True
@@ -101,9 +101,9 @@ def structure_fits(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - pa
 
 
 def value_fits(value: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSON
-    """Return whether a value loses nothing in a column of this type, where its structure does not
-    tell: DuckDB calls `{}` and lists of several types JSON, and does not tell large integers from
-    others.
+    """Return whether a value fits into a column of this type without loss. Needed where
+    `structure_fits` is not enough: DuckDB reports `{}` and lists of mixed types as JSON, and does
+    not distinguish large integers.
     """
     if value is None or kind == "VARCHAR":
         return True

@@ -26,7 +26,7 @@ _JSON: Final = {
     "google.protobuf.Value",
     "google.protobuf.ListValue",
 }
-"""Messages that contain themselves, and become their JSON text."""
+"""Recursive message types, which are stored as JSON text."""
 
 _WRAPPERS: Final = {
     f"google.protobuf.{name}Value"

@@ -1,5 +1,5 @@
-"""Spark 4.1 with Iceberg's runtime uses exported tables: reads them, changes them, rewrites and
-expires files, and reads older versions and changes, also of tables with layout version 1.
+"""Exported tables in Spark 4.1 with Iceberg's runtime: queries, DML, file rewrites, snapshot
+expiration, time travel and incremental reads, also for tables with layout version 1.
 """
 
 from pathlib import Path

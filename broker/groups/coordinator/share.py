@@ -185,16 +185,14 @@ class ShareGroups:
         next heartbeat starts another one.
         """
 
-        async def initialize() -> _T:
-            try:
-                return await work
-            except BaseException:
+        def ended(task: "asyncio.Task[_T]") -> None:
+            del self._initializations[task]
+            if task.cancelled() or task.exception() is not None:
                 share.give_up(missing)
-                raise
 
-        task = asyncio.get_running_loop().create_task(initialize())
+        task = asyncio.get_running_loop().create_task(work)
         self._initializations[task] = share
-        task.add_done_callback(self._initializations.pop)
+        task.add_done_callback(ended)
         task.add_done_callback(_note_failure)
         return task
 

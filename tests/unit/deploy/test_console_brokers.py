@@ -192,7 +192,7 @@ async def test_a_response_from_before_a_pause_is_as_old_as_its_request() -> None
 
 
 async def test_end_offsets_take_no_threads_of_other_calls() -> None:
-    """Not even while more brokers hang than the default executor has threads."""
+    """More brokers hang than the default executor has threads."""
     clock = Clock()
     brokers = Brokers(clock)
     watch = BrokerWatch(brokers.measure, clock)
