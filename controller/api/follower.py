@@ -42,6 +42,10 @@ _decoder = msgspec.msgpack.Decoder(m.MetadataBatch)
 HEARTBEAT_INTERVAL_S = 0.5
 SILENCE_S = 2.0
 """Longest silence of a stream (four heartbeats); then the follower tries another controller."""
+FIRST_SILENCE_S_MAX = 8.0
+"""Longest wait for the first message of a stream. It doubles from SILENCE_S after two attempts
+without a message, so that a broker can connect to a controller that is slow to begin a stream.
+"""
 PAUSE_ENDED_S = 0.05
 SILENT_STREAMS_MAX = 2
 """Most silent streams that stay open: the first, which delivered, and the last, which carries the
@@ -184,6 +188,8 @@ class MetadataFollower:
         """Streams that fell silent. They stay open until another one delivers: the controller of a
         stream that ends fences after the short grace, although only one of the processes was slow.
         """
+        self._silent_attempt_count = 0
+        """Number of streams that fell silent before their first message, since the last message."""
         self._closing: set[asyncio.Task[None]] = set()
         self.replaced = False
         """Whether another process has registered this node again."""
@@ -389,6 +395,7 @@ class MetadataFollower:
         except TimeoutError as error:
             why = error
             stream.is_silent = self._node is not None
+            self._silent_attempt_count += stream.message_count == 0
         except RpcFailed as error:
             why = error
         finally:
@@ -401,21 +408,26 @@ class MetadataFollower:
         return heard
 
     async def _wait_for_end(self, stream: _Stream, reading: "asyncio.Task[None]") -> None:
-        """Wait until the stream ends. Raises TimeoutError after SILENCE_S without a message, and
-        the errors of `_receive_all`.
+        """Wait until the stream ends. Raises TimeoutError if no message arrives for SILENCE_S, or
+        longer before the first one, and the errors of `_receive_all`.
 
         gRPC ends a stream whose read is cancelled, so the read of a silent stream goes on.
         """
         while not reading.done():
             count, quiet_s = stream.message_count, self._now() - stream.heard_at
-            await asyncio.wait((reading,), timeout=max(SILENCE_S - quiet_s, 0.0))
+            limit_s = SILENCE_S if count else self._first_silence_s()
+            await asyncio.wait((reading,), timeout=max(limit_s - quiet_s, 0.0))
             if stream.message_count == count:
                 # After a pause of this process, the timer fires before the messages of the pause
                 # are read, and one may say that another incarnation has replaced this one.
                 await asyncio.wait((reading,), timeout=PAUSE_ENDED_S)
             if stream.message_count == count and not reading.done():
-                raise TimeoutError(f"no message for {SILENCE_S} s")
+                raise TimeoutError(f"no message for {limit_s} s")
         reading.result()
+
+    def _first_silence_s(self) -> float:
+        doublings = min(max(self._silent_attempt_count - 1, 0), 10)
+        return min(SILENCE_S * (1 << doublings), FIRST_SILENCE_S_MAX)
 
     async def _receive_all(self, stream: _Stream) -> None:
         """Apply the messages of a stream until it ends. Those of a silent stream are skipped,
@@ -427,6 +439,7 @@ class MetadataFollower:
                 continue
             stream.message_count, stream.heard_at = stream.message_count + 1, self._now()
             if stream.message_count == 1:
+                self._silent_attempt_count = 0
                 self._client.worked()
                 self._abandon_silent()
             self._receive(_decoder.decode(cast("bytes", data)), stream.address)

@@ -16,7 +16,7 @@ from penstock.controller.active.manifest.publisher import ManifestPublisher
 from penstock.controller.active.periodic import Ticks
 from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.sessions import SessionEnded, Sessions
-from penstock.controller.api.follower import MetadataFollower, _decoder
+from penstock.controller.api.follower import SILENCE_S, MetadataFollower, _decoder
 from penstock.controller.api.lease import Lease
 from penstock.controller.api.transport import END_OF_STREAM
 from penstock.controller.managers.nodes import fence_brokers
@@ -171,6 +171,10 @@ def _abandoned_streams_take_over() -> list[Patch]:
     return [(Sessions, "is_overtaken", lambda *_: False)]
 
 
+def _first_messages_are_not_awaited_longer() -> list[Patch]:
+    return [(MetadataFollower, "_first_silence_s", lambda _: SILENCE_S)]
+
+
 CLOCK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "prepared_objects_expire_by_the_wall_clock": _prepared_objects_expire_by_the_wall_clock,
     "moves_end_by_the_wall_clock": _moves_end_by_the_wall_clock,
@@ -184,6 +188,7 @@ CLOCK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "records_of_silent_streams_are_applied": _records_of_silent_streams_are_applied,
     "ends_of_silent_streams_are_lost": _ends_of_silent_streams_are_lost,
     "abandoned_streams_take_over": _abandoned_streams_take_over,
+    "first_messages_are_not_awaited_longer": _first_messages_are_not_awaited_longer,
 }
 
 HARMLESS: dict[str, tuple[Callable[[], list[Patch]], str]] = {

@@ -190,6 +190,12 @@ async def abandon_a_stream_whose_first_message_is_late(script: Script) -> None:
     assert network.streams_begun[link] == begun, "an abandoned stream has taken over the session"
 
 
+async def connect_to_a_slow_controller(script: Script) -> None:
+    """Restart a broker while the first message of every stream is late by more than SILENCE_S."""
+    script.world.network.first_messages_late_s.extend([3.0] * 20)
+    await script.restart(1)
+
+
 def _acl(principal: str) -> AclEntry:
     return AclEntry(
         ResourceType.TOPIC,

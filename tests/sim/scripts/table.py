@@ -404,6 +404,9 @@ _CONTROLLERS: _Found = {
             "an abandoned stream has taken over the session",
         )
     ],
+    "first_messages_are_not_awaited_longer": [
+        (controllers.connect_to_a_slow_controller, "a condition of the script does not hold")
+    ],
 }
 _LATE_REQUESTS: _Found = {
     "late_consumer_heartbeats_are_carried_out": [
