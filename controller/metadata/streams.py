@@ -164,6 +164,10 @@ class StreamsImage:
         state = self._streams.get(stream_id)
         return [] if state is None else state.find(start, end, limit)
 
+    def has_opened(self, node: BrokerIncarnation) -> bool:
+        """Return whether this broker start owns open streams. O(1)."""
+        return node in self._opened_by
+
     def opened_by(self, node: BrokerIncarnation) -> frozenset[StreamId]:
         """Return the streams that this incarnation, dead or alive, has open."""
         return frozenset(self._opened_by.get(node, ()))

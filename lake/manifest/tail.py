@@ -7,6 +7,7 @@ Source: `stream.recovery.recoverer`, docs/design/wal.md.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 from penstock.base.ids import StreamId, WalSequence
@@ -67,7 +68,11 @@ class _Cursor:
         self._store = store
         self._cache_slot = cache_slot
         self._writer = wal.writer
-        self._wal_store = wal.wal_store
+        self.wal_store = wal.wal_store
+        self.has_streams = wal.has_streams
+        """Whether the newest root says that the writer may own streams. Before that, the marker of
+        its WAL may not exist yet.
+        """
         self._gets = gets
         self._next = wal.first_slot
         self._ended = False
@@ -79,6 +84,12 @@ class _Cursor:
         """Lost or damaged slots, in order."""
         self._is_suspect = False
         """Whether the walk before this one found bad slots."""
+
+    def copy(self) -> "_Cursor":
+        """Return a cursor that continues from here on its own."""
+        other = copy(self)
+        other.slots, other.bad_slots = deque(self.slots), list(self.bad_slots)
+        return other
 
     def forget_below(self, sequence: WalSequence) -> None:
         while self.slots and self.slots[0].sequence < sequence:
@@ -147,7 +158,7 @@ class _Cursor:
             )
 
     def key_of(self, slot: _Slot) -> str:
-        return wal_key(self._writer, slot.sequence, self._wal_store)
+        return wal_key(self._writer, slot.sequence, self.wal_store)
 
     def bad_slot_of(self, stream_id: StreamId, end: int) -> BadSlot | None:
         """Return the first bad slot that may contain records of the stream, which is known without
@@ -209,29 +220,29 @@ class _Cursor:
             if now < self._listed_at + LIST_BEHIND_S and not self._is_suspect and not is_proven:
                 return None
             self._listed_at = now
-            self._behind = SlotsBehind(self._store, self._writer, self._next, self._wal_store)
+            self._behind = SlotsBehind(self._store, self._writer, self._next, self.wal_store)
             await self._behind.list()
         proof = await self._behind.proof_of(self._next)
         if not proof:
             return await self._read_vanished()
-        key = wal_key(self._writer, self._next, self._wal_store)
+        key = wal_key(self._writer, self._next, self.wal_store)
         return await self._read_checked(self._read(self._next)) or BadSlot(
             self._next, key, WalSlotLost(key, proof)
         )
 
     async def _read_vanished(self) -> BadSlot | None:
         """Return the next slot as lost if the WAL store has lost the marker of this WAL."""
-        if self._wal_store == IN_STORE or await was_opened(
-            self._store, self._writer, self._wal_store
-        ):
+        if self.wal_store == IN_STORE or not self.has_streams:
             return None
-        marker = wal_marker_key(self._writer, self._wal_store)
+        if await was_opened(self._store, self._writer, self.wal_store):
+            return None
+        marker = wal_marker_key(self._writer, self.wal_store)
         return BadSlot(self._next, marker, WalVanished(marker))
 
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         async with self._gets:
             return await read_slot(
-                self._store, self._writer, sequence, self._wal_store, cache_slot=self._cache_slot
+                self._store, self._writer, sequence, self.wal_store, cache_slot=self._cache_slot
             )
 
 
@@ -253,6 +264,12 @@ class WalTails:
         self._cursors: dict[BrokerIncarnation, _Cursor] = {}
         self._bodies: ByteLru[str, bytes] = ByteLru(BODIES_BYTES_MAX)
 
+    def copy(self) -> "WalTails":
+        """Return tails that continue from here on their own, and share what was read."""
+        other = copy(self)
+        other._cursors = {writer: cursor.copy() for writer, cursor in self._cursors.items()}
+        return other
+
     @property
     def slot_count(self) -> int:
         return sum(len(cursor.slots) for cursor in self._cursors.values())
@@ -263,9 +280,11 @@ class WalTails:
         """
         known, self._cursors = self._cursors, {}
         for wal in wals:
-            cursor = known.get(wal.writer) or _Cursor(
-                self._store, wal, self._gets, self._cache_slot
-            )
+            cursor = known.get(wal.writer)
+            if cursor is None or cursor.wal_store != wal.wal_store:
+                # A WAL moves to another store only when everything below `first_slot` is committed.
+                cursor = _Cursor(self._store, wal, self._gets, self._cache_slot)
+            cursor.has_streams = wal.has_streams
             cursor.forget_below(wal.first_slot)
             self._cursors[wal.writer] = cursor
 

@@ -270,29 +270,35 @@ class ClusterView:
     async def _refresh(self) -> ManifestRoot:
         now = asyncio.get_running_loop().time
         took_s, grace_s = 0.0, 0.0
+        tails = self._tails.copy()
         for tries_left in reversed(range(_TRIES_MAX)):
             began = now()
             root = await self._newest()
             await self._check_wal_stores(root)
-            self._root = root
-            self._topics = {topic.name: topic for topic in root.topics}
-            self._newest_at = began
-            self._tails.follow(root.wals)
-            wanted = {ref for topic in root.topics for ref in topic.shards}
-            self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
-            found_bad_slots = await self._tails.advance()
+            tails.follow(root.wals)
+            found_bad_slots = await tails.advance()
             await self._check_wal_stores(root)
             # A slot that was committed during the walk may be deleted a grace period after a newer
             # root contains it, so a missing slot may have existed.
             took_s, grace_s = now() - began, root.wal_grace_ms / 1_000
             is_whole = took_s <= grace_s or (await self._newest()).version == root.version
             if is_whole and not (found_bad_slots and tries_left):
+                self._take(root, tails, began)
                 return root
             if found_bad_slots:
                 # The partitions affected by a bad slot depend on the leaders when it was written,
                 # which this root may not contain yet.
                 await asyncio.sleep(LEADERS_LAG_S)
         raise WalWalkTooSlow(took_s, grace_s)
+
+    def _take(self, root: ManifestRoot, tails: WalTails, newest_at: float) -> None:
+        """Replace the state of this view. Runs only after the walk: a walk in another WAL store
+        proves nothing, not even that the newer root goes with these tails.
+        """
+        self._root, self._tails, self._newest_at = root, tails, newest_at
+        self._topics = {topic.name: topic for topic in root.topics}
+        wanted = {ref for topic in root.topics for ref in topic.shards}
+        self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
 
     async def _check_wal_stores(self, root: ManifestRoot) -> None:
         """Check before and after a walk that the WAL store is the right one, because the walk takes

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 import penstock.controller.managers.nodes as nodes
 import penstock.lake.manifest.tail as tail
 import penstock.lake.manifest.view as view
@@ -112,6 +114,16 @@ def _readers_take_vanished_wals_for_empty() -> list[Patch]:
     return [(tail, "was_opened", _always)]
 
 
+def _readers_expect_a_marker_at_once() -> list[Patch]:
+    """Readers expect the marker of a WAL whose broker has registered and not opened it."""
+    real = WalTails.follow
+
+    def follow(self: WalTails, wals: Any) -> None:
+        real(self, [msgspec.structs.replace(wal, has_streams=True) for wal in wals])
+
+    return [(WalTails, "follow", follow)]
+
+
 WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "recovery_reads_the_wrong_store": _recovery_reads_the_wrong_store,
     "recovery_trusts_an_empty_store": _recovery_trusts_an_empty_store,
@@ -124,4 +136,5 @@ WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "readers_ignore_the_wal_store": _readers_ignore_the_wal_store,
     "readers_trust_an_empty_store": _readers_trust_an_empty_store,
     "readers_take_vanished_wals_for_empty": _readers_take_vanished_wals_for_empty,
+    "readers_expect_a_marker_at_once": _readers_expect_a_marker_at_once,
 }

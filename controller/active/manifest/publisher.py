@@ -17,6 +17,7 @@ from penstock.controller.active.manifest.ledger import Ledger
 from penstock.controller.active.writer import Runtime
 from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import WalState
 from penstock.controller.metadata.records import MetadataOffset, Record
 from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS
 from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
@@ -57,6 +58,13 @@ class _Moment:
     wals: tuple[LiveWal, ...]
     wal_grace_ms: int
     wal_stores: tuple[WalStoreEntry, ...]
+
+
+def _live_wal(image: MetadataImage, wal: WalState) -> LiveWal:
+    """Leaders count as owners: they open streams without a further change of the manifest."""
+    writer = wal.writer
+    has_streams = image.streams.has_opened(writer) or bool(image.topics.led_count(writer))
+    return LiveWal(writer.node_id, writer.node_epoch, wal.committed, wal.store_id, has_streams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +239,7 @@ class ManifestPublisher:
         if not self._ledger.capture(image, entries_max):
             return None
         self._drawn_behind = None
-        wals = tuple(
-            LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed, wal.store_id)
-            for wal in image.nodes.running_wals()
-        )
+        wals = tuple(_live_wal(image, wal) for wal in image.nodes.running_wals())
         wal_stores = tuple(
             WalStoreEntry(listed.store_id, listed.uuid, listed.url)
             for listed in image.nodes.wal_stores()

@@ -57,6 +57,10 @@ class LiveWal(msgspec.Struct, frozen=True, array_like=True):
     first_slot: WalSequence
     wal_store: WalStoreId = IN_STORE
     """The store of its slots. Written only if the root lists WAL stores."""
+    has_streams: bool = True
+    """Whether the writer owns streams or leads partitions, so that the marker of its WAL must
+    exist. Written only if the root lists WAL stores.
+    """
 
     @property
     def writer(self) -> BrokerIncarnation:

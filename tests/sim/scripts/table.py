@@ -543,6 +543,9 @@ _WAL_STORES: _Found = {
     "readers_take_vanished_wals_for_empty": [
         (wal_stores.read_the_tail_of_a_wal_that_vanished, "said to end at 0")
     ],
+    "readers_expect_a_marker_at_once": [
+        (wal_stores.read_the_tail_beside_a_wal_without_a_marker, "only the records below offset 5")
+    ],
 }
 FOUND_BY: _Found = {
     **_LOGS,

@@ -194,3 +194,22 @@ async def read_the_tail_of_a_wal_that_vanished(script: Script) -> None:
     except EndInDoubt:
         return
     raise AssertionError(f"the log is said to end at {end}")
+
+
+@in_cluster(wal_stores=1, brokers=1)
+async def read_the_tail_beside_a_wal_without_a_marker(script: Script) -> None:
+    """Read the end of a log from the stores alone while its broker starts again, and has not
+    written the marker of its new WAL yet.
+    """
+    await _write(script)
+    await asyncio.sleep(3.0)
+    script.kill(1)
+    script.world.start_broker(1)
+    held = script.hold_in_wal_store(1)
+    await script.until(lambda: held.count)
+    await asyncio.sleep(3.0)
+    end = await _read_end(script, _wal_bucket(script))
+    assert end == _COUNT, f"the log is said to end at {end}"
+    held.release()
+    await script.until(lambda: script.broker(1).serving)
+    await script.until_led(PART, 1)

@@ -17,16 +17,18 @@ from penstock.base.ids import (
     NodeId,
     StreamId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.lake.manifest.errors import EndInDoubt, WalWalkTooSlow
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.errors import ObjectNotFound, Unavailable
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectTail
 from penstock.protocol.batch.records import Record, encode_batch
-from penstock.stream.errors import ObjectCorrupt, WalSlotLost
+from penstock.stream.errors import ObjectCorrupt, WalSlotLost, WalStoreWrong
 from penstock.stream.format.builder import StreamRun, build_object
-from penstock.stream.format.keys import manifest_key, wal_key
+from penstock.stream.format.keys import manifest_key, wal_key, wal_marker_key
 from penstock.stream.format.manifest.codec import Draft, encode_shard
 from penstock.stream.format.manifest.model import (
     Entries,
@@ -36,8 +38,10 @@ from penstock.stream.format.manifest.model import (
     Shard,
     StreamEntry,
     TopicEntry,
+    WalStoreEntry,
 )
-from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole, WalStoreIdentity
+from penstock.stream.wal.wal_store import create_identity
 from tests.sim.loop import VirtualLoop
 from tests.support.reader_objects import entry_of
 
@@ -62,8 +66,12 @@ async def publish(
     committed: int = 0,
     first_slot: int = 0,
     leaders: tuple[int, ...] = (1, 1, 2, -1),
+    wal_store: WalStoreEntry | None = None,
+    has_streams: bool = True,
 ) -> None:
-    """Publish a manifest. committed: the end of the first topic's stream."""
+    """Publish a manifest. committed: the end of the first topic's stream. wal_store: that of the
+    WAL of broker 1. has_streams: broker 1 may own streams.
+    """
     draft = Draft(version)
     entries: list[TopicEntry] = []
     for number, (name, leader) in enumerate(zip(TOPICS, leaders, strict=True)):
@@ -73,8 +81,15 @@ async def publish(
         )
         section = draft.add(encode_shard(shard))
         entries.append(TopicEntry(name, UUID(int=number), 1, (section,), {}, is_internal=False))
-    wals = (LiveWal(*ONE, WalSequence(first_slot)), LiveWal(*TWO, WalSequence(0)))
-    root = ManifestRoot("c", 1, version, version, Millis(0), wals, tuple(entries), GRACE_MS)
+    store_id = IN_STORE if wal_store is None else wal_store.store_id
+    wals = (
+        LiveWal(*ONE, WalSequence(first_slot), store_id, has_streams),
+        LiveWal(*TWO, WalSequence(0)),
+    )
+    wal_stores = () if wal_store is None else (wal_store,)
+    root = ManifestRoot(
+        "c", 1, version, version, Millis(0), wals, tuple(entries), GRACE_MS, wal_stores=wal_stores
+    )
     await store.put(manifest_key("c", version), b"".join(draft.finish(root)))
 
 
@@ -84,6 +99,38 @@ def slot(writer: BrokerIncarnation, sequence: int, stream_id: int, offset: int) 
     return b"".join(
         build_object(ObjectRole.WAL, writer, WalSequence(sequence), Millis(0), runs, depth=1).chunks
     )
+
+
+WAL_STORE = WalStoreEntry(WalStoreId(1), UUID(int=9), "s3://wals")
+
+
+class WalStore(MemoryStore):
+    """A WAL store that is replaced by an empty one after some reads of its identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads_left = 1_000
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        if key.endswith("/identity"):
+            self.reads_left -= 1
+        if self.reads_left < 0:
+            raise ObjectNotFound(key)
+        return await super().get_tail(key, length)
+
+
+async def wal_store(*, slots: int, marker: bool = True) -> WalStore:
+    """Return a WAL store in which slot i of broker 1 holds record i of the first topic."""
+    store = WalStore()
+    identity = WalStoreIdentity("c", WAL_STORE.store_id, WAL_STORE.uuid)
+    await create_identity(store, identity)
+    for sequence in range(slots):
+        key = wal_key(ONE, WalSequence(sequence), WAL_STORE.store_id)
+        await store.put(key.replace("wals/1/", "wals/"), slot(ONE, sequence, 0, sequence))
+    if marker:
+        key = wal_marker_key(ONE, WAL_STORE.store_id)
+        await store.put(key.replace("wals/1/", "wals/"), b"{}")
+    return store
 
 
 def key_of(sequence: int) -> str:
@@ -295,3 +342,57 @@ def test_a_slow_walk_is_good_if_nothing_was_committed_meanwhile() -> None:
     assert virtually(story()) == [10]
 
     virtually(story())
+
+
+@pytest.mark.parametrize("reads_left", [0, 1])
+@virtual
+async def test_a_view_is_unchanged_if_the_wal_store_is_replaced(reads_left: int) -> None:
+    store, wals = await filled(), await wal_store(slots=3)
+    await publish(store, 1, wal_store=WAL_STORE)
+    view = ClusterView(store, wal_store=wals)
+    await view.refresh()
+    await publish(store, 2, committed=3, first_slot=3, wal_store=WAL_STORE)
+    wals.reads_left = reads_left
+    with pytest.raises(WalStoreWrong, match="no identity object"):
+        await view.refresh()
+    assert (view.root.version, await ends(view, "busy")) == (1, [3])
+    assert len(await view.plan([OffsetRange("busy", 0, 0, 3)])) == 3
+    wals.reads_left = 1_000
+    assert (await view.refresh()).version == 2
+
+
+@virtual
+async def test_a_view_is_unchanged_if_a_walk_fails() -> None:
+    store = await filled(3)
+    view = ClusterView(store)
+    await view.refresh()
+    await publish(store, 2, committed=3, first_slot=3)
+
+    async def fail() -> None:
+        raise Unavailable("get", "wal", "the store is down")
+
+    store.before_slot = fail
+    with pytest.raises(Unavailable):
+        await view.refresh()
+    assert (view.root.version, await ends(view, "busy")) == (1, [3])
+    store.before_slot = None
+    assert (await view.refresh()).version == 2
+
+
+@pytest.mark.parametrize("leader", [1, -1])
+@pytest.mark.parametrize("has_streams", [True, False])
+@virtual
+async def test_a_missing_marker_is_doubtful_only_after_a_stream_was_opened(
+    leader: int, has_streams: bool
+) -> None:
+    """A broker registers before it writes the marker of its WAL."""
+    store, wals = await filled(0), await wal_store(slots=0, marker=False)
+    leaders = (leader, 1, 2, -1)
+    await publish(store, 1, leaders=leaders, wal_store=WAL_STORE, has_streams=has_streams)
+    view = ClusterView(store, wal_store=wals)
+    await view.refresh()
+    if has_streams:
+        with pytest.raises(EndInDoubt, match="is gone, which was written when this WAL"):
+            await ends(view, "busy")
+    else:
+        assert await ends(view, "busy") == [0]
