@@ -1,7 +1,8 @@
 """Measure produce latency with the WAL in the store and in a faster one of its own, in one run.
 
 PUTs of both stores, which are in memory, are delayed inside the process, log-normally. "Without
-delay" sets `wal.linger.ms`, `wal.linger.idle.ms` and `wal.put.interval.ms` to 0.
+delay" sets `wal.linger.ms`, `wal.linger.idle.ms` and `wal.put.interval.ms` to 0, their defaults for
+a WAL store with cheap requests.
 """
 
 import os

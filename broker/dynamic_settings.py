@@ -41,6 +41,12 @@ class BrokerSettings:
         """Return the listener settings by their names."""
         return {**dict(self.broker.listener_values), **dict(self.security.listener_values)}
 
+    def default(self, setting: Field) -> object:
+        """Return the value that the setting has without configuration."""
+        of_stream = setting in fields_of(StreamConfig)
+        derived = self.stream.defaults if of_stream else {}
+        return derived.get(setting.field, setting.default)
+
     def value(self, setting: Field) -> object:
         if listener_field(setting.name) is not None:
             return self.listener_values.get(setting.name)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.objectstore.config import AzureConfig
-from penstock.objectstore.loopback import is_loopback
+from penstock.objectstore.own_network import is_loopback
 
 AZURITE_KEY: Final = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

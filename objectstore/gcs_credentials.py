@@ -15,8 +15,8 @@ from typing import Any, Final
 from penstock.objectstore.config import GcsConfig
 from penstock.objectstore.errors import InvalidStoreConfig
 from penstock.objectstore.gcs_federation import ExternalAccount
-from penstock.objectstore.loopback import is_loopback
 from penstock.objectstore.metered import StoreMeter
+from penstock.objectstore.own_network import is_loopback
 from penstock.objectstore.renewal import RenewedCredentials
 
 _READ_BY_OBSTORE: Final = ("service_account", "authorized_user")

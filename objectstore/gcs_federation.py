@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from penstock.objectstore.errors import InvalidStoreConfig, SignInFailed
-from penstock.objectstore.loopback import is_loopback
+from penstock.objectstore.own_network import is_loopback
 from penstock.objectstore.renewal import RETRIABLE_STATUSES, BearerToken
 
 _SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"

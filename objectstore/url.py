@@ -18,9 +18,9 @@ from penstock.objectstore.config import (
     StoreConfig,
 )
 from penstock.objectstore.errors import InvalidStoreUrl
-from penstock.objectstore.loopback import is_loopback
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.metered import MeteredStore, StoreMeter
+from penstock.objectstore.own_network import is_loopback
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.prefixed import PrefixedStore
 from penstock.objectstore.retry import RetryingStore, RetryPolicy

@@ -1,8 +1,7 @@
 """Settings of the stream layer of one broker, validated at construction."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from penstock.base.settings import Kind, Setting, check
@@ -43,15 +42,18 @@ class StreamConfig:
         int, Setting("wal.linger.idle.ms", Kind.DURATION, 0, 60_000, is_dynamic=True)
     ] = 40
     """Longest wait of a bulk below `batching_bytes_per_s` while another PUT is in flight. With no
-    PUT in flight it does not wait.
+    PUT in flight it does not wait, and neither does it if all its producers, and those acknowledged
+    this lately, wait for a response.
     """
 
     wal_put_interval_ms: Annotated[
         int, Setting("wal.put.interval.ms", Kind.DURATION, 0, 60_000, is_dynamic=True)
     ] = 20
-    """Minimum time between the starts of two PUTs, unless a bulk is full or flushed. The first PUT
-    after a pause starts at once. Without this limit, a store with a latency of 4 ms would receive
-    250 small PUTs/s: 3,240 USD per month, and one GET for each when the WAL is recovered.
+    """Minimum time between the starts of two PUTs, unless a bulk is full or flushed, or no PUT is
+    in flight and all producers of the bulk wait for its response. The first PUT after a pause
+    starts at once. Without this limit, a steady stream of small records would cause 250 PUTs/s to a
+    store with a latency of 4 ms: 3,240 USD per month, and one GET for each when the WAL is
+    recovered.
     """
 
     wal_pause_ms: int = 5
@@ -246,10 +248,17 @@ class StreamConfig:
 
     commit_closes_max: int = 2_000
 
+    defaults: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
+    """Defaults by field that differ from those above, because of the store that contains the WALs
+    (`stream.wal.wal_defaults`). For information: they are not applied here.
+    """
+
     def __post_init__(self) -> None:
         check(self)
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
+            if name == "defaults":
+                continue
             least = 0 if name in _MAY_BE_ZERO else 1
             if value < least:
                 raise ValueError(f"{name} is {value}: it must be at least {least}")
@@ -277,15 +286,3 @@ _MAY_BE_ZERO = frozenset(
         "wal_delete_grace_ms",
     }
 )
-
-LOCAL_STORE_DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "wal_linger_ms": 5,
-        "wal_put_interval_ms": 0,
-        "batching_bytes_per_s": 1024 * 1024 * MIB,
-        "wal_hedge_factor": 0,
-    }
-)
-"""Defaults for memory and directory stores: bulks only wait for the PUT in flight, at any rate, and
-slow PUTs are not hedged, because PUTs are free and have no slow tail.
-"""

@@ -52,6 +52,7 @@ from penstock.stream.upload.closing import Closer, ClosingTimes
 from penstock.stream.upload.commits import CommitSequencer
 from penstock.stream.upload.uploader import UploadCounts, Uploader
 from penstock.stream.wal.append import AppendDone, WalAppend
+from penstock.stream.wal.sender import Sender
 from penstock.stream.wal.slots import SlotRange, SlotTable
 from penstock.stream.wal.tracing import Tracing
 from penstock.stream.wal.wal import DurableBulk, Wal
@@ -422,8 +423,11 @@ class Storage:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[AppendEntry], done: AppendDone) -> None:
-        """Add one group, which becomes durable as a whole in one WAL object.
+    def append(
+        self, entries: Sequence[AppendEntry], done: AppendDone, sender: Sender | None = None
+    ) -> None:
+        """Add one group, which becomes durable as a whole in one WAL object. sender: see
+        `WalCore.append`.
 
         `done` is called on the loop, in WAL order, with None or the error. Entries must follow the
         `next_offset` of their streams. Raises StreamNotOpened, StreamFenced, NotContiguous,
@@ -456,7 +460,7 @@ class Storage:
             or self._cache.uncommitted_bytes > self._cache_max
         ):
             self._check_room(entries, backlog_bytes)
-        self._wal.append((entries, done), size_bytes)
+        self._wal.append((entries, done), size_bytes, sender)
 
     async def flush(self) -> None:
         """Return when everything appended so far is acknowledged. Raises the WAL's failure."""

@@ -105,7 +105,7 @@ def _entry(
 ) -> ConfigEntry:
     setting, name = field.setting, field.name
     static = _shown(field, node.static_settings.value(field))
-    default = _shown(field, field.default)
+    default = _shown(field, node.static_settings.default(field))
     shown = str(node.node_id) if name == "node.id" else static
     dynamic = [
         (layer[name] if name in layer and not problem(name, layer[name]) else None, source)

@@ -311,6 +311,7 @@ class _ProduceCall:
             guard=guard or self._guard,
             trace=self._trace,
             refusal=refusal,
+            sender=None if self._request.acks == _ACKS_NONE else self._ctx.connection.sender,
         )
         self._groups.append((group, targets))
         self._pending_count += 1

@@ -24,6 +24,7 @@ from penstock.broker.security.access import ClientAccess
 from penstock.protocol.apis import SASL_AUTHENTICATE
 from penstock.protocol.errors import WireError
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed
+from penstock.stream.wal.sender import Sender
 
 SLOW_SENDER_S: Final = 0.5
 """A TLS client is slow if it sent less than its wake-up threshold in this time."""
@@ -105,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         self.peer_host = ""
         self.client_software = UNKNOWN_SOFTWARE
+        self.sender = Sender()
         self.last_request_at = server.loop.time()
         self.last_bytes_at = self.last_request_at
         self._server = server

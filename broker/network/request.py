@@ -13,6 +13,7 @@ from penstock.base.principal import Principal
 from penstock.broker.network.request_meter import RequestMeter
 from penstock.broker.quotas.clients import RequestQuota
 from penstock.broker.security.sasl import SaslState
+from penstock.stream.wal.sender import Sender
 
 
 class LongAnswer(Struct, frozen=True):
@@ -47,6 +48,8 @@ class ConnectionInfo(Protocol):
 
     client_software: SoftwareInfo
     """Set by ApiVersions. Unknown if the client does not send it, as in Kafka."""
+    sender: Sender
+    """What the client has in flight in the WAL."""
 
     @property
     def id(self) -> int: ...

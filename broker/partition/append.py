@@ -21,6 +21,7 @@ from penstock.protocol.batch.header import BatchHeader
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.errors import WalFull
 from penstock.stream.storage import AppendEntry, Storage
+from penstock.stream.wal.sender import Sender
 from penstock.stream.wal.tracing import RequestTrace
 
 NAMED_TWICE: Final = "a request may contain each partition only once"
@@ -100,6 +101,7 @@ class PartitionAppend:
         "_planned",
         "_refusal",
         "_refused",
+        "_sender",
         "_settled",
         "_storage",
         "_trace",
@@ -117,12 +119,13 @@ class PartitionAppend:
         trace: RequestTrace | None = None,
         is_whole: bool = False,
         refusal: Refusal | None = None,
+        sender: Sender | None = None,
     ) -> None:
         """refused, leads_alone (as `Node.leads_alone`): None for batches without sequences.
         from_coordinator: the append comes from this broker, whose transactional batches have no
         sequence. guard: see `PartitionLog.plan`. is_whole: append all parts or none. refusal: the
         result of the schema check; batches that are already in the log are acknowledged
-        nevertheless.
+        nevertheless. sender: see `WalCore.append`.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: dict[Partition, _Planned] = {}
@@ -134,6 +137,7 @@ class PartitionAppend:
         self._trace = trace
         self._is_whole = is_whole
         self._refusal = refusal
+        self._sender = sender
         self._pending_count = 1
 
     def run(
@@ -275,7 +279,7 @@ class PartitionAppend:
         self._storage = storage
         done = self._on_durable
         try:
-            storage.append(entries, done)
+            storage.append(entries, done, self._sender)
         except StreamError as error:
             self._pending_count -= 1
             self._fail_all(error)

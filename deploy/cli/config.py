@@ -32,7 +32,6 @@ def show(
     """
     from penstock.deploy.errors import UsageError
     from penstock.deploy.node.config.definition import ROLES, Role
-    from penstock.deploy.node.config.effective import DEFAULT, LOCAL_DEFAULT
     from penstock.deploy.node.config.load import load
     from penstock.deploy.output import print_document, print_table
 
@@ -42,9 +41,7 @@ def show(
         raise UsageError(f"--role {role} is not allowed: {', '.join(ROLES)}")
     values = load(known, context.args, complete=False).values
     chosen = {
-        name: value
-        for name, value in values.items()
-        if not (given_only and value.place in {DEFAULT, LOCAL_DEFAULT})
+        name: value for name, value in values.items() if not (given_only and value.is_default)
     }
     if output is not Format.TABLE:
         print_document(

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from penstock.base.ids import WalSequence
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import WalClosed
+from penstock.stream.wal.sender import Sender
 
 G = TypeVar("G")
 
@@ -30,13 +31,27 @@ class Bulk(Generic[G]):
     """Groups that share one WAL object. `sequence` is -1 until the bulk is sealed.
 
     depth: the number of slots from the first one that is not durable to this one, when its PUT
-    begins.
+    begins. senders: one for each group of a client that waits for its response. joinable: those of
+    them that may still add to the bulk.
     """
 
-    __slots__ = ("depth", "durable", "groups", "opened_at", "sequence", "size_bytes")
+    __slots__ = (
+        "depth",
+        "durable",
+        "groups",
+        "joinable",
+        "number",
+        "opened_at",
+        "senders",
+        "sequence",
+        "size_bytes",
+    )
 
-    def __init__(self, opened_at: float) -> None:
+    def __init__(self, number: int, opened_at: float) -> None:
+        self.number = number
         self.groups: list[G] = []
+        self.senders: list[Sender] = []
+        self.joinable: set[Sender] = set()
         self.size_bytes = 0
         self.opened_at = opened_at
         self.sequence = _NOT_SEALED
@@ -57,6 +72,7 @@ class WalCore(Generic[G]):
         self.reconfigure(config)
         self._in_flight_max = config.wal_in_flight_max
         self._open: Bulk[G] | None = None
+        self._bulk_count = 0
         self._sealed: deque[Bulk[G]] = deque()
         self._started: deque[Bulk[G]] = deque()
         """Bulks in slot order, from the first one that is not acknowledged."""
@@ -70,6 +86,10 @@ class WalCore(Generic[G]):
         self._recent_bytes = 0.0
         self._again_count = 0
         self._again_until = 0.0
+        self._returning: dict[Sender, float] = {}
+        """When clients were acknowledged that can send again, oldest first: those of the last
+        `_linger_idle_s`, which may still join the open bulk.
+        """
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Use other waits and sizes, from the next decision on."""
@@ -114,8 +134,12 @@ class WalCore(Generic[G]):
             return self._started[0].sequence
         return self._sealed[0].sequence if self._sealed else self._next
 
-    def append(self, group: G, size_bytes: int, now: float) -> None:
-        """Add a group to the open bulk, in 0.5 us. Raises WalClosed after a failure."""
+    def append(self, group: G, size_bytes: int, now: float, sender: Sender | None = None) -> None:
+        """Add a group to the open bulk, in 0.5 to 1 us. Raises WalClosed after a failure.
+
+        sender: the client that waits for the acknowledgment; None if there is none, or if it is not
+        known what else it has in flight.
+        """
         if self._failed:
             raise WalClosed("the WAL has failed or is fenced")
         gap = now - self._last_append
@@ -130,8 +154,11 @@ class WalCore(Generic[G]):
             self._seal(bulk)
             bulk = None
         if bulk is None:
-            bulk = self._open = Bulk(now)
+            self._bulk_count += 1
+            bulk = self._open = Bulk(self._bulk_count, now)
         bulk.groups.append(group)
+        if sender is not None:
+            self._join(bulk, sender)
         bulk.size_bytes += size_bytes
         if bulk.size_bytes >= self._bulk_bytes_max:
             self._seal(bulk)
@@ -182,6 +209,7 @@ class WalCore(Generic[G]):
         while self._started and self._started[0].durable:
             head = self._started.popleft()
             self._unacknowledged_bytes -= head.size_bytes
+            self._settle(head, now)
             acknowledged.append(head)
         if acknowledged:
             self._expect_again(acknowledged, now)
@@ -195,6 +223,10 @@ class WalCore(Generic[G]):
         if self._open is not None:
             pending.append(self._open)
         self._failed = True
+        for bulk in pending:
+            for sender in bulk.senders:
+                sender.settled()
+        self._returning.clear()
         self._started.clear()
         self._sealed.clear()
         self._open = None
@@ -221,7 +253,30 @@ class WalCore(Generic[G]):
         )
         assert not (self._failed and bulks), "something is pending after the failure"
 
+    def _join(self, bulk: Bulk[G], sender: Sender) -> None:
+        sender.appended()
+        sender.bulk_number = bulk.number
+        bulk.senders.append(sender)
+        if sender.awaits_response:
+            bulk.joinable.discard(sender)
+            self._returning.pop(sender, None)
+        else:
+            bulk.joinable.add(sender)
+
+    def _settle(self, bulk: Bulk[G], now: float) -> None:
+        """Note that the clients of a bulk get their responses, so that they may send again."""
+        waiting, returning = self._open, self._returning
+        for sender in bulk.senders:
+            sender.settled()
+            returning.pop(sender, None)
+            returning[sender] = now
+            if waiting is not None and sender.bulk_number == waiting.number:
+                waiting.joinable.add(sender)
+        while returning and next(iter(returning.values())) <= now - self._linger_idle_s:
+            del returning[next(iter(returning))]
+
     def _seal(self, bulk: Bulk[G]) -> None:
+        bulk.joinable.clear()
         bulk.sequence = self._next
         self._next = WalSequence(self._next + 1)
         self._sealed.append(bulk)
@@ -245,9 +300,24 @@ class WalCore(Generic[G]):
         """Return when the open bulk is due by time.
 
         An idle system writes at once, a busy one batches, and clients that wait for this bulk are
-        only delayed for those acknowledged with the last one.
+        only delayed for others that may still join it: with nothing in flight for those
+        acknowledged with the last bulk, otherwise for those acknowledged lately, because each PUT
+        more may delay the acknowledgments after it.
         """
-        return max(self._last_put + self._interval_s, self._wanted_at(bulk, now))
+        if bulk.senders and not bulk.joinable:
+            if not self._in_flight_count:
+                return self._with_acknowledged(bulk)
+            newest = next(reversed(self._returning.values()), -self._linger_idle_s)
+            wanted_at = max(bulk.opened_at, min(bulk.opened_at, newest) + self._linger_idle_s)
+        else:
+            wanted_at = self._wanted_at(bulk, now)
+        return max(self._last_put + self._interval_s, wanted_at)
+
+    def _with_acknowledged(self, bulk: Bulk[G]) -> float:
+        """Return when a bulk is due that waits for the clients acknowledged with the last one."""
+        if len(bulk.groups) < self._again_count:
+            return max(bulk.opened_at, self._again_until)
+        return bulk.opened_at
 
     def _wanted_at(self, bulk: Bulk[G], now: float) -> float:
         busy = self._in_flight_count > 0
@@ -259,9 +329,7 @@ class WalCore(Generic[G]):
         if rate < self._batching_bytes_per_s:
             if busy:
                 return bulk.opened_at + self._linger_idle_s
-            if len(bulk.groups) < self._again_count:
-                return max(bulk.opened_at, self._again_until)
-            return bulk.opened_at
+            return self._with_acknowledged(bulk)
         deadline = bulk.opened_at + self._linger_s
         if busy:
             return deadline

@@ -19,6 +19,7 @@ from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 from penstock.stream.wal.append import WalAppend
 from penstock.stream.wal.core import Bulk, WalCore
+from penstock.stream.wal.sender import Sender
 from penstock.stream.wal.slot_writer import PutCounts, SlotWriter
 from penstock.stream.wal.tracing import BulkTrace, Tracing
 
@@ -112,11 +113,11 @@ class Wal:
     def failure(self) -> StreamError | None:
         return self._failure
 
-    def append(self, group: WalAppend, size_bytes: int) -> None:
+    def append(self, group: WalAppend, size_bytes: int, sender: Sender | None = None) -> None:
         """Append a group. PUTs start once per iteration of the event loop, so requests that arrive
-        together share a slot.
+        together share a slot. sender: see `WalCore.append`.
         """
-        self._core.append(group, size_bytes, self._clock())
+        self._core.append(group, size_bytes, self._clock(), sender)
         if not self._poll_scheduled:
             self._poll_scheduled = True
             self._loop.call_soon(self._poll)

@@ -4,7 +4,6 @@ on: see docs/design/wal-store.md.
 
 from collections.abc import Mapping
 from os import environ as process_environ
-from typing import Final
 
 from penstock.objectstore.config import (
     AzureConfig,
@@ -18,9 +17,8 @@ from penstock.objectstore.config import (
 from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.metered import StoreMeter
 from penstock.objectstore.url import location, open_store, parse_store_url, redact_url
+from penstock.stream.wal.wal_defaults import S3_EXPRESS_SUFFIX
 from penstock.stream.wal.wal_store import FIRST_STORE_ID, ConfiguredWalStore, WalStores
-
-_EXPRESS_SUFFIX: Final = "--x-s3"
 
 
 def check_wal_store_url(url: str, store_url: str = "") -> None:
@@ -33,7 +31,7 @@ def check_wal_store_url(url: str, store_url: str = "") -> None:
     if isinstance(config, DirectoryConfig):
         # An unmount under a running broker leaves a directory that accepts slots.
         raise _refused(url, "file: is not supported for WALs: use s3://, gs:// or az://")
-    if isinstance(config, S3Config) and config.bucket.endswith(_EXPRESS_SUFFIX):
+    if isinstance(config, S3Config) and config.bucket.endswith(S3_EXPRESS_SUFFIX):
         raise _refused(url, "S3 Express One Zone is not supported: it lists keys in no order")
     if store_url and _overlap(config, parse_store_url(store_url)):
         raise _refused(

@@ -24,6 +24,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import fetch as wire_fetch
 from penstock.protocol.gen import produce as wire_produce
 from penstock.protocol.primitives import Reader, Writer
+from penstock.stream.config import StreamConfig
 from tests.support.cluster import Cluster
 
 TIMEOUT_S = 20
@@ -88,6 +89,21 @@ async def test_confluent_kafka_with_keys_and_headers(cluster: Cluster) -> None:
     assert [(m.offset(), m.key(), m.value(), m.headers()) for m in messages] == [
         (at, b"key %d" % at, b"value %d" % at, [("h", b"%d" % at)]) for at in range(500)
     ]
+
+
+async def test_a_record_whose_client_waits_for_it_is_not_delayed(tmp_path: Path) -> None:
+    """The settings would delay the second record by a minute."""
+    waits = {"wal_linger_ms": 60_000, "wal_linger_idle_ms": 60_000, "wal_put_interval_ms": 60_000}
+    async with Cluster(tmp_path, stream_config=StreamConfig(**waits)) as cluster:
+        await create(cluster, "t")
+
+        def run() -> None:
+            producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
+            for _ in range(3):
+                producer.produce("t", b"value")
+                assert producer.flush(TIMEOUT_S) == 0
+
+        await asyncio.to_thread(run)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock.base.ids import WalSequence
 from penstock.stream.config import StreamConfig
 from penstock.stream.wal.core import WalCore
+from penstock.stream.wal.sender import Sender
 
 CONFIG = StreamConfig(
     bulk_bytes_max=1_000,
@@ -25,6 +26,7 @@ class WalMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.core: WalCore[int] = WalCore(CONFIG)
+        self.senders = [Sender() for _ in range(3)]
         self.now = 1.0
         self.appended = 0
         self.acknowledged: list[int] = []
@@ -34,9 +36,10 @@ class WalMachine(RuleBasedStateMachine):
         self.failed_groups: list[int] | None = None
 
     @precondition(lambda self: self.failed_groups is None)
-    @rule(size_bytes=st.integers(1, 1_500))
-    def append(self, size_bytes: int) -> None:
-        self.core.append(self.appended, size_bytes, self.now)
+    @rule(size_bytes=st.integers(1, 1_500), sender=st.sampled_from([None, 0, 1, 2]))
+    def append(self, size_bytes: int, sender: int | None) -> None:
+        client = None if sender is None else self.senders[sender]
+        self.core.append(self.appended, size_bytes, self.now, client)
         self.appended += 1
 
     @rule(seconds=st.sampled_from([0.0, 0.001, 0.01, 0.05, 0.2, 3.0]))
@@ -81,6 +84,13 @@ class WalMachine(RuleBasedStateMachine):
         assert self.acknowledged == list(range(len(self.acknowledged)))
         if self.failed_groups is not None:
             assert self.acknowledged + self.failed_groups == list(range(self.appended))
+
+    @invariant()
+    def clients_wait_for_what_is_not_acknowledged(self) -> None:
+        bulks = [*self.core._started, *self.core._sealed]
+        bulks += [] if self.core._open is None else [self.core._open]
+        for sender in self.senders:
+            assert sender.in_flight_count == sum(bulk.senders.count(sender) for bulk in bulks)
 
     @invariant()
     def something_always_moves(self) -> None:

@@ -53,6 +53,7 @@ from penstock.protocol.gen import metadata
 from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
+from penstock.stream.wal.sender import Sender
 
 
 @dataclass
@@ -67,6 +68,7 @@ class FakeConnection:
     principal: Principal = ANONYMOUS
     sasl: SaslState | None = None
     client_software: SoftwareInfo = UNKNOWN_SOFTWARE
+    sender: Sender = field(default_factory=Sender)
 
     closed: bool = False
     muted_ms: int = 0

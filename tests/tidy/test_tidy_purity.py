@@ -45,6 +45,7 @@ CORES = (
     "stream/stream.py",
     "stream/format/transaction_log.py",
     "stream/wal/core.py",
+    "stream/wal/sender.py",
     "stream/recovery/salvage.py",
     "stream/wal/slots.py",
     "stream/cache/log_cache.py",

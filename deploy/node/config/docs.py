@@ -31,7 +31,8 @@ from penstock.deploy.node.config.definition import (
     variable_of,
 )
 from penstock.stream.compaction.plan import CompactionConfig
-from penstock.stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
+from penstock.stream.config import StreamConfig
+from penstock.stream.wal.wal_defaults import CHEAP_WAL_STORE, LOCAL_STORE
 
 _TITLES: Final[dict[type[Any], str]] = {
     ProcessConfig: "Every process",
@@ -144,14 +145,14 @@ def _default(field: Field) -> str:
     if field.required:
         return "required"
     text = _code(shown(field.setting, field.default))
-    if field.setting.name in _local_names():
-        local = shown(field.setting, LOCAL_STORE_DEFAULTS[field.field])
-        return f"{text}; over memory and files {_code(local)}"
-    return text
-
-
-def _local_names() -> set[str]:
-    return {field.name for field in fields_of(StreamConfig) if field.field in LOCAL_STORE_DEFAULTS}
+    owner = field in fields_of(StreamConfig)
+    others = (LOCAL_STORE, CHEAP_WAL_STORE) if owner else ()
+    derived = {
+        other.where: _code(shown(field.setting, other.values[field.field]))
+        for other in others
+        if field.field in other.values
+    }
+    return "; ".join([text, *(f"{where} {value}" for where, value in derived.items())])
 
 
 def _code(text: str) -> str:

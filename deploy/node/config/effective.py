@@ -6,7 +6,7 @@ the others. Must not read files or the environment; `deploy.node.config.load` do
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, cast
 
 from penstock.base.listeners import expand, split_key, uses
@@ -36,25 +36,29 @@ from penstock.deploy.node.config.definition import (
 )
 from penstock.deploy.node.config.exposure import InsecureListener, exposures
 from penstock.deploy.node.config.sources import Given
-from penstock.objectstore.config import RemoteConfig
+from penstock.objectstore.config import StoreConfig
 from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.url import parse_store_url, redact_url
-from penstock.stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
+from penstock.stream.config import StreamConfig
+from penstock.stream.wal.wal_defaults import CHARGED, WalDefaults, wal_defaults
 from penstock.stream.wal.wal_store_url import check_wal_store_url
 
 DEFAULT: Final = "default"
-LOCAL_DEFAULT: Final = "default over memory and files"
 MISSING: Final = "missing"
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Value of one setting. place: DEFAULT, LOCAL_DEFAULT, or its source."""
+    """Value of one setting. place: its source, or that it is a default (`is_default`)."""
 
     field: Field
     value: object
     place: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.place == DEFAULT or self.place.startswith(f"{DEFAULT} ")
 
     @property
     def shown(self) -> str:
@@ -101,16 +105,18 @@ def resolve(
         own = None if name in values else setting_of(role, name)
         if own is not None:
             values[name] = Value(own, _parsed(own, item, names), item.place)
+    derived = CHARGED
     if values["store"].place != MISSING:
-        wal_store = _parsed_wal_store(values["wal.store"], values["store"])
-        if not isinstance(wal_store, RemoteConfig):
-            _take_local_defaults(role, values)
+        derived = _wal_defaults(values["wal.store"], values["store"])
+        _take_defaults(role, values, derived)
     buildable = [
         part
         for part in PARTS[role]
         if all(values[field.name].place != MISSING for field in fields_of(part))
     ]
     parts = {part: _built(part, values) for part in buildable}
+    if StreamConfig in parts:
+        parts[StreamConfig] = replace(parts[StreamConfig], defaults=derived.values)
     if BrokerConfig in parts and SecurityConfig in parts:
         _check_listeners(parts[BrokerConfig], parts[SecurityConfig], values)
     _check_exposed(parts, values)
@@ -200,31 +206,32 @@ def _expanded(field: Field, value: object, names: Mapping[str, str | int]) -> ob
     return value
 
 
-def _parsed_store(store: Value) -> object:
+def _parsed_store(store: Value) -> StoreConfig:
     try:
         return parse_store_url(str(store.value))
     except InvalidStoreUrl as error:
         raise UsageError(f"{store.place}: {error}") from None
 
 
-def _parsed_wal_store(wal_store: Value, store: Value) -> object:
-    """Return the config of the store that contains the WALs. Raises UsageError."""
+def _wal_defaults(wal_store: Value, store: Value) -> WalDefaults:
+    """Return the defaults that follow from the store that contains the WALs. Raises UsageError."""
     config = _parsed_store(store)
     if not wal_store.value:
-        return config
+        return wal_defaults(config, None)
     try:
         check_wal_store_url(str(wal_store.value), str(store.value))
     except InvalidStoreUrl as error:
         raise UsageError(f"{wal_store.place}: wal.store: {error}") from None
-    return _parsed_store(wal_store)
+    return wal_defaults(config, _parsed_store(wal_store))
 
 
-def _take_local_defaults(role: Role, values: dict[str, Value]) -> None:
+def _take_defaults(role: Role, values: dict[str, Value], derived: WalDefaults) -> None:
     if StreamConfig not in PARTS[role]:
         return
     for field in fields_of(StreamConfig):
-        if field.field in LOCAL_STORE_DEFAULTS and values[field.name].place == DEFAULT:
-            values[field.name] = Value(field, LOCAL_STORE_DEFAULTS[field.field], LOCAL_DEFAULT)
+        if field.field in derived.values and values[field.name].place == DEFAULT:
+            place = f"{DEFAULT} {derived.where}"
+            values[field.name] = Value(field, derived.values[field.field], place)
 
 
 def _missing(field: Field) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -49,6 +50,8 @@ from penstock.protocol.gen import (
     streams_group_describe,
     streams_group_heartbeat,
 )
+from penstock.stream.config import StreamConfig
+from penstock.stream.wal.wal_defaults import CHEAP_WAL_STORE
 from tests.support.handlers import Fixture, broker_record, topic_records
 
 
@@ -568,6 +571,20 @@ async def test_describe_configs(fixture: Fixture) -> None:
         ("log.cleanup.policy", "delete", 5)
     ]
     assert "broker.rack" in {entry.name for entry in response.results[3].configs}
+
+
+@pytest.mark.parametrize(("given", "value", "source"), [(0, "0", 5), (9, "9", 4), (250, "250", 4)])
+async def test_a_default_of_the_wal_store_is_described_as_one(
+    fixture: Fixture, given: int, value: str, source: int
+) -> None:
+    stream = StreamConfig(wal_linger_ms=given, defaults=CHEAP_WAL_STORE.values)
+    fixture.node.static_settings = replace(fixture.node.static_settings, stream=stream)
+    resource = describe_configs.DescribeConfigsResource(4, "1", ["wal.linger.ms"])
+    request = describe_configs.DescribeConfigsRequest([resource], include_synonyms=True)
+    response = await fixture.ask(apis.DESCRIBE_CONFIGS, 4, request)
+    (linger,) = response.results[0].configs
+    assert (linger.value, linger.config_source) == (value, source)
+    assert [found.value for found in linger.synonyms] == [value, "0"][-2 if given else -1 :]
 
 
 async def test_describe_cluster(fixture: Fixture) -> None:

@@ -25,7 +25,6 @@ from penstock.deploy.node.config.definition import (
     variable_of,
 )
 from penstock.deploy.node.config.docs import first_sentence, markdown
-from penstock.deploy.node.config.effective import LOCAL_DEFAULT
 from penstock.deploy.node.config.load import load
 from penstock.deploy.node.config.schema import role_schema
 from penstock.stream.compaction.plan import CompactionConfig
@@ -428,19 +427,46 @@ def test_over_memory_and_files_bulks_wait_little_unless_told_to() -> None:
     assert (
         effective.part(StreamConfig).wal_linger_ms,
         effective.values["wal.linger.ms"].place,
-    ) == (5, LOCAL_DEFAULT)
+    ) == (5, "default over memory and files")
     assert (
         load("broker", (*LOCAL, "--wal-linger-ms", "7"), {}).part(StreamConfig).wal_linger_ms == 7
     )
     assert load("broker", STORE, {}).part(StreamConfig) == StreamConfig()
 
 
-def test_the_wait_of_bulks_follows_the_wal_store() -> None:
-    wals = ("--wal-store", "s3://wals?endpoint=http://127.0.0.1:1")
+@pytest.mark.parametrize(
+    ("url", "waits"),
+    [
+        ("s3://wals", True),
+        ("gs://wals", True),
+        ("az://account/wals", True),
+        ("s3://wals?endpoint=https://s3.wasabisys.com", True),
+        ("s3://wals?endpoint=https://8.8.8.8", True),
+        ("s3://wals?endpoint=https://minio.example.com", True),
+        ("s3://wals?endpoint=https://10.1.2.3:9000", False),
+        ("s3://wals?endpoint=http://127.0.0.1:1", False),
+        ("s3://wals?endpoint=http://[fd00::1]:9000", False),
+        ("s3://wals?endpoint=http://minio:9000", False),
+        ("s3://wals?endpoint=http://minio.streams.svc:9000", False),
+        ("s3://wals?endpoint=https://minio.streams.svc.cluster.local", False),
+        ("gs://wals?endpoint=http://localhost:1", False),
+        ("az://account/wals?endpoint=http://localhost:1", False),
+    ],
+)
+def test_bulks_wait_if_the_wal_store_charges_for_requests(url: str, waits: bool) -> None:
     for store in (LOCAL, STORE):
-        effective = load("broker", (*store, *wals), {})
-        assert effective.part(StreamConfig) == StreamConfig()
-        assert effective.part(ProcessConfig).wal_store == wals[1]
+        effective = load("broker", (*store, "--wal-store", url), {})
+        stream = effective.part(StreamConfig)
+        found = (stream.wal_linger_ms, stream.wal_linger_idle_ms, stream.wal_put_interval_ms)
+        assert found == ((250, 40, 20) if waits else (0, 0, 0))
+        assert stream.wal_hedge_factor == StreamConfig().wal_hedge_factor
+        where = "default" if waits else "default for a WAL store with cheap requests"
+        assert effective.values["wal.linger.ms"].place == where
+        assert effective.part(ProcessConfig).wal_store == url
+        given = ("--wal-linger-ms", "250", "--wal-put-interval-ms", "7")
+        stream = load("broker", (*store, "--wal-store", url, *given), {}).part(StreamConfig)
+        assert (stream.wal_linger_ms, stream.wal_put_interval_ms) == (250, 7)
+        assert stream.defaults.get("wal_linger_ms", 250) == (250 if waits else 0)
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from penstock.base.ids import WalSequence
-from penstock.stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
+from penstock.stream.config import StreamConfig
 from penstock.stream.errors import WalClosed
 from penstock.stream.wal.core import Bulk, WalCore
+from penstock.stream.wal.sender import Sender
+from penstock.stream.wal.wal_defaults import LOCAL_STORE
 
 MIB = 1 << 20
 CONFIG = StreamConfig()
-LOCAL = replace(CONFIG, **LOCAL_STORE_DEFAULTS)
+LOCAL = replace(CONFIG, **LOCAL_STORE.values)
 
 
 def started(core: WalCore[str], now: float) -> list[Bulk[str]]:
@@ -237,3 +239,124 @@ def test_other_settings_hold_for_the_open_bulk() -> None:
     core.append("c", 100, 10.003)
     core.append("d", 100, 10.004)
     assert groups(started(core, 10.005)) == [["b", "c"]], "it has its new size"
+
+
+# --- clients that wait for their response ---------------------------------------------------------
+
+
+def one_at_a_time(core: WalCore[str], sender: Sender, now: float, times: int) -> float:
+    """Append a record whenever the last one is acknowledged, with PUTs of 6 ms. Return the end."""
+    for _ in range(times):
+        core.append("record", 100, now, sender)
+        (bulk,) = started(core, now)
+        now += 0.006
+        core.put_succeeded(bulk.sequence, now)
+        now += 0.000_5
+    return now
+
+
+def test_a_client_that_sends_one_record_at_a_time_waits_for_its_puts_only() -> None:
+    one_at_a_time(WalCore(CONFIG), Sender(), 10.0, 20)
+
+
+def test_a_client_that_had_more_in_flight_once_is_soon_taken_at_its_new_number() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    sender, now = Sender(), 10.0
+    for _ in range(5):
+        core.append("burst", 100, now, sender)
+    now, waits = 10.1, 0
+    for bulk in started(core, now):
+        core.put_succeeded(bulk.sequence, now)
+    for _ in range(130):
+        core.append("record", 100, now, sender)
+        due = core.wake_at(now)
+        assert due is not None
+        waits += due > now
+        (bulk,) = started(core, max(due, now))
+        now = max(due, now) + 0.006
+        core.put_succeeded(bulk.sequence, now)
+    assert 0 < waits < 130
+    one_at_a_time(core, sender, now, 20)
+
+
+def test_a_client_with_five_requests_in_flight_shares_a_put_once_it_has_sent_all() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    sender, now = Sender(), 10.0
+    sizes: list[int] = []
+    for _ in range(10):
+        for _ in range(5):
+            core.append("record", 100, now, sender)
+            for bulk in started(core, now):
+                sizes.append(len(bulk.groups))
+                core.check_invariants()
+            now += 0.000_2
+        now += 0.025
+        sizes += [len(bulk.groups) for bulk in started(core, now)]
+        for bulk in list(core._started):
+            core.put_succeeded(bulk.sequence, now)
+    assert set(sizes[3:]) == {5}, "no PUT for a part of them"
+
+
+@pytest.mark.parametrize("in_flight", [2, 5])
+def test_its_last_requests_are_not_delayed_by_a_put_in_flight(in_flight: int) -> None:
+    """On S3 Standard, 40 ms would be added to the latency of most of its requests."""
+    core: WalCore[str] = WalCore(CONFIG)
+    sender = Sender()
+    for _ in range(in_flight):
+        core.append("warm", 100, 10.0, sender)
+    (first,) = started(core, 10.0)
+    core.put_succeeded(first.sequence, 10.06)
+    core.append("a", 100, 10.061, sender)
+    assert len(started(core, 10.07)) == 1, "after those that may still come"
+    for at in range(in_flight - 1):
+        core.append("b", 100, 10.071 + at / 1_000, sender)
+    assert core.wake_at(10.08) == pytest.approx(10.09)
+    assert len(started(core, 10.0901)) == 1
+
+
+def test_a_batch_waits_for_clients_that_may_still_join_it() -> None:
+    """The same trade as ever: each PUT more costs money, and delays the acknowledgments after it if
+    it is slow.
+    """
+    core: WalCore[str] = WalCore(CONFIG)
+    one, other, third = Sender(), Sender(), Sender()
+    core.append("one", 100, 10.0, one)
+    (first,) = started(core, 10.0)
+    core.append("other", 100, 10.030, other)
+    (second,) = started(core, 10.030)
+    core.put_succeeded(first.sequence, 10.060)
+    core.append("third", 100, 10.062, third)
+    assert core.wake_at(10.062) == pytest.approx(10.100), "one was acknowledged 40 ms before"
+    core.append("one", 100, 10.064, one)
+    assert core.wake_at(10.064) == 10.062, "now all of them wait"
+    assert groups(started(core, 10.064)) == [["third", "one"]]
+    core.put_succeeded(second.sequence, 10.07)
+    core.append("offsets", 100, 10.071)
+    assert core.wake_at(10.072) == pytest.approx(10.111), "of no client that is known to wait"
+
+
+def test_clients_in_different_phases_cause_no_more_puts_than_the_interval_allows() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    senders = [Sender() for _ in range(50)]
+    now, puts = 10.0, 0
+    ends: list[tuple[float, WalSequence]] = []
+    for step in range(2_000):
+        now = 10.0 + step / 1_000
+        while ends and ends[0][0] <= now:
+            core.put_succeeded(ends.pop(0)[1], now)
+        core.append(str(step), 100, now, senders[step % 50])
+        for bulk in started(core, now):
+            puts += 1
+            ends.append((now + 0.060, bulk.sequence))
+    assert puts <= 2_000 / CONFIG.wal_put_interval_ms + 1
+
+
+def test_a_failure_ends_the_wait_of_its_clients() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    sender = Sender()
+    core.append("a", 100, 10.0, sender)
+    started(core, 10.0)
+    core.append("b", 100, 10.0, sender)
+    assert sender.in_flight_count == 2
+    core.fail()
+    assert sender.in_flight_count == 0

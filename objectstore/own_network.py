@@ -1,0 +1,37 @@
+"""Recognize servers on this machine (emulators, which accept any credentials) and in a private
+network (stores of one's own, which charge nothing per request).
+"""
+
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+_PRIVATE_DOMAINS: Final = frozenset(
+    {"localhost", "local", "internal", "lan", "svc", "test", "home.arpa"}
+)
+"""Domains that do not exist in the public DNS. `svc` ends names of Kubernetes services."""
+
+
+def is_loopback(endpoint: str) -> bool:
+    """Return whether the URL names this machine."""
+    host = urlsplit(endpoint).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_private(endpoint: str) -> bool:
+    """Return whether the URL names a server of a private network: a private address, a host name
+    without a domain, or one in a domain that the public DNS does not have.
+    """
+    host = (urlsplit(endpoint).hostname or "").rstrip(".")
+    try:
+        return ip_address(host).is_private
+    except ValueError:
+        labels = host.split(".")
+        return (len(labels) == 1 and bool(host)) or not _PRIVATE_DOMAINS.isdisjoint(
+            {labels[-1], ".".join(labels[-2:])}
+        )

@@ -1,0 +1,68 @@
+"""Defaults of the stream settings that depend on the store that contains the WALs. Pure: nothing is
+opened.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from penstock.objectstore.config import (
+    DirectoryConfig,
+    MemoryConfig,
+    RemoteConfig,
+    S3Config,
+    StoreConfig,
+)
+from penstock.objectstore.own_network import is_private
+
+S3_EXPRESS_SUFFIX: Final = "--x-s3"
+
+
+class WalDefaults(NamedTuple):
+    """values: by field of StreamConfig. where: the stores that have them, for people."""
+
+    values: Mapping[str, int]
+    where: str
+
+
+LOCAL_STORE: Final = WalDefaults(
+    MappingProxyType(
+        {
+            "wal_linger_ms": 5,
+            "wal_put_interval_ms": 0,
+            "batching_bytes_per_s": 1 << 40,
+            "wal_hedge_factor": 0,
+        }
+    ),
+    "over memory and files",
+)
+"""For memory and directory stores: bulks only wait for the PUT in flight, at any rate, and slow
+PUTs are not hedged, because PUTs are free and have no slow tail.
+"""
+CHEAP_WAL_STORE: Final = WalDefaults(
+    MappingProxyType({"wal_linger_ms": 0, "wal_linger_idle_ms": 0, "wal_put_interval_ms": 0}),
+    "for a WAL store with cheap requests",
+)
+"""For a `wal.store` that charges nothing per request, or little: nothing waits for more records."""
+CHARGED: Final = WalDefaults(MappingProxyType({}), "")
+
+
+def wal_defaults(store: StoreConfig, wal_store: StoreConfig | None) -> WalDefaults:
+    """Return the defaults of brokers with these stores. wal_store: None if the WALs are in
+    `store`.
+    """
+    if wal_store is None:
+        return LOCAL_STORE if isinstance(store, DirectoryConfig | MemoryConfig) else CHARGED
+    return CHEAP_WAL_STORE if _is_cheap(wal_store) else CHARGED
+
+
+def _is_cheap(config: StoreConfig) -> bool:
+    """Return whether requests are known to cost little: S3 Express charges a quarter of S3
+    Standard, and a file system or a server in a private network nothing. The URL does not show the
+    class of other buckets.
+    """
+    if not isinstance(config, RemoteConfig):
+        return True
+    if isinstance(config, S3Config) and config.bucket.endswith(S3_EXPRESS_SUFFIX):
+        return True
+    return config.endpoint is not None and is_private(config.endpoint)
