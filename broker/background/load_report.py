@@ -147,7 +147,7 @@ class LoadReporter:
         )
 
     def _judge_producers(self) -> None:
-        """Log each client once whose settings limit it."""
+        """Log, once, each client whose settings limit its throughput."""
         for client in self._partitions.producer_watch.judge(self._loop.time()):
             _log.warning(
                 "producer_untuned",

@@ -40,7 +40,8 @@ class RecoveryDuty:
     damaged slots is retried when an operator has accepted a loss, and periodically, in case the
     slots were restored.
 
-    recover: reads one WAL from a slot on, commits it and logs that; raises if it must be retried.
+    recover: reads one WAL starting at a slot, commits it and logs that; raises if it must be
+    retried.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ class TelemetryRefused(Exception):
 
 
 class ClientInstance:
-    """One client. It may push once per interval, once after each subscription request, and a last
-    time when it ends. The identity in its first request determines its subscriptions.
+    """One client. It may push once per interval, once after each subscription request, and once
+    more when it shuts down. The identity in its first request determines its subscriptions.
     """
 
     __slots__ = (
@@ -53,8 +53,8 @@ class ClientInstance:
     def __init__(
         self, identity: ClientIdentity, connection_id: int, wanted: ClientSubscription, version: int
     ) -> None:
-        """connection_id: of its first request. version: of the subscriptions from which `wanted`
-        was computed.
+        """connection_id: the connection of its first request. version: the version of the
+        subscriptions from which `wanted` was computed.
         """
         self.identity = identity
         self.connection_id = connection_id
@@ -89,7 +89,7 @@ class ClientInstance:
         size_bytes_max: int,
         is_last: bool,
     ) -> None:
-        """Record a push. is_last: the client ends. Raises TelemetryRefused."""
+        """Record a push. is_last: the client is shutting down. Raises TelemetryRefused."""
         had_ended, self._has_ended = self._has_ended, is_last
         if had_ended:
             raise self._refused(ErrorCode.INVALID_REQUEST)

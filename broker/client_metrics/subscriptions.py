@@ -44,11 +44,11 @@ def wanted_of(
     subscriptions: Iterable[Mapping[str, str]], identity: ClientIdentity, instance: UUID
 ) -> ClientSubscription:
     """Return the metrics of all subscriptions that match the client, at the shortest of their
-    intervals and of INTERVAL_MS_DEFAULT. subscriptions: the configs of each, from the metadata.
+    intervals, at most INTERVAL_MS_DEFAULT. subscriptions: the configs of each, from the metadata.
 
-    A subscription matches if each of its patterns matches the whole property; of several patterns
-    for a property the last one counts. Brokers with the same metadata return the same subscription
-    id, because a client may get it from one and push to another.
+    A subscription matches if each of its patterns matches the whole property; if a property has
+    several patterns, the last one applies. Brokers with the same metadata return the same
+    subscription id, because a client may get it from one and push to another.
     """
     prefixes: set[str] = set()
     interval_ms = INTERVAL_MS_DEFAULT

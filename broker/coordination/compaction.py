@@ -101,7 +101,9 @@ class LogUsage:
         self.size_bytes += max(RECORD_OVERHEAD_BYTES, _size_bytes(batch.records))
 
     def append(self, records: Sequence[KeyValue], done: Done) -> Done:
-        """Count the records as in flight. Returns a callback that ends that and calls `done`."""
+        """Count the records as in flight. Returns a callback that stops counting them and calls
+        `done`.
+        """
         for key, _ in records:
             self._in_flight[key] += 1
 
@@ -143,7 +145,7 @@ class CoordinatorLogCompactor:
 
     async def run(self) -> None:
         """Compact the log if that is worthwhile, and set the size for the next pass in `LogUsage`.
-        Logs errors and raises none.
+        Logs errors instead of raising them.
         """
         usage, limits = self._usage, self._limits
         usage.due_bytes = usage.size_bytes + limits.log_bytes_min  # replaced if this pass succeeds

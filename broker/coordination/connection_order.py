@@ -1,5 +1,5 @@
-"""Detect late requests: those on an older connection than one that their sender has used since
-(KAFKA-17754, KIP-890).
+"""Detect late requests: those that arrive on an older connection than the newest one of their
+sender (KAFKA-17754, KIP-890).
 
 A client without a response closes the connection, opens another one and retries; the first copy may
 arrive later. Brokers number connections in the order of acceptance.
@@ -17,8 +17,8 @@ Key: TypeAlias = tuple[str | int, ...]
 
 
 class LateRequest(CannotAnswer):
-    """Raised for a request that the client has given up, and which is not executed. The client no
-    longer reads its connection.
+    """Raised for a request that the client has abandoned; it is not executed. The client no longer
+    reads its connection.
     """
 
 

@@ -112,7 +112,7 @@ class CoordinatorLog(Protocol):
         markers: MarkerParts = (),
     ) -> None:
         """Append one batch. `done` is called when it is durable (NONE) or cannot become durable,
-        maybe before this returns. markers: become durable with the batch, or neither does.
+        maybe before this returns. markers: become durable together with the batch, or not at all.
         """
         ...
 

@@ -44,7 +44,7 @@ State = TypeVar("State")
 
 class CoordinatorShards(Generic[State]):
     """States of the led partitions. `load` builds the state of a partition from `read`; `unload`
-    gets a dropped state; `live` returns its live keys.
+    receives a dropped state; `live` returns its live keys.
 
     A state is returned only if it is complete and no other broker can have changed it: a broker
     that was paused would otherwise confirm a commit that was never written. There is at most one
@@ -119,8 +119,8 @@ class CoordinatorShards(Generic[State]):
     def find(self, key: str, *, is_read: bool = False) -> State | ErrorCode:
         """Return the state that contains `key`.
 
-        is_read: the response depends only on the state. No append is protected by the fence in the
-        WAL, so this broker must lead alone (`broker.handlers.lease`).
+        is_read: the response depends only on the state. Nothing is appended, so the fence in the
+        WAL does not protect the response, and no other broker may lead (`broker.handlers.lease`).
         """
         partition = self.partition_of(key)
         if partition is None:
@@ -167,7 +167,7 @@ class CoordinatorShards(Generic[State]):
             yield batch
 
     async def take_turn(self) -> None:
-        """Wait for an event loop iteration in which no other load works."""
+        """Wait for an event loop iteration in which no other load runs."""
         async with self._turn:
             await asyncio.sleep(0)
 

@@ -23,7 +23,7 @@ class Authorizer:
     def __init__(
         self, config: SecurityConfig, audit: AuditLog, declared: Mapping[int, ApiRights]
     ) -> None:
-        """declared: the rights that handlers may check, by key of the API."""
+        """declared: the rights that handlers may check, by API key."""
         self.index = AclIndex(
             super_users=config.super_user_names(),
             allows_without_acl=config.allow_everyone_if_no_acl_found,
@@ -51,8 +51,8 @@ class Authorizer:
         *,
         logs: bool = True,
     ) -> bool:
-        """Return whether the client has this right. logs: whether a denial is logged; not if it
-        only shortens a response.
+        """Return whether the client has this right. logs: whether to log a denial; False if it only
+        removes items from a response.
         """
         self._check_declared(ctx, operation, resource_type)
         connection = ctx.connection

@@ -23,7 +23,7 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ApiRights:
-    """The rights of one API. hides: responses omit what the client may not see, instead of
+    """The rights of one API. hides: responses omit items that the client may not see, instead of
     returning an error. unchecked: why some requests need no right; empty if all do.
     """
 

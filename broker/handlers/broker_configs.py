@@ -219,7 +219,7 @@ def checked_values(
 
 
 def _hint(unknown: str) -> str:
-    """Return what to do instead of setting an unknown broker config."""
+    """Return a hint for an unknown broker config."""
     of_topics = [name for name, synonym in BROKER_SYNONYMS.items() if synonym == unknown]
     if of_topics:
         return f"there are no defaults for all topics: set {of_topics[0]} of each topic"

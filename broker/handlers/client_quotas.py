@@ -64,7 +64,7 @@ class _FilterRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """exact: names by type, None for the default. types: those that may have any name."""
+    """exact: names by type, None for the default. types: types that may have any name."""
 
     exact: Mapping[str, str | None]
     types: frozenset[str]

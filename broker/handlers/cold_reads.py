@@ -34,7 +34,7 @@ _NO_OFFSET: Final = -1
 
 
 def set_out_of_range(node: Node, result: FetchPartitionResult) -> None:
-    """Return OFFSET_OUT_OF_RANGE if this broker knows the offsets of the log."""
+    """Return OFFSET_OUT_OF_RANGE if this broker is certain about the offsets of the log."""
     result.error_code = (
         ErrorCode.OFFSET_OUT_OF_RANGE if node.leads_alone() else ErrorCode.NOT_LEADER_OR_FOLLOWER
     )

@@ -271,7 +271,7 @@ async def _as_task(handler: InlineHandler, node: Node, ctx: RequestContext) -> R
     answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
     def respond(response: Response) -> None:
-        if not answered.done():  # it is when the connection has closed
+        if not answered.done():  # the connection may have closed
             answered.set_result(response)
 
     work = handler(node, ctx, respond)

@@ -213,8 +213,8 @@ class FetchCall:
         return is_due or not is_readable
 
     def evaluate(self) -> None:
-        """Locate every partition and take the data in memory. No I/O. About 1.4 us per partition
-        without new data.
+        """Locate every partition and take the data in memory. No I/O. Takes about 1.4 us per
+        partition without new data.
         """
         self._restart()
         self._evaluate(self._turns)
@@ -551,7 +551,7 @@ class FetchCall:
             return await self._answer_in_slices() if self.is_long else self.answer()
         finally:
             if wait is not None:
-                self._wait = None  # otherwise a reference cycle in every waiting request
+                self._wait = None  # avoids a reference cycle in every waiting request
                 wait.pass_on()
 
     async def _read_all_cold(self, cold: list[FetchTarget]) -> None:

@@ -129,8 +129,8 @@ class SameWait(Struct, eq=False):
 
 
 class SameFetches:
-    """Responses and waits of one broker that identical fetches may share. Each client is authorized
-    separately. Responses are kept until the end of the event loop iteration.
+    """The responses and waiting fetches of one broker that identical requests may share. Each
+    client is authorized separately. Responses are kept until the end of the event loop iteration.
     """
 
     __slots__ = ("_call_soon", "_seen", "_trust_count", "_turn", "_waits")

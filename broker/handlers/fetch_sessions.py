@@ -41,8 +41,8 @@ class SessionPartition(Struct, eq=False):
     log_start_offset: int = _UNKNOWN
 
     def is_news(self, result: FetchPartitionResult) -> bool:
-        """Return whether the client must get `result`, and record that it does. After an error, the
-        next successful result counts as new.
+        """Return whether the response must contain `result`, and record that it was sent. After an
+        error, the next successful result counts as new.
         """
         is_news = bool(
             result.records

@@ -437,7 +437,7 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
 
 
 def _committed_end(node: Node, partition: Partition) -> Offset:
-    """Return the end of acknowledged and committed records; 0 if the topic is gone."""
+    """Return the end of acknowledged and committed records; 0 if the topic was deleted."""
     data = node.image.streams.get(partition.log.data.stream_id)
     return Offset(0) if data is None else min(data.end_offset, partition.high_watermark)
 

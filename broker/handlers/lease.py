@@ -1,4 +1,4 @@
-"""Define which responses a broker may send while its session is over and it may have lost its
+"""Define which responses a broker may send after its session has ended, when it may have lost its
 partitions.
 
 A session ends on the broker before the controller may give its partitions to others

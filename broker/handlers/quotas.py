@@ -83,7 +83,7 @@ def _settled(ctx: RequestContext, quota: RequestQuota, response: Response) -> Re
     request.
     """
     throttle_ms = quota.settle()
-    if throttle_ms and response is not None:  # Produce without an answer muted its connection
+    if throttle_ms and response is not None:  # acks=0 has already muted its connection
         assert not isinstance(response, LongAnswer), "the dispatcher encodes it first"
         head = response if isinstance(response, bytearray) else response[0]
         assert isinstance(head, bytearray), "frames begin with a writable buffer"

@@ -109,7 +109,7 @@ class InlineLimits:
     def allows(self, records: memoryview | None, rules: TopicRules) -> bool:
         """Return whether to check this batch inline, and count it then."""
         if records is None or not HEADER_BYTES <= len(records) <= rules.message_bytes_max:
-            return True  # it is rejected for that
+            return True  # its size alone makes it invalid
         header = BatchHeader._make(HEADER.unpack_from(records))
         size_bytes = len(records)
         if header.compression:

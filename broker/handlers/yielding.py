@@ -106,7 +106,7 @@ async def smallest(texts: Iterable[str], count: int) -> list[str]:
     found: list[str] = []
     left = iter(texts)
     while some := list(islice(left, count)):
-        if len(found) == count:  # a request with sorted names ends here
+        if len(found) == count:  # if the names are sorted, nothing is left after the first chunk
             some = [text for text in some if text < found[-1]]
         if some:
             found = sorted({*found, *some})[:count]

@@ -82,10 +82,10 @@ class ConnectionServer(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """One client connection. Implements `ConnectionInfo` for handlers.
 
-    Requests start and are answered in the order of arrival. Produce requests overlap; any other
-    request blocks later ones until it is done, as in Kafka, so there is at most one task. At a
-    memory limit nothing is read, and TCP applies back-pressure to the client. Within a frame, a
-    connection may use up to twice the shared limit, because partial frames could otherwise block
+    Requests start, and their responses are sent, in the order of arrival. Produce requests overlap;
+    any other request blocks later ones until it is done, as in Kafka, so there is at most one task.
+    At a memory limit nothing is read, and TCP applies back-pressure to the client. Within a frame,
+    a connection may use up to twice the shared limit, because partial frames could otherwise block
     each other forever; beyond that it is closed. While the storage is full, no Produce starts;
     consumers and heartbeats continue.
     """
@@ -483,8 +483,8 @@ class Connection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def mute(self, wait_ms: int) -> None:
-        """Read and start no request for this long, or longer if it is already muted. Responses to
-        earlier requests are sent. The connection does not count as idle meanwhile.
+        """Neither read nor start requests for this long, or longer if it is already muted.
+        Responses to earlier requests are sent. The connection does not count as idle meanwhile.
         """
         transport = self._transport
         if transport is None or transport.is_closing():

@@ -145,7 +145,7 @@ class ResponseSlot(Struct, eq=False, gc=False):
 
 
 class ResponseOrder:
-    """Holds back responses until all earlier requests of the connection are answered."""
+    """Holds back responses until all earlier requests of the connection have theirs."""
 
     __slots__ = ("_slots", "held_bytes", "request_bytes")
 

@@ -1,5 +1,5 @@
 """Send requests to other brokers, over the Kafka protocol: to the listener of clients, or the one
-that `inter.broker.listener.name` names.
+in `inter.broker.listener.name`.
 
 Invariants: one connection per broker incarnation, opened on demand and dropped at the first error.
 One request on it at a time (the caller ensures that).
@@ -33,7 +33,7 @@ class PeerGone(Exception):
 
 
 class PeerConnections:
-    """access: how to connect; None where no listener needs TLS or SASL."""
+    """access: how to connect; None if no listener uses TLS or SASL."""
 
     def __init__(
         self, image: "Callable[[], MetadataImage]", access: PeerAccess | None = None
@@ -45,8 +45,8 @@ class PeerConnections:
     async def ask(
         self, node_id: NodeId, api: ApiSpec, version: int, request: object, kind: type[_T]
     ) -> _T:
-        """Send a request message of this API and return the response message, which is of this
-        kind. No time limit here: the caller cancels. Raises PeerGone, OSError, EOFError, WireError.
+        """Send a request message of this API and return the response, decoded as this message type.
+        No time limit here: the caller cancels. Raises PeerGone, OSError, EOFError, WireError.
         """
         peer = await self._connect(node_id)
         try:
@@ -67,8 +67,8 @@ class PeerConnections:
             self._drop(node_id)
 
     def has_broken(self) -> bool:
-        """Return whether a connection has broken, also where the event loop comes to it later. One
-        system call, and 2 us per connection.
+        """Return whether a connection has broken, even if the event loop has not processed that
+        yet. Takes one system call and 2 us per connection.
         """
         poll = select.poll()
         for _, peer in self._peers.values():
@@ -80,7 +80,7 @@ class PeerConnections:
 
     async def refuses(self, node_id: NodeId, *, patience_s: float = 0.0) -> bool:
         """Return whether all addresses of the broker refuse connections. False if one accepts, or
-        does not answer within CONNECT_TIMEOUT_S. Raises PeerGone.
+        does not respond within CONNECT_TIMEOUT_S. Raises PeerGone.
 
         patience_s: a process that dies may accept a connection and reset it a moment later, when
         its listener closes. If a connection breaks within this time, the address is tried again.
@@ -155,8 +155,8 @@ async def _refuses(kind: tuple[int, int, int], address: tuple[Any, ...], ends_at
 
 
 def _address(state: "NodeState", listener: str) -> tuple[str, int]:
-    """Return the address that clients of a listener get, else the one from which the broker reaches
-    the controller. A broker without a listener of that name has only its first.
+    """Return the advertised address of a listener, or the address from which the broker reaches the
+    controller. If no other listener has this name, it is the first one.
     """
     for other in state.other_listeners:
         if other.name == listener:

@@ -99,7 +99,7 @@ class ConnectionInfo(Protocol):
     def peer_host(self) -> str: ...
 
     def mute(self, wait_ms: int) -> None:
-        """Read and start no request of the connection for this long; responses are sent
+        """Neither read nor start requests of the connection for this long; responses are sent
         (KIP-219).
         """
         ...

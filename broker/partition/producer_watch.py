@@ -46,7 +46,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class UntunedProducer:
-    """A client with such settings. since_s, seen_s: when it was first and last judged so."""
+    """A client with such settings. since_s, seen_s: when it was first and last detected."""
 
     client_id: str
     host: str
@@ -57,9 +57,9 @@ class UntunedProducer:
 
 @dataclass(slots=True)
 class Window:
-    """What one connection sent since began_s. singles: requests with one batch. records: in those.
-    full_s: time in which IN_FLIGHT requests were unanswered, except since full_at. peak: most
-    unanswered requests. waited_s: sum of the response times of `ended` requests.
+    """Requests of one connection since began_s. singles: requests with one batch. records: number
+    of records in these. full_s: time with IN_FLIGHT pending requests, up to full_at. peak: maximum
+    number of pending requests. waited_s: sum of the response times of `ended` requests.
     """
 
     client_id: str
@@ -131,7 +131,7 @@ class ProducerWatch:
             window.waited_s += took_s
 
     def judge(self, now_s: float) -> list[UntunedProducer]:
-        """Judge the connections that were observed for WINDOW_S, and return the clients that were
+        """Evaluate the connections that were observed for WINDOW_S, and return clients that were
         not reported yet. Call it regularly.
         """
         found: list[UntunedProducer] = []
@@ -149,7 +149,7 @@ class ProducerWatch:
         return found
 
     def listed(self, now_s: float) -> Sequence[UntunedProducer]:
-        """Return the clients that were recently judged so."""
+        """Return the clients that were recently detected."""
         return [client for client in self._known.values() if now_s - client.seen_s <= LISTED_S]
 
     def _note(self, window: Window, advice: Advice, now_s: float) -> list[UntunedProducer]:
@@ -165,7 +165,7 @@ class ProducerWatch:
 
 
 def advice_for(window: Window, elapsed_s: float) -> Advice | None:
-    """Return what would help a producer; None if its settings do not limit it."""
+    """Return which settings would help a producer; None if its settings do not limit it."""
     if window.requests < REQUESTS_MIN or not window.ended:
         return None
     took_s = window.waited_s / window.ended

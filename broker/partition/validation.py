@@ -139,8 +139,8 @@ def validate_batch(
     computed from the records, whatever the producer wrote. 3 us for a small batch, plus the CRC at
     27 GB/s, plus the record check. Raises TakesLong.
 
-    check: None: the records are not checked. from_coordinator: the batch comes from this broker,
-    which may write with a producer's id without its sequence. is_suspect: see
+    check: None to skip the record check. from_coordinator: the batch comes from this broker, which
+    may write with a producer's id without its sequence. is_suspect: see
     `TopicRules.checks_records`. allows_zstd: from version 7 of Produce on (KIP-110).
     allows_transactions: requires a transactional id.
     """

@@ -1,4 +1,4 @@
-"""Admit the first batch of a transaction only if its coordinator knows that it writes here
+"""Admit the first batch of a transaction only if its coordinator has added this partition
 (KIP-890). Otherwise the transaction would hang, and committed reads would wait forever.
 
 `broker.handlers.verification` asks the coordinator.

@@ -37,7 +37,7 @@ def serve(answer: Callable[[bytearray], bytes]) -> None:
     with suppress(ValueError, OSError):  # macOS has this limit but cannot set it
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     forgo_core_dumps()
-    with suppress(OSError):  # if memory is exhausted, the kernel kills this process and no broker
+    with suppress(OSError):  # if memory is exhausted, kill this process, not the broker
         _OOM_SCORE.write_text("1000")
     with socket.socket(fileno=_STDIN) as connection:
         while request := _read(connection):

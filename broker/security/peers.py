@@ -13,8 +13,8 @@ from penstock.protocol.sasl.nonce import new_nonce
 
 
 class OwnConnection(NamedTuple):
-    """How a broker connects to its own listener. tls: None without TLS. asks: whether it sends a
-    request. If clients must present certificates, the broker's own one may not be accepted, so only
+    """How a broker connects to its own listener. tls: None without TLS. asks: whether a request is
+    sent. If clients must present certificates, the broker's own one may not be accepted, so only
     the handshake is checked.
     """
 

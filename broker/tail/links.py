@@ -212,8 +212,8 @@ class TailLinks:
             link.has_news.set()
 
     def await_image(self, wait: FetchWait) -> Callable[[], None]:
-        """Wake a fetch at the next change of the image: its client knows a leader that this broker
-        does not know yet. Returns a function that unregisters it.
+        """Wake a fetch at the next change of the image: its client has newer metadata than this
+        broker. Returns a function that unregisters it.
         """
         self._image_waits[wait] = None
 

@@ -83,7 +83,7 @@ class TransactionCoordinator:
         self._requests = ConnectionOrder()
 
     def reconfigure(self, *, timeout_max_ms: int, tick_interval_ms: int) -> None:
-        """Use other limits: timeouts from the next request on, tick intervals after the
+        """Replace the limits: new timeouts apply to later requests, new tick intervals after the
         next tick.
         """
         self._states.limits = replace(self._states.limits, timeout_max_ms=timeout_max_ms)

@@ -16,7 +16,7 @@ CHECKED_PER_SLICE_COUNT: Final = 200
 
 class ImageTopics:
     """Implements `TopicsView`. The version increases only if one of these values changes, so leader
-    changes do not make groups look at their topics again.
+    changes do not make groups check their topics again.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Classic members of a consumer group that migrates between protocols (KIP-848).
 
-Heartbeat tells a classic member to join again; JoinGroup reconciles it, and SyncGroup returns its
+Heartbeat makes a classic member rejoin; JoinGroup reconciles it, and SyncGroup returns its
 assignment. The group has no leader, and no member waits for the others.
 """
 

@@ -453,7 +453,7 @@ class ConsumerGroup:
         self.deadlines.await_heartbeat(member_id, now_ms + timeout_ms)
 
     def await_join(self, member_id: str, now_ms: int) -> None:
-        """Start the rebalance timeout of a classic member that was told to join again."""
+        """Start the rebalance timeout of a classic member that must rejoin."""
         self.deadlines.await_join(member_id, self._rebalance_deadline_ms(member_id, now_ms))
 
     def await_sync(self, member_id: str, now_ms: int) -> None:

@@ -128,7 +128,7 @@ class ClassicGroups:
     # --- protocol changes -------------------------------------------------------------------------
 
     def retire(self, group: Group) -> None:
-        """Tell parked members to join again, and empty the classic group."""
+        """Make parked members rejoin, and empty the classic group."""
         self._apply(group, group.classic.unload(ErrorCode.REBALANCE_IN_PROGRESS))
         group.classic = self.new(group.classic.group_id)
 

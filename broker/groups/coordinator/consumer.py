@@ -117,7 +117,7 @@ class ConsumerCoordinator:
     ) -> HeartbeatResult:
         """Handle ConsumerGroupHeartbeat. The response is durable. Raises LateRequest.
 
-        version: of the request. Members of version 0 get an id when they join. may_describe:
+        version: the request version. Members of version 0 get an id when they join. may_describe:
         returns whether the client may describe a topic; None if everyone may. connection_id: see
         `GroupCoordinator.join`.
         """

@@ -101,7 +101,7 @@ class GroupCoordinator:
         streams_limits: Callable[[str], StreamsLimits] = lambda _: StreamsLimits(),
         offset_topics: OffsetTopics | None = None,
     ) -> None:
-        """offset_topics: None for tests whose offsets belong to no topics."""
+        """offset_topics: None in tests without topics."""
         self._limits = limits
         self._now_ms = now_ms
         self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
@@ -131,7 +131,7 @@ class GroupCoordinator:
         self._requests = ConnectionOrder(MEMBERS_MAX)
 
     def reconfigure(self, limits: GroupLimits) -> None:
-        """Use other limits, from the next step of each group on."""
+        """Replace the limits, starting with the next step of each group."""
         self._limits = self._classics.limits = limits
         for state in self._shards.loaded():
             for group in state.groups.values():
@@ -508,7 +508,7 @@ class GroupCoordinator:
     ) -> GroupOffsets | ErrorCode:
         """Return the committed offsets; none for an unknown group, which is not an error.
 
-        member_id, member_epoch: of a member of a consumer or streams group, which is checked.
+        member_id, member_epoch: identify a member of a consumer or streams group, and are checked.
         """
         group = self._find_with_offsets(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
@@ -599,8 +599,8 @@ class GroupCoordinator:
         return group if isinstance(group, ErrorCode) else describe(group)
 
     def unknown_group(self, group_id: str) -> str | None:
-        """Return why there is no classic group with this id here, with Kafka's message; None if
-        there is one, or if this broker cannot tell.
+        """Return Kafka's error message if there is no classic group with this id here; None if
+        there is one, or if this broker cannot determine that.
         """
         group = self.find(group_id, create=False)
         if group is ErrorCode.GROUP_ID_NOT_FOUND:
@@ -646,7 +646,7 @@ class GroupCoordinator:
     # --- interface for protocols ------------------------------------------------------------------
 
     def retire_classic(self, group: Group) -> None:
-        """Tell parked members of the classic group to join again, and empty it."""
+        """Make parked members of the classic group rejoin, and empty it."""
         self._classics.retire(group)
 
     def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None:

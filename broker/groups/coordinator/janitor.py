@@ -33,8 +33,8 @@ class JanitorHome(Protocol):
 class GroupJanitor:
     """The deletions of one coordinator.
 
-    A tombstone of an expiry never follows a commit in flight, and a group with a record in flight
-    is not dropped, so that a commit after its deletion is visible.
+    An expiry never appends a tombstone after a commit in flight, and a group with a record in
+    flight is not dropped, so that a commit after its deletion is visible.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ def find_changes(
 def _target(
     key: TopicPartition, value: CommittedOffset, topics: OffsetTopics
 ) -> TopicPartition | None:
-    """Return the topic name of the offset; None: its topic is gone."""
+    """Return the topic name of the offset; None if its topic was deleted."""
     if value.topic_id is None:
         return None
     name = topics.name_of(value.topic_id)

@@ -250,7 +250,7 @@ class ShareGroups:
         """Start a group epoch above those of these states, and return it."""
         left = await asyncio.gather(*map(self._epoch_of, keys))
         highest = max(left, default=0)
-        if highest >= _EPOCH_MAX:  # out of reach for a group: the state belongs to something else
+        if highest >= _EPOCH_MAX:  # not the state of a group: too high
             return ErrorCode.FENCED_STATE_EPOCH
         changes = share.raise_epoch(highest)
         epoch, code = share.epoch, await self._journal.write(group, changes)
@@ -384,7 +384,7 @@ class ShareGroups:
         self, group_id: str, chosen: NamedPartitions, offsets: Mapping[tuple[UUID, int], int]
     ) -> dict[tuple[UUID, int], ErrorCode]:
         """Set start offsets of an empty group, which is created if necessary. Returns an error for
-        each partition. Raises HeartbeatRefused with one for all.
+        each partition. Raises HeartbeatRefused if the whole request is rejected.
         """
         group, share = self._empty(group_id, create=True)
         if not chosen:
@@ -426,7 +426,7 @@ class ShareGroups:
         self, group_id: str, topic_ids: Iterable[UUID]
     ) -> dict[UUID, ErrorCode]:
         """Delete the states of topics of an empty group. Returns an error for each topic that has
-        states. Raises HeartbeatRefused with one for all.
+        states. Raises HeartbeatRefused if the whole request is rejected.
         """
         group, share = self._empty(group_id, create=False)
         known = {*share.partitions.initialized, *share.partitions.initializing}

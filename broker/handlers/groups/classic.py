@@ -282,8 +282,8 @@ def _ids_to_commit(
     denied: AbstractSet[str],
     found: CommitTopics,
 ) -> list[UUID | None]:
-    """Return the id of each topic of the request; None: nothing is committed for it. names: those
-    of its topics. denied: topics that the client may not read.
+    """Return the id of each topic of the request; None: nothing is committed for it. names: its
+    topic names. denied: topics that the client may not read.
     """
     return [
         None if name is None or name in denied else topic.topic_id or found.id_of(name)

@@ -48,9 +48,9 @@ async def describe_groups(
 ) -> list[_Described]:
     """Return a group, or an error, for each distinct id.
 
-    describe: describes a group whose coordinator is ready. kind: for messages. refused: builds a
-    group from an error code, a message and an id. topic_names: returns all topics of a description.
-    serves_brokers: brokers may describe every group.
+    describe: describes a group whose coordinator is ready. kind: used in messages. refused: builds
+    a group from an error code, a message and an id. topic_names: returns all topics of a
+    description. serves_brokers: brokers may describe every group.
     """
     sees_all = serves_brokers and is_broker(node, ctx)
     groups: list[_Described] = []

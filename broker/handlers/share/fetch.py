@@ -220,9 +220,7 @@ class _ShareFetchCall:
         return await self._finish()
 
     async def _evaluate_and_finish(self) -> Response:
-        """Look again, because other work has run before this task, and wakes only parked
-        fetches.
-        """
+        """Check again: other work has run before this task, and only wakes parked fetches."""
         await self._prepare()
         await self._evaluate_later()
         return await self._finish()
@@ -368,7 +366,7 @@ class _ShareFetchCall:
                 if self._acquire() or self._is_wait_over:
                     return await self._answer_later()
                 if self._sources() != seen:
-                    await self._evaluate_later()  # changes during the reads woke no fetch
+                    await self._evaluate_later()  # changes during the reads did not wake this fetch
                     continue
             if not await self._park():
                 self._is_wait_over = True

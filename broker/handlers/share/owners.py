@@ -1,6 +1,6 @@
 """Check that no share group uses states before a request without an epoch deletes them.
 
-A group that exists never initializes its states again, so it could read no record any more.
+An existing group never initializes its states again, so it could not read any more records.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def _refusal(node: Node, group_id: str) -> ShareStateError | None:
 
 
 async def _describe(node: Node, group_id: str) -> ErrorCode:
-    """Ask the coordinator of the group for it; GROUP_ID_NOT_FOUND if there are no groups at all."""
+    """Describe the group at its coordinator; GROUP_ID_NOT_FOUND if there are no groups at all."""
     index, topic = node.groups.partition_of(group_id), node.image.topics.by_name(OFFSETS_TOPIC)
     if index is None or topic is None:
         return ErrorCode.GROUP_ID_NOT_FOUND

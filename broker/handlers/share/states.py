@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 
 
 class _Request(Protocol):
-    """Any of these requests."""
+    """Common fields of the requests."""
 
     group_id: str
     topics: Sequence[Any]
@@ -139,7 +139,7 @@ async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Re
             return node.share_coordinator.delete(key, state_epoch=epoch)
         refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         refused.set_exception(epoch)
-        refused.exception()  # asyncio logs one that nobody retrieves
+        refused.exception()  # asyncio logs an exception that nobody retrieves
         return refused
 
     def answer(partition: int, _: None) -> deleting.PartitionResult:

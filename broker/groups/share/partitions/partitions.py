@@ -47,9 +47,9 @@ class SharePartitions:
     def load(self, group_id: str, partition: Partition) -> SharePartition:
         """Return the share partition of a partition that is led here. It may not have a window yet.
 
-        A share partition is valid until its partition closes; opening it again makes a new one. One
-        that could not be loaded is returned once more to its waiters, and loads again for the next
-        fetch.
+        A share partition is valid until its partition closes; opening it again creates a new one.
+        One that could not be loaded is returned once more to its waiters, and loads again for the
+        next fetch.
         """
         key = SharePartitionKey(group_id, partition.topic_id, partition.index)
         found = self._by_key.get(key)

@@ -91,7 +91,7 @@ class _Acquire(NamedTuple):
 
 
 class AcknowledgementRefused(Exception):
-    """Raised if an acknowledgment is invalid. None of its request was applied."""
+    """Raised if an acknowledgment is invalid. Nothing in its request was applied."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)

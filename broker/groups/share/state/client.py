@@ -148,7 +148,7 @@ class RoutedShareStates:
     def _may_pass(self, refused: ShareStateError, key: SharePartitionKey) -> bool:
         """Return True if the call may succeed later."""
         if refused.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # The coordinator may not know a topic yet that this broker knows.
+            # The image of the coordinator may not contain the topic yet.
             topic = self._image.topics.by_id(key.topic_id)
             return topic is not None and key.partition < len(topic.partitions)
         return refused.code in _REPEATED

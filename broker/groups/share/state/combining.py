@@ -20,8 +20,8 @@ def combine(
     """Return the batches of both in offset order, without offsets below the start offset. Neighbors
     in the same state become one batch.
 
-    known: a previous result of `combine`. Only the part of it next to `added` costs time. An
-    unknown start offset (-1) is below all.
+    known: a previous result of `combine`. Only the batches next to `added` take time. An unknown
+    start offset (-1) is below all.
     """
     known = known[bisect_left(known, start_offset, key=lambda batch: batch.last_offset) :]
     known = (*_prune(known[:1], start_offset), *known[1:])

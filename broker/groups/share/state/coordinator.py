@@ -117,7 +117,8 @@ class ShareCoordinator:
                     state.states.replay(key, value)
                 except MalformedShareRecord:
                     malformed_count += 1
-        # Topics may have been deleted while there was no leader. Only once this state can be found.
+        # Topics may have been deleted while there was no leader. Runs once this state can be looked
+        # up.
         asyncio.get_running_loop().call_soon(self._drop_deleted, state)
         log.info(
             "share_states_loaded",
@@ -315,7 +316,7 @@ class ShareCoordinator:
 
 
 def _refuse(future: "asyncio.Future[Any]", error: ShareStateError) -> None:
-    future.set_exception(error.with_traceback(None))  # which would keep what the step had
+    future.set_exception(error.with_traceback(None))  # it refers to local variables
     # asyncio logs an error that nobody retrieves, for example after a cancelled request
     future.exception()
 
