@@ -157,7 +157,7 @@ class ControllerServer:
 
     @property
     def active(self) -> ActiveController | None:
-        """The active controller, while this process leads; else None."""
+        """The active controller while this process leads, otherwise None."""
         return self._active
 
     @property
@@ -405,8 +405,8 @@ def _role_of(quorum: RaftQuorum, controller_id: int) -> str:
 
 
 def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Identity) -> Base | None:
-    """Return where the snapshot ends. A single controller may lose its disk: it has no votes of
-    others to respect, so the new disk replaces the old one.
+    """Return where the snapshot ends. A single controller may lose its disk: there are no other
+    voters that remember its votes, so the new disk replaces the old one.
     """
     if loaded is None:
         return None

@@ -104,7 +104,7 @@ def _topics_created(_: m.CreateTopics, value: m.TopicsCreated) -> list[str]:
 
 
 def _topics_deleted(request: m.DeleteTopics, value: m.ItemResults) -> list[str]:
-    """Return the ids: the names are gone."""
+    """Return the ids, because the names no longer exist."""
     return _done(str, request.topic_ids, value.items)
 
 

@@ -162,7 +162,7 @@ class ActiveController:
 
     @property
     def _deletable_offset(self) -> MetadataOffset:
-        """Offset below which useless data may be deleted: the metadata are in the backup and
+        """Offset below which unneeded data may be deleted: the metadata is in the backup and
         visible to readers of the store.
         """
         return (
@@ -243,8 +243,8 @@ class ActiveController:
         return tasks
 
     async def _check_backup(self) -> None:
-        """Refuse to serve if the store has records that the quorum lacks. A quorum that kept its
-        disks lacks none, so it does not wait long for the store.
+        """Refuse to serve if the store has records that the quorum lacks. A quorum with its
+        original disks lacks none, so this does not wait long for the store.
         """
         try:
             async with asyncio.timeout(None if self._began_empty else _CHECK_S):

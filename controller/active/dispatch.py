@@ -123,8 +123,8 @@ def managers(
 ) -> dict[type[m.Message], Manager]:
     """Return the manager of each request class.
 
-    alive: brokers with a session, for moves that a user requests by name; live: those that may get
-    partitions otherwise. Both are called when the writer runs the request.
+    alive: brokers with a session, to which users may move partitions; live: brokers that may
+    receive partitions otherwise. Both are called when the writer runs the request.
     """
     return {
         m.RegisterBroker: lambda image, request, _: nodes.register_broker(image, request),

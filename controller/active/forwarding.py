@@ -1,7 +1,7 @@
 """Authorize requests that brokers forward for clients with the controller's own ACLs, although a
 broker has already checked them (KIP-590).
 
-The client is known only from the broker. With a stolen broker key, any principal can be claimed,
+Only the broker identifies the client. With a stolen broker key, any principal can be claimed,
 including the most powerful one.
 """
 
@@ -59,7 +59,7 @@ def _created_topics(request: m.CreateTopics, image: MetadataImage) -> Iterator[N
             for operations in source.rights:
                 yield tuple(_on_topic(operation, source.name) for operation in operations)
         if topic.fork is not None:
-            # These are the records that it gets, whatever the configs.
+            # An internal topic gets these records, whatever its configs.
             forked = name_of(image, topic.fork.source_topic_id)
             if forked is not None:
                 yield (_on_topic(Operation.READ, forked),)
@@ -158,7 +158,9 @@ _TOKEN_PRINCIPALS: Final[Mapping[type[m.Message], str]] = {
 
 
 class RequestAuthorizer:
-    """The ACLs of one controller epoch. image: as of its start; `note` receives later changes."""
+    """The ACLs of one controller epoch. image: the image at its start; `note` receives later
+    changes.
+    """
 
     def __init__(self, config: ControllerConfig, image: MetadataImage) -> None:
         self._index: AclIndex | None = None

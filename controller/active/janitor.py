@@ -46,7 +46,7 @@ class _EndedWal(NamedTuple):
 
 
 class Janitor:
-    """Deletes the useless objects of one cluster while its controller is active.
+    """Deletes the unneeded objects of one cluster while its controller is active.
 
     Bytes are deleted only after the read grace since their destruction was committed, by this
     process's monotonic clock, and only after the record that allows it is in the backup: a recovery
@@ -54,9 +54,9 @@ class Janitor:
     follows the confirmed delete; after a crash in between, the delete is repeated.
 
     Of an ended WAL, slots registered as objects are kept, and so is everything from the slot at
-    which it ended, because a fence must outlive every paused writer. These go when no slot is an
-    object any more and the fence is older than `wal.fence.retention.ms`, by the wall clocks of
-    store and controller.
+    which it ended, because a fence must outlive every paused writer. These are deleted when no slot
+    is an object any more and the fence is older than `wal.fence.retention.ms`, by the wall clocks
+    of store and controller.
 
     The manifest is read before the leases: a reader that wrote its lease and then finds its root to
     be the newest is safe.
@@ -75,7 +75,9 @@ class Janitor:
         holds: Sequence[Hold] = (),
         wal_hold: Hold | None = None,
     ) -> None:
-        """holds: for objects. wal_hold: for slots of ended WALs, which leases do not protect."""
+        """holds: holds for objects. wal_hold: hold for slots of ended WALs, which leases do not
+        protect.
+        """
         self._config = config
         self._runtime = runtime
         self._backup = backup
@@ -252,7 +254,7 @@ class Janitor:
     async def _delete_wals(
         self, removable: Sequence[tuple[BrokerIncarnation, WalStoreIdentity | None]]
     ) -> list[BrokerIncarnation]:
-        """Delete everything of these WALs. Return those that are gone, without those in a WAL store
+        """Delete all objects of these WALs. Return the deleted WALs, without those in a WAL store
         that failed.
         """
         writers: list[BrokerIncarnation] = []
@@ -274,7 +276,7 @@ class Janitor:
     async def _delete_wal(
         self, writer: BrokerIncarnation, wal_store: WalStoreIdentity | None
     ) -> None:
-        """Delete everything of a WAL. In a WAL store, this includes its marker."""
+        """Delete all objects of a WAL. In a WAL store, this includes its marker."""
         if wal_store is not None:
             await check_identity(self._store, wal_store)
         prefix = wal_prefix(writer, IN_STORE if wal_store is None else wal_store.store_id)
@@ -290,9 +292,9 @@ class Janitor:
             await self._backup.covered(offset)
 
     async def _clean_wal(self, wal: _EndedWal) -> tuple[int, Millis]:
-        """Delete the slots below the end. The fence is at the end, possibly followed by useless
-        slots of a paused writer. Return the number of deleted slots, and the time of the newest
-        remaining slot; 0 after a graceful end, which needs no fence.
+        """Delete the slots below the end. The fence is at the end, possibly followed by slots that
+        a paused writer wrote in vain. Return the number of deleted slots, and the time of the
+        newest remaining slot; 0 after a graceful end, which needs no fence.
         """
         writer = wal.writer
         if wal.wal_store is not None:

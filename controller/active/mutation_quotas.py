@@ -47,7 +47,7 @@ class TokenBucket:
         self._tokens = self.tokens(bound, now_ms) - count
 
     def throttle_ms(self, bound: float, now_ms: float) -> int:
-        """Return how long it takes until the bucket is no longer below 0."""
+        """Return the time until the bucket is no longer below 0."""
         tokens = self.tokens(bound, now_ms)
         return 0 if tokens >= 0 else round(min(-tokens / bound * 1_000, THROTTLE_MS_MAX))
 

@@ -124,9 +124,9 @@ class ControllerService:
         tls: TlsFiles | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """about: handlers of requests about the quorum, which do not wait for the writer. role:
-        returns the role of this controller in the quorum. tls: None for plaintext. gate: checks
-        callers; None: all may call everything.
+        """about: handlers of quorum requests, which do not wait for the writer. role: returns the
+        role of this controller in the quorum. tls: None for plaintext. gate: checks callers; None:
+        every caller may call every method.
         """
         self._gate = gate = gate or Gate()
         self._audit = AdminLog(gate, now)
@@ -322,8 +322,8 @@ class ControllerService:
     ) -> Reply[Any] | None:
         """Reject an attempt with an epoch other than this leader's; None: the epochs match.
 
-        A later one: another controller leads, and this one does not know it yet. An earlier one, or
-        none: the attempt may be late, and its effect may have been changed again since.
+        A later epoch: another controller leads, and this one has not noticed yet. An earlier one,
+        or none: the attempt may be late, and another request may have replaced its effect since.
         """
         named = str(metadata.get(EPOCH_KEY, ""))[:20]
         named_epoch = int(named) if named.isdecimal() else 0
@@ -392,8 +392,8 @@ class ControllerService:
             )
 
     async def _hello_of(self, data: bytes, context: StreamContext) -> FollowRequest | None:
-        """Return the first message; None: the stream was ended, because it is invalid or the caller
-        is not this node.
+        """Return the first message; None if the stream was ended, because the message is invalid or
+        the caller is not this node.
         """
         try:
             hello = _follow_decoder.decode(data)

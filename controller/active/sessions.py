@@ -75,8 +75,8 @@ class Sessions:
             del self._sessions[node_id]
 
     def is_overtaken(self, node_id: NodeId, node_epoch: NodeEpoch, attempt: int) -> bool:
-        """Return whether a stream that the follower began later has been opened. The follower has
-        abandoned this one, so it must not take over the session.
+        """Return whether a later stream of the follower has been opened. The follower has then
+        abandoned this one, which must not take over the session.
         """
         session = self._current(node_id, node_epoch)
         return session is not None and attempt < session.attempt
@@ -84,8 +84,8 @@ class Sessions:
     def opened(
         self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int, attempt: int = 0
     ) -> int | None:
-        """Record that a Follow stream began, which is not overtaken. Return its number, or None if
-        this (node, epoch) has no session. It replaces the stream before.
+        """Record that a Follow stream began, unless a later one has been opened. Return its number,
+        or None if this (node, epoch) has no session. It replaces the previous stream.
         """
         session = self._current(node_id, node_epoch)
         if session is None:

@@ -52,7 +52,7 @@ class WalStoreRegistrar:
         self._new_uuid = new_uuid
 
     async def try_first(self) -> None:
-        """Try once, for a short time. A WAL store that is listed is left to `run`."""
+        """Try once, briefly. If the metadata already lists a WAL store, `run` checks it."""
         if await self._runtime.with_committed_image(_lists_wal_store):
             return
         try:
@@ -90,7 +90,7 @@ class WalStoreRegistrar:
                 _log.error("wal_store_wrong", url=configured.url, error="it has no identity object")
                 return False
         else:
-            # This cluster has no WAL in it yet, and could reuse the keys of an earlier one.
+            # This cluster has no WAL in it yet, and could reuse the keys of an earlier cluster.
             if (key := await foreign_key(configured.store)) is not None:
                 error = f"it contains {key!r} of an earlier cluster: use an empty prefix"
                 _log.error("wal_store_not_empty", url=configured.url, error=error)

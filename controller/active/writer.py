@@ -105,9 +105,7 @@ class Runtime:
 
     @property
     def image(self) -> MetadataImage:
-        """The image, for metrics: it may contain uncommitted records. Do not store or change any of
-        it.
-        """
+        """The image, for metrics: it may contain uncommitted records. Do not store or change it."""
         return self._image
 
     @property
@@ -139,7 +137,7 @@ class Runtime:
         size_bytes: int = 0,
         request_id: str = "",
     ) -> Reply[Any]:
-        """Run `work` in its turn; return the reply when its records are committed.
+        """Run `work` when it is its turn; return the reply once its records are committed.
 
         request_id: a retry with the same id gets the same reply without repeating the work. Raises
         NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full, the
@@ -166,8 +164,8 @@ class Runtime:
         return found
 
     def _known_answer(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
-        """Return the reply that an earlier attempt got or still waits for. One that expired in the
-        queue was not run, and is run now.
+        """Return the reply that an earlier attempt received or still waits for. An attempt that
+        expired in the queue was not run, and is run now.
         """
         known = self._replies.get(request_id) if request_id else None
         return None if known is None or (known.done() and known.exception() is not None) else known
@@ -368,6 +366,6 @@ class Runtime:
 
 
 def _retrieve(answer: "asyncio.Future[Reply[Any]]") -> None:
-    """Retrieve the exception, so that asyncio does not warn if the caller no longer waits."""
+    """Retrieve the exception, so that asyncio does not log it if the caller no longer waits."""
     if not answer.cancelled():
         answer.exception()

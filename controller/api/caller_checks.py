@@ -1,7 +1,7 @@
 """Check callers before a controller's handlers run, with the rules of `controller.api.callers`.
 
 With TLS, rejections have the status UNAUTHENTICATED: to a follower, PERMISSION_DENIED means that it
-is fenced. Without TLS, all callers may call everything.
+is fenced. Without TLS, every caller may call every method.
 """
 
 import time
@@ -37,8 +37,8 @@ class CallerRefused(Exception):
 
 
 class Gate:
-    """Counts rejections, and logs each at most once a minute in the audit log. rules: the names of
-    each role; None: no TLS.
+    """Counts rejections, and logs each at most once a minute in the audit log. rules: the
+    certificate names of each role; None without TLS.
     """
 
     def __init__(

@@ -49,8 +49,8 @@ class NameRules:
 
 
 class Caller(NamedTuple):
-    """The peer of a connection. names: in its certificate. roles: with the ids in the certificate
-    for that role; no ids: any id.
+    """The peer of a connection. names: the names in its certificate. roles: each with the node ids
+    in the certificate; without ids, it may act as any node.
     """
 
     names: tuple[str, ...]

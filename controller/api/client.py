@@ -54,7 +54,7 @@ _PERMANENT = (
 
 
 class ImageReached(Protocol):
-    """The part of a follower that is needed to read your writes."""
+    """The methods of a follower that read-your-writes needs."""
 
     async def reached(self, offset: MetadataOffset, deadline: float) -> None: ...
 
@@ -74,8 +74,8 @@ class ControllerClient:
     the local image includes its change (read your writes).
 
     addresses: host:port of controllers. The client finds the active one by redirects, and new ones
-    by `learn`. tls: None for plaintext. on_problem: called when TLS or the certificate is the
-    reason why a controller cannot be used, at most once a minute for the same reason.
+    by `learn`. tls: None for plaintext. on_problem: called when a controller cannot be used because
+    of TLS or the certificate, at most once a minute for the same reason.
     """
 
     def __init__(
@@ -441,8 +441,8 @@ class ControllerClient:
     async def _attempt(
         self, method: str, body: bytes, request_id: str, value_type: type[_T], timeout_s: float
     ) -> "m.Reply[_T] | str":
-        """Return the reply, or why there is none. Without a reply the outcome is unknown, and the
-        next controller is tried.
+        """Return the reply, or the reason why there is none. Without a reply the outcome is
+        unknown, and the next controller is tried.
         """
         address = self._active
         try:

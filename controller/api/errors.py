@@ -28,7 +28,7 @@ class RequestRefused(ControllerError):
 
 
 class NodeRefused(RequestRefused):
-    """The caller's (node, epoch) may no longer act: it is fenced, replaced by a newer start, or was
+    """The caller's (node, epoch) is no longer valid: it was fenced, replaced by a newer start, or
     never registered.
     """
 
@@ -78,8 +78,8 @@ class QuorumClosed(ControllerError):
 
 
 class JournalFailed(ControllerError):
-    """A write or fsync of the journal failed. What is on disk is unknown, so the process must end
-    and recover from the file.
+    """A write or fsync of the journal failed. The contents of the disk are unknown, so the process
+    must end and recover from the file.
     """
 
     def __init__(self, path: str, cause: BaseException) -> None:
@@ -116,7 +116,7 @@ class JournalCorrupt(ControllerError):
 
 
 class JournalStateLost(ControllerError):
-    """The journal lacks promises of this data directory: it was emptied, exchanged or restored from
+    """The journal lacks promises of this data directory: it was emptied, replaced, or restored from
     an older copy.
     """
 

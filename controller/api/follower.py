@@ -75,7 +75,7 @@ REFUSED_TEXT = "refused"
 
 
 class _StreamEnd(Enum):
-    """Why a stream of a controller ended."""
+    """The reason why a stream of a controller ended."""
 
     BROKEN = 0
     """The connection broke: the controller may fence after the grace period."""
@@ -411,7 +411,7 @@ class MetadataFollower:
         """Wait until the stream ends. Raises TimeoutError if no message arrives for SILENCE_S, or
         longer before the first one, and the errors of `_receive_all`.
 
-        gRPC ends a stream whose read is cancelled, so the read of a silent stream goes on.
+        gRPC ends a stream whose read is cancelled, so the read of a silent stream continues.
         """
         while not reading.done():
             count, quiet_s = stream.message_count, self._now() - stream.heard_at
@@ -477,7 +477,7 @@ class MetadataFollower:
         elif self._session_at not in {"", address}:
             return
         elif end is _StreamEnd.SILENT or (self._is_session_open() and not end.stops_fencing):
-            # Also if an attempt to connect again fails: the controller has noticed no break.
+            # Also if reconnecting fails: the controller has not noticed that the stream broke.
             self._lease.stream_fell_silent(self._now())
         else:
             self._lease.stream_broke(
@@ -655,7 +655,7 @@ class MetadataFollower:
 def _stream_end(why: BaseException | None) -> tuple[_StreamEnd, str]:
     """Classify the end of a stream by gRPC's status and detail. Return it with the detail.
 
-    why: the error that ended the stream; None: the controller closed it without an error.
+    why: the error that ended the stream; None if the controller closed it without an error.
     """
     if isinstance(why, TimeoutError):
         return _StreamEnd.SILENT, str(why)

@@ -42,7 +42,7 @@ class HandshakeCounts:
 
     @property
     def connected_count(self) -> int:
-        """Connections on which a call came."""
+        """Connections that carried at least one call."""
         return self._connected_count
 
     def begun(self) -> None:
@@ -62,7 +62,7 @@ class HandshakeCounts:
         peers[peer] = None
 
     def look(self) -> int:
-        """Return how many more handshakes have ended without a call since the last check. Call it
+        """Return the number of handshakes that ended without a call since the last check. Call it
         every LOOK_INTERVAL_S.
         """
         missing_count = self._settled_count - self._connected_count - self._reported_count

@@ -48,9 +48,9 @@ class Lease:
     def until(self) -> float:
         """Time at which the lease ends.
 
-        A refused connection counts as the death of the controller: the broker may acknowledge until
-        then, because the fence in the WAL protects every acknowledgment anyway, and producers do
-        not notice that a controller was killed. A silent stream does not shorten this time: the
+        If a connection is refused, the controller counts as dead, and the broker may acknowledge
+        until then: the fence in the WAL protects every acknowledgment anyway, and producers do not
+        notice that a controller was killed. A silent stream does not shorten this time: the
         follower keeps it open until another one delivers, so the controller fences only after T.
         """
         return float("-inf") if self._ended else min(self._until, self._broken_until)

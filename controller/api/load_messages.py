@@ -53,8 +53,8 @@ class PartitionLoad(Message, frozen=True, kw_only=True):
 
 
 class FailingPartition(Message, frozen=True, kw_only=True):
-    """A partition that a broker should lead but could not open. for_ms: since the first failed
-    attempt. error: of the last attempt.
+    """A partition that a broker should lead but could not open. for_ms: time since the first failed
+    attempt. error: the error of the last attempt.
     """
 
     topic_id: UUID
@@ -66,7 +66,7 @@ class FailingPartition(Message, frozen=True, kw_only=True):
 
 class DamagedObject(Message, frozen=True, kw_only=True):
     """An object that a broker's reads found damaged within the last hour. kind: "gone" or
-    "corrupt". for_ms: since the first such read.
+    "corrupt". for_ms: time since the first such read.
     """
 
     key: str
@@ -77,8 +77,8 @@ class DamagedObject(Message, frozen=True, kw_only=True):
 
 
 class UntunedClient(Message, frozen=True, kw_only=True):
-    """A producer whose settings limit its throughput. settings: those that would help. reason: what
-    the broker observed, and by how much they would help.
+    """A producer whose settings limit its throughput. settings: the settings to change. reason:
+    what the broker observed, and the expected gain.
     """
 
     client_id: str
@@ -104,9 +104,9 @@ class ReportLoad(Message, frozen=True, kw_only=True):
     """Load and latency of a broker, reported every few seconds. At most 1,000 items; `rest` is the
     sum of the `rest_count` others.
 
-    append_*_ms: from append to acknowledgment since the last report, including the age of pending
-    appends; None: there were none. loop_lag_ms: maximum event loop lag. store: None: the broker
-    does not count requests. troubles: None: there are none.
+    append_*_ms: time from append to acknowledgment since the last report, including the age of
+    pending appends; None if there were none. loop_lag_ms: maximum event loop lag. store: None if
+    the broker does not count requests. troubles: None if there are none.
     """
 
     node_id: NodeId
@@ -142,8 +142,9 @@ class BrokerSession(Message, frozen=True, kw_only=True):
     """The session of one broker, according to the active controller.
 
     state: "open"; "awaited", registered but without a metadata stream yet; "broken", the stream
-    broke; or "over", the broker is being fenced. heartbeat_age_ms: since its last heartbeat; None:
-    this controller has received none. ends_in_ms: until it is fenced, if it stays silent.
+    broke; or "over", the broker is being fenced. heartbeat_age_ms: time since its last heartbeat;
+    None if this controller has received none. ends_in_ms: time until it is fenced, if it stays
+    silent.
     """
 
     state: Literal["open", "awaited", "broken", "over"]
@@ -152,8 +153,8 @@ class BrokerSession(Message, frozen=True, kw_only=True):
 
 
 class BrokerLoad(Message, frozen=True, kw_only=True):
-    """The load of one broker. note: why it takes no part in balancing, otherwise empty.
-    append_*_ms, loop_lag_ms, store, troubles: as in its last report. session: None: it has none.
+    """The load of one broker. note: why it is excluded from balancing; empty if it is not.
+    append_*_ms, loop_lag_ms, store, troubles: as in its last report. session: None if it has none.
     """
 
     node_id: NodeId

@@ -421,8 +421,8 @@ class QuotaClient(Message, frozen=True, kw_only=True):
 
 class CreateTopics(ForwardedMessage, frozen=True, kw_only=True):
     """Create topics, with at most `PARTITIONS_PER_REQUEST_MAX` partitions. Snapshot topics are
-    created together or not at all. validate_only: counts against the quota of the client too, as in
-    Kafka.
+    created together or not at all. validate_only: also counts against the quota of the client, as
+    in Kafka.
     """
 
     topics: list[NewTopic]
@@ -447,8 +447,8 @@ class TopicsCreated(Message, frozen=True, kw_only=True):
 
 
 class DeleteTopics(ForwardedMessage, frozen=True, kw_only=True):
-    """Delete topics. purged_ids: those of `topic_ids` that are already deleted and are to be
-    removed permanently. A repeated request does not do that by itself.
+    """Delete topics. purged_ids: ids in `topic_ids` of already deleted topics to be removed
+    permanently. Repeating a request does not remove a topic permanently.
     """
 
     topic_ids: list[UUID]
@@ -526,7 +526,7 @@ class DrainBroker(Message, frozen=True, kw_only=True):
 class MoveTiming(Message, frozen=True, kw_only=True):
     """One broker's part of one move, by its own clock from when it saw the change, in milliseconds.
 
-    leader_epoch: of the partition before the move. gave_up: the broker is the source; otherwise it
+    leader_epoch: the leader epoch before the move. gave_up: the broker is the source; otherwise it
     is the target. steps: name -> duration of the step.
     """
 

@@ -58,7 +58,7 @@ _WITHOUT_TLS: Final = (
 def explain(detail: str, *, has_tls: bool) -> str:
     """Return the problem and what to do; empty if the failure is unrelated to TLS.
 
-    detail: of gRPC's error UNAVAILABLE. has_tls: whether this side uses TLS.
+    detail: the detail of gRPC's UNAVAILABLE error. has_tls: whether this side uses TLS.
     """
     if not detail.startswith(_FAILED):
         return ""

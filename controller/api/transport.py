@@ -1,5 +1,5 @@
-"""Typed gRPC: bytes in, bytes out, for the few kinds of calls that the controller has. Nothing else
-imports `grpc`, whose annotations do not pass strict checks.
+"""Typed wrappers of gRPC for the kinds of calls that the controller uses, with bytes as messages.
+Nothing else imports `grpc`, whose annotations do not pass strict checks.
 
 Heartbeats detect broken connections. The server sends no keepalive pings, so it never breaks a
 stream that its follower still considers intact (`controller.api.follower` relies on that).

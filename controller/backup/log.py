@@ -88,7 +88,7 @@ class BackupLog:
         return splice(objects, start)
 
     async def drop_below(self, offset: MetadataOffset) -> None:
-        """Delete objects that contain nothing from `offset` on, because two snapshots include their
+        """Delete objects that end at or before `offset`, because two snapshots include their
         records. The last object and every fence are kept.
         """
         stale = droppable((await self.listed()).first_offsets, offset)

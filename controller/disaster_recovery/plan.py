@@ -88,8 +88,8 @@ class WalkedWal:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [start_offset, end_offset) of a stream that exist nowhere (or twice), although later
-    data exist.
+    """Offsets [start_offset, end_offset) of a stream that were not found (or found twice), although
+    later data exists.
     """
 
     topic: str
@@ -191,7 +191,7 @@ def rebuild(
 def _take_pieces(
     image: MetadataImage, wals: Sequence[WalkedWal], rebuilt: Rebuilt
 ) -> dict[StreamId, list[_Piece]]:
-    """Return the pieces of the WALs that each stream gets; add gaps and totals to `rebuilt`."""
+    """Return the WAL pieces of each stream; add gaps and totals to `rebuilt`."""
     pieces = _pieces(image, wals, rebuilt)
     chains = {
         stream.stream_id: list(_chain(image, stream, pieces.get(stream.stream_id, []), rebuilt))
@@ -343,7 +343,7 @@ def _chain(
 def _limits(image: MetadataImage, gaps: Iterable[Gap]) -> dict[tuple[UUID, int], Offset]:
     """Return for each partition where its first gap in a WAL begins.
 
-    Only gaps of data and transactions count, whose offsets are the same.
+    Only gaps in data and txn streams count; their offsets are the same.
     """
     limits: dict[tuple[UUID, int], Offset] = {}
     for gap in gaps:
@@ -359,7 +359,7 @@ def _within(
 ) -> Sequence[_Piece]:
     """Return the pieces that a stream keeps if its partition ends at a gap.
 
-    No data and transactions after the gap are kept, and no checkpoint of them.
+    Data and transactions after the gap are dropped, and so are checkpoints that describe them.
     """
     limit = limits.get((stream.topic_id, stream.partition))
     if limit is None:

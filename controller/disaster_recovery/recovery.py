@@ -165,8 +165,7 @@ class Recovery:
         """Recover the cluster.
 
         `force` recovers even if the store was written to recently, or has not changed since the
-        last recovery, which starts another history. `accept_loss` recovers even if data are
-        missing.
+        last recovery, which starts another history. `accept_loss` recovers even if data is missing.
         """
         report = await self.look()
         if report.already_recovered and not force:
@@ -297,7 +296,7 @@ class Recovery:
         wal_stores = image.wal_store_identities()
         await self._check_wal_stores(wal_stores)
         listed = await self._list(wal_stores)
-        # Slots that the LIST lacks are given up, so it must have reached the right store.
+        # Slots missing from the LIST are given up, so the LIST must be from the right store.
         await self._check_wal_stores(wal_stores)
         wals = await self._walk(
             image,
@@ -335,8 +334,8 @@ class Recovery:
         return report, rebuilt, [*kept, *trims]
 
     async def _check_wal_stores(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
-        """Check that the WAL stores of the cluster are at hand: what an absent or wrong one lacks
-        proves nothing. Raises RecoveryRefused, WalStoreWrong.
+        """Check that the WAL stores of the cluster are reachable and correct: slots missing from
+        another store would not prove a loss. Raises RecoveryRefused, WalStoreWrong.
         """
         for wal_store in wal_stores:
             if self._wal_stores.configured is None:

@@ -25,8 +25,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     `snapshot_offset` is None if there was no snapshot. `backup_offset` is the end of the metadata
     in the store.
 
-    `range_count`, `record_count` and `size_bytes` count acknowledged data that are only in the
-    WALs. `quiet_ms` is the time since the last write to the store, or None if there was none.
+    `range_count`, `record_count` and `size_bytes` count acknowledged data that is only in the WALs.
+    `quiet_ms` is the time since the last write to the store, or None if there was none.
     `new_offset` is the start of the new history, set once the snapshot is written.
     """
 

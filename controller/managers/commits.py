@@ -36,9 +36,9 @@ def commit(
     streams this closes.
 
     Everything in a request is applied, or nothing. A retry after a lost reply succeeds without
-    records. Data of deleted streams and data that are already committed are skipped. The
-    transaction that closes the last stream of a moving partition elects its next leader. Objects
-    that become useless are destroyed later, by `objects.destroy_unreferenced`.
+    records. Data of deleted streams and data that is already committed is skipped. The transaction
+    that closes the last stream of a moving partition elects its next leader. Objects that become
+    useless are destroyed later, by `objects.destroy_unreferenced`.
 
     Refuses with NODE_* (this incarnation has ended), STREAM_FENCED / STREAM_NOT_OPENED (the stream
     has another owner, or is closed), OFFSET_NOT_MATCHED (a range or a close that is not at the

@@ -33,8 +33,8 @@ def trim_grace(
 ) -> TrimGrace | None:
     """Return how long the records removed by a trim are retained; None: they are not.
 
-    Retention ends the grace period of records deleted earlier, because they are older. wanted: by
-    the request. default_ms: the grace period of topics without their own.
+    Retention ends the grace period of records deleted earlier, because they are older. wanted:
+    whether the request asks for it. default_ms: the grace period of topics without their own.
     """
     if stream.kind == "txn":
         data = _data_of(image, stream)

@@ -52,8 +52,8 @@ def delete_topics(
     removed with all their streams, as are deleted ones on request. Owners notice that their streams
     are gone; objects are destroyed when nothing refers to them.
 
-    grace_ms: of topics without their own grace period. count: counts the partitions of each topic
-    for the quota of the client.
+    grace_ms: the grace period of topics without their own. count: counts the partitions of each
+    topic for the quota of the client.
 
     At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get
     CONTROLLER_BUSY and are deleted by the next request.
@@ -158,7 +158,7 @@ class Undeletions:
     def __init__(
         self, image: MetadataImage, elector: Elector, now_ms: Millis, move_timeout_ms: int
     ) -> None:
-        """move_timeout_ms: of partitions whose last owner still has them open."""
+        """move_timeout_ms: timeout of partitions that their last owner still has open."""
         self._image = image
         self._elector = elector
         self._now_ms = now_ms
@@ -210,7 +210,7 @@ class Undeletions:
 
 
 def _check_request(topic: NewTopic, count: int) -> None:
-    """Reject options that a restored topic cannot have. count: of its partitions."""
+    """Reject options that a restored topic cannot have. count: the number of its partitions."""
     if topic.name in INTERNAL_TOPICS:
         raise Refused(
             Status.INVALID_TOPIC_NAME,

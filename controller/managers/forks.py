@@ -154,7 +154,7 @@ def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork
             raise Refused(Status.INVALID_REQUEST, detail)
         scan_offset = item.scan_offset
         if wanted.with_kept and scan_offset <= data.start_offset:
-            # The log start stands for "unknown": scan all records.
+            # The log start means that the position is unknown: scan all records.
             scan_offset = data.kept_offset
         point = ForkPoint(source.topic_id, item.end_offset, scan_offset, tuple(item.epochs))
         forks.append(Fork(partition, point, item.txn_end_offset, wanted.with_kept))

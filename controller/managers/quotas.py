@@ -139,7 +139,7 @@ def _check_value(allowed: tuple[str, ...], change: QuotaChange) -> None:
     assert value is not None
     if key not in allowed:
         raise _refused(f"Invalid configuration key {key[:100]}")
-    if not value > 0:  # so that NaN is rejected as well
+    if not value > 0:  # also rejects NaN
         raise _refused(f"Quota {key} must be greater than 0")
     if key in _WHOLE:
         kind, largest = _WHOLE[key]

@@ -98,8 +98,8 @@ _Item = TypeVar("_Item", bound=_Named)
 def _one_by_one(
     mover: Mover, name: str, wanted: Sequence[_Item], act: Callable[[Mover, _Item], None]
 ) -> Result[ItemResults]:
-    """Return a result per partition. A rejected or duplicate one does not affect the others. Refuse
-    all if they are more than `MOVES_MAX`. name: of the list in the request.
+    """Return a result per partition. A rejected or duplicate one does not affect the others. Reject
+    all moves if there are more than `MOVES_MAX`. name: the name of the list in the request.
     """
     try:
         check_count(name, len(wanted), MOVES_MAX)

@@ -145,9 +145,7 @@ def _exchange(
 
 
 def _object_of(image: MetadataImage, stream: StreamState, source: RewriteSource) -> ObjectId:
-    """Return the id of a source by its key, because the manifest contains no ids. A removed object
-    contained nothing needed, unless its offsets were trimmed.
-    """
+    """Return the id of a source by its key, because the manifest contains no ids."""
     in_place = image.objects.in_place(source.key)
     object_id = parse_data_key(source.key) if in_place is None else in_place.object_id
     if object_id is None:

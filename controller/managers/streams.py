@@ -63,10 +63,10 @@ def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOp
 def trim_stream(
     image: MetadataImage, request: TrimStream, now_ms: Millis, *, grace_ms: int = 0
 ) -> Result[None]:
-    """Set the start offset; if nothing is retained, it may be ahead of the committed end (data
+    """Set the start offset; if nothing is retained, it may be ahead of the committed end (data is
     still in the WAL). A retry succeeds without records.
 
-    grace_ms: of topics without their own grace period. 0: nothing is retained.
+    grace_ms: the grace period of topics without their own. 0: nothing is retained.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:

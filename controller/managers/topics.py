@@ -161,9 +161,9 @@ def create_topics(
     request. Each succeeds or fails separately, except that snapshot topics are created together or
     not at all. validate_only creates no records.
 
-    move_timeout_ms: of restored partitions whose last owner has them open. partitions_max: of
-    topics and snapshots together; None: no limit. count: counts the partitions of each topic for
-    the quota of the client.
+    move_timeout_ms: timeout of restored partitions that their last owner still has open.
+    partitions_max: limit for topics and snapshots together; None for no limit. count: counts the
+    partitions of each topic for the quota of the client.
     """
     maker = _Maker(image, live, count, partitions_max)
     undeletions = Undeletions(image, maker.elector, now_ms, move_timeout_ms)

@@ -13,7 +13,7 @@ from penstock.controller.metadata.records import AclEntry, AclRecord, AclRemoved
 
 
 def acl_text(acl: AclEntry) -> str:
-    """Describe an ACL in one line, for people."""
+    """Describe an ACL in one line."""
     return (
         f"{Permission(acl.permission).name} {acl.principal} {Operation(acl.operation).name}"
         f" from {acl.host} on {ResourceType(acl.resource_type).name}"
@@ -22,7 +22,7 @@ def acl_text(acl: AclEntry) -> str:
 
 
 class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Selects ACLs. None, and ANY, match all values of a field.
+    """Selects ACLs. None and ANY match all values of a field.
 
     Pattern type MATCH with a name selects every pattern that applies to this resource.
     """

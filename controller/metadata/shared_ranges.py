@@ -26,7 +26,7 @@ class SharedRanges:
     """By object and the stream under which it contains the range: bytes by referring stream."""
 
     def learn(self, state: StreamState) -> Iterator[int]:
-        """Yield the number of processed entries, so that the caller can yield to others."""
+        """Yield the number of processed entries, so that the caller can yield to the event loop."""
         forked = (entry for entry in state.entries if entry.stored_stream_id != OWN_STREAM)
         for number, entry in enumerate((*state.kept_entries, *forked), 1):
             users = self._of.setdefault((entry.object_id, _stored(entry, state)), {})
@@ -34,7 +34,7 @@ class SharedRanges:
             yield number
 
     def shared_bytes(self, state: StreamState, streams: StreamsImage) -> int:
-        """Return the bytes of the log that another one refers to as well."""
+        """Return the bytes of the log that another log also refers to."""
         return sum(self._shared(entry, state, streams) for entry in state.entries)
 
     def _shared(self, entry: LogEntry, state: StreamState, streams: StreamsImage) -> int:

@@ -73,7 +73,7 @@ class StreamState(msgspec.Struct, gc=False):
     """The state of one stream. Its entries are contiguous: the first one contains `start_offset`,
     the last one ends at `end_offset`; there are none if everything below `end_offset` is trimmed.
     `end_offset` (the committed end) never decreases. `start_offset` may be higher while the trimmed
-    data are still in a WAL.
+    data is still in a WAL.
 
     `kind` is "meta", "data" or "txn". An `epoch` of -1 means that the stream was never opened.
     `node_id` and `node_epoch` are those of the owner, or the last owner if the stream is closed.

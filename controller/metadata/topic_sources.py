@@ -20,8 +20,8 @@ _RESTORE: Final = ((Operation.DELETE, Operation.ALTER),)
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A source of a new topic. name: the topic name in ACLs. rights: each of these is needed, in
-    one of its alternatives.
+    """A source of a new topic. name: the topic name in ACLs. rights: all of these are required; of
+    each, one alternative suffices.
     """
 
     kind: str

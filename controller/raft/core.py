@@ -108,8 +108,8 @@ class RaftCore:
 
     @property
     def is_ready_to_serve(self) -> bool:
-        """Whether this voter leads and knows that everything of earlier leaders is committed (Raft
-        section 8).
+        """Whether this voter leads and all entries of earlier leaders are known to be committed
+        (Raft section 8).
         """
         return self.is_leader and self.commit >= self._term_start
 
@@ -514,7 +514,7 @@ class RaftCore:
     def _answer_heartbeat(self, message: Append | Install) -> None:
         """Respond to the first message of each heartbeat round immediately if the disk is busy.
 
-        Not before the term is durable: a voter that forgot it could follow the previous leader.
+        Not before the term is durable: a voter that has lost it could follow the previous leader.
         """
         write = self._in_flight
         if (
@@ -553,7 +553,7 @@ class RaftCore:
 
     def _sync_progress(self) -> None:
         """Keep the progress of each other member in the newest members of the log, and of removed
-        ones until they know about it.
+        ones until they have received their removal.
 
         The progress of one disk is not valid for a disk that replaced it, possibly with the same
         id.
@@ -727,8 +727,8 @@ class RaftCore:
         return self.log.term_at(index) == self.term
 
     def _quorum_contact_ms(self) -> int:
-        """Return the time until which a majority certainly followed us: when the newest message
-        acknowledged by a majority was sent.
+        """Return when the newest message acknowledged by a majority was sent: until then, a
+        majority certainly followed us.
         """
         return self._majority_reached(
             {member: progress.contact_ms for member, progress in self._progress.items()},

@@ -113,9 +113,9 @@ class Journal:
     state, base and directory id, so that earlier segments can be deleted.
 
     Frames are written one at a time, so a crash can only tear the last frame of the last segment.
-    After a failed write or fsync the journal is unusable: what is on disk is unknown, and a second
-    fsync may succeed wrongly (Linux drops the dirty pages). The data directory stores the number of
-    the newest segment, so that an emptied, exchanged or restored journal is detected.
+    After a failed write or fsync the journal is unusable: the contents of the disk are unknown, and
+    a second fsync may succeed wrongly (Linux drops the dirty pages). The data directory stores the
+    number of the newest segment, so that an emptied, replaced or restored journal is detected.
     """
 
     def __init__(self, files: JournalFiles, owner: JournalOwner) -> None:

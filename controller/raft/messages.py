@@ -129,8 +129,8 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Vote(_Message, frozen=True, array_like=True, tag=1):
-    """Request a vote. pre: ask whether the voter would grant it, which changes nothing. transfer:
-    the leader itself requested this election.
+    """Request a vote. pre: request a pre-vote, which changes nothing. transfer: the leader itself
+    requested this election.
     """
 
     last_index: int

@@ -104,7 +104,7 @@ class RaftNode:
         self._thread.shutdown(wait=False)
 
     def accept_messages(self) -> None:
-        """Accept messages: no reachable voter knows of a promise that this disk lost."""
+        """Accept messages: no reachable voter has reported a promise that this disk lost."""
         self._ignores_messages = False
 
     def receive(self, message: Message) -> None:

@@ -1,7 +1,7 @@
 """Track the promises of controllers' disks, and detect a disk that lost some. Pure. See
 docs/design/metadata.md. A disk that was restored from an older copy still has its directory id: it
-would vote twice in a term and acknowledge the same index twice. Its own files cannot show that; the
-other controllers remember it.
+would vote twice in a term and acknowledge the same index twice. Its own files do not reveal that,
+but the other controllers remember its promises.
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ class Promises:
     """The promises of all disks known to one controller.
 
     Each start of a controller has a number that increases with every start of its directory, and
-    the state with which it began, which must contain what earlier starts promised. Leaders learn
+    the state with which it began, which must contain what earlier starts promised. Leaders collect
     promises from replies and votes, and send them to followers with each heartbeat. Promises that
     no running controller remembers are not checked.
     """

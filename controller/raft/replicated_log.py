@@ -233,7 +233,7 @@ class RaftQuorum:
 
     def answered(self, member: int, why: str) -> None:
         """Record another controller's check of the initial state of this start. why: what this disk
-        lost; empty: nothing as far as it knows.
+        lost; empty: nothing, as far as it knows.
         """
         if why:
             self._retire(member, why)
@@ -512,8 +512,8 @@ class RaftQuorum:
         self._wake()
 
     def _publish_is_outside(self) -> None:
-        """Wake waiters when this controller becomes, or is no longer, outside the quorum, which
-        moves no offset.
+        """Wake waiters when this controller leaves or joins the quorum, which does not change any
+        offset.
         """
         was_outside, self._was_outside = self._was_outside, self.is_outside
         if was_outside != self._was_outside:

@@ -75,7 +75,7 @@ class Memory(Protocol):
         ...
 
     def answered(self, member: int, why: str) -> None:
-        """Record another controller's response to `begun`: what this disk lost; empty: nothing as
+        """Record another controller's response to `begun`: what this disk lost; empty: nothing, as
         far as it knows.
         """
         ...
@@ -95,7 +95,7 @@ class _NoMemory:
 
 
 class Refused(NamedTuple):
-    """Raised if a stream must end. forgot: its sender's disk lacks what it promised."""
+    """Raised if a stream must end. forgot: the sender's disk has lost promises."""
 
     why: str
     forgot: bool = False

@@ -1,6 +1,7 @@
 """Decide when a leader with a slow disk transfers leadership, and to whom. Pure.
 
-Every promise of the leader waits for its own disk: beyond half a heartbeat, clients notice that.
+Every promise of the leader waits for its own disk, and clients notice delays of more than half a
+heartbeat.
 """
 
 from bisect import bisect_left, insort

@@ -125,8 +125,8 @@ class _Band:
         return max(0.0, self.low - value, value - self.high)
 
     def gain(self, giving: Sequence[int], taking: Sequence[int], weights: Sequence[int]) -> float:
-        """Return how much closer to the range a move brings source and target; negative if farther
-        away.
+        """Return by how much a move brings source and target closer to the range; negative if it
+        moves them away from it.
 
         `giving` and `taking` are the values of source and target by goal. `weights` are those of
         the moved partition.

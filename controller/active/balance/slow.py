@@ -42,7 +42,7 @@ class SlowBrokers:
         the others and above `SLOW_MIN_MS`, and included again after `WELL_REPORTS` consecutive ones
         below lower limits. Reports without appends change nothing.
 
-        `answers` are the valid latencies of all brokers, including its own if it has one.
+        `answers` are the valid latencies of all brokers, including this one if it has any.
         """
         watch = self._watched.get(node_id)
         if watch is None or watch.node_epoch != node_epoch:

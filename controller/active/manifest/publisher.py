@@ -40,7 +40,7 @@ they are captured would delay the version forever.
 
 
 class Superseded(Exception):
-    """A controller with a higher epoch publishes, so this controller no longer leads."""
+    """Raised when a controller with a higher epoch publishes: this one no longer leads."""
 
     def __init__(self, own_epoch: int, found_epoch: int) -> None:
         super().__init__(
@@ -83,8 +83,9 @@ class ManifestPublisher:
     batches of the writer. A PUT with unknown outcome is repeated with the same bytes and key. A new
     leader writes everything again. A change that has been visible for less than the read grace
     counts as not visible (`protected_from`), and brokers delete only what the manifest shows as
-    deleted (`shown_offset`), so a listed slot or object exists for that long after the root was the
-    newest. The image is captured, encoded and compressed in steps of some 10 ms.
+    deleted (`shown_offset`), so a listed slot or object exists for that long after a newer root has
+    replaced the one that lists it. The image is captured, encoded and compressed in steps of some
+    10 ms.
     """
 
     def __init__(
@@ -158,8 +159,8 @@ class ManifestPublisher:
 
     @property
     def behind_s(self) -> float:
-        """Return the age of the oldest change that no version in the store shows, or 0 if there is
-        none.
+        """Return the age of the oldest change that is not in any version in the store, or 0 if
+        there is none.
         """
         return 0.0 if self._behind is None else self._now() - self._behind.since
 
