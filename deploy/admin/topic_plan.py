@@ -1,8 +1,8 @@
 """Plan the changes that make the topics of a cluster match a file: topics to create, partitions to
 add, configs to set.
 
-Invariants: pure. A plan deletes nothing: neither topics, nor partitions, nor configs that the file
-does not name. Applying a file twice changes nothing the second time.
+Invariants: pure. A plan deletes nothing: neither topics, nor partitions, nor configs that are
+missing from the file. Applying a file twice changes nothing the second time.
 """
 
 from collections.abc import Mapping, Sequence

@@ -127,8 +127,8 @@ def _size(found: wire.DescribeLogDirsPartition | None, prices: Prices) -> SizeVi
 
 
 def _read_requests(size_bytes: int, objects: int) -> int:
-    """Return an estimate of the GETs for one complete read. The number of objects is unknown for
-    records that exist only in the WAL.
+    """Return an estimate of the GETs for one complete read; records that exist only in the WAL are
+    not included.
     """
     return objects + -(-size_bytes // _PART_BYTES)
 

@@ -94,7 +94,7 @@ class _Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
-    """When to stop, and how fast to read."""
+    """Options for when to stop and how fast to read."""
 
     max_messages: Annotated[
         int | None, typer.Option(help="Stop after this many records.", show_default=False)
@@ -129,7 +129,7 @@ class _Ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """How records are printed."""
+    """Options for the output of records."""
 
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each record as one JSON object per line.")

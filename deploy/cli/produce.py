@@ -28,7 +28,7 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Input:
-    """What the records are."""
+    """Options for the contents of records."""
 
     file: Annotated[
         Path | None,
@@ -94,7 +94,7 @@ class _Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Delivery:
-    """How the records are sent."""
+    """Options for sending records."""
 
     acks: Annotated[
         str,

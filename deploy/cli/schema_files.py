@@ -1,4 +1,4 @@
-"""Read the schema files that options such as `--schema` name."""
+"""Read the schema files in options such as `--schema`."""
 
 from pathlib import Path
 

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class AclView:
-    """One ACL, in the words of the command line."""
+    """An ACL, with the terms of the command line."""
 
     resource: str
     name: str
@@ -51,8 +51,8 @@ class AclView:
 
 @dataclass(frozen=True, slots=True)
 class AclSelection:
-    """The ACLs that a command is about. None: all values of the field. matches: also patterns that
-    cover the resource `name` without being equal to it.
+    """A filter of ACLs. None matches all values of a field. matches: also match patterns that
+    include the resource `name`.
     """
 
     resource: ResourceType | None = None
@@ -78,7 +78,7 @@ class AclSelection:
 
 
 def known(field: str, words: Mapping[str, _T], word: str) -> _T:
-    """Return what a word of the command line means. Raises UsageError."""
+    """Return the code of a term of the command line. Raises UsageError."""
     if word not in words:
         raise UsageError(f"{field} {word!r} is not known: one of {', '.join(words)}")
     return words[word]
@@ -125,7 +125,9 @@ def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
 
 
 def add_acls(client: WireClient, wanted: Sequence[AclSelection]) -> None:
-    """Add ACLs, none of whose fields is None. Raises KafkaFailed for the first that is refused."""
+    """Add ACLs, none of whose fields is None. Raises KafkaFailed for the first one that is
+    rejected.
+    """
     creations: list[create_acls.AclCreation] = []
     for item in wanted:
         kind, name, pattern, principal, host, operation, permission = item.codes()

@@ -1,4 +1,4 @@
-"""Make the assertions by which clients ask an identity provider for tokens.
+"""Create the assertions with which clients request tokens from an identity provider.
 
 Source: RFC 7523; KIP-1139; Kafka `DefaultAssertionCreator`, `LayeredAssertionJwtTemplate`.
 """
@@ -23,16 +23,16 @@ _VALID_S_MAX: Final = 86_400
 
 
 # An assertion is a JWT that the client signs with its private key, instead of sending a secret.
-# Invariants: the files are read for each assertion, so a new key needs no restart. Errors show
-# neither keys nor assertions.
+# Invariants: the files are read for each assertion, so a new key needs no restart. Error messages
+# contain neither keys nor assertions.
 @dataclass(frozen=True, slots=True, repr=False)
 class Assertion:
-    """How to make an assertion.
+    """How to create an assertion.
 
     file: contains a signed assertion; the other fields are ignored then. claims: `sub`, `iss`,
     `aud`. template_file: JSON with the objects `header` and `payload`, whose members override
-    `claims`. exp_s, nbf_s: seconds after and before now in which it is valid. has_id: it gets
-    a claim `jti`.
+    `claims`. exp_s, nbf_s: how many seconds after and before now it is valid. has_id: include a
+    `jti` claim.
     """
 
     file: str = ""
@@ -58,7 +58,7 @@ class Assertion:
         return self._sign(claims, header)
 
     def _sign(self, claims: dict[str, Any], header: dict[str, Any]) -> str:
-        # Both take 60 ms to import, which every command would pay.
+        # Both take 60 ms to import, which would slow down every command.
         import jwt
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -68,7 +68,7 @@ class Assertion:
             key: Any = load_pem_private_key(text.encode(), self.key_passphrase.encode() or None)
             return jwt.encode(claims, key, self.algorithm, header)
         except (ValueError, TypeError, UnsupportedAlgorithm, jwt.PyJWTError):
-            # What these libraries say of a key may quote it.
+            # The error messages of these libraries may quote the key.
             raise ValueError(
                 f"{self.key_file} has no private key in PEM for {self.algorithm},"
                 " or its passphrase is wrong"
@@ -112,8 +112,9 @@ class Assertion:
 
 
 def find_assertion(given: Mapping[str, str]) -> Assertion | None:
-    """Return how to make assertions, by the names of Kafka 4.2 or librdkafka; None: the client gets
-    its tokens in another way. Raises ValueError, which never shows a secret.
+    """Return how to create assertions, from the properties of Kafka 4.2 or librdkafka; None if the
+    client obtains its tokens in another way. Raises ValueError, whose message never contains a
+    secret.
     """
     if not (
         given.get(f"{_OAUTH}jwt.retriever.class") == RETRIEVER

@@ -1,4 +1,4 @@
-"""Get the token of OAUTHBEARER from an identity provider, by the grants `client_credentials` and
+"""Obtain OAUTHBEARER tokens from an identity provider, with the grants `client_credentials` and
 `jwt-bearer`, or from a file, as Kafka's clients do.
 
 Source: RFC 6749, section 4.4; RFC 7523; KIP-768, KIP-1139; Kafka `ClientCredentialsJwtRetriever`,
@@ -36,14 +36,15 @@ _SCHEMES: Final = ("https", "http", "file")
 _JWT_PARTS: Final = 3
 
 
-# Invariants: one request per token, of at most `TIMEOUT_S` and `ANSWER_BYTES_MAX`, which follows no
-# redirection: that would tell another host the secret. Errors show neither tokens nor secrets.
+# Invariants: one request per token, limited to `TIMEOUT_S` and `ANSWER_BYTES_MAX`. Redirects are
+# not followed, because they would reveal the secret to another host. Error messages contain neither
+# tokens nor secrets.
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenSource:
-    """Where the tokens of a client come from.
+    """The source of a client's tokens.
 
-    url: of the token endpoint, or `file:PATH` of a token. The others are for an endpoint; scope
-    and ca (a PEM file of CAs) may be empty. assertion: instead of an id and a secret.
+    url: the token endpoint, or `file:PATH` for a token in a file. The other fields are for an
+    endpoint; scope and ca (a PEM file of CAs) may be empty. assertion: replaces id and secret.
     """
 
     url: str
@@ -58,7 +59,7 @@ class TokenSource:
         return urlsplit(self.url).scheme == "file"
 
     def check(self) -> None:
-        """Raises ValueError, which never shows a secret."""
+        """Raises ValueError, whose message never contains a secret."""
         if urlsplit(self.url).scheme not in _SCHEMES:
             raise ValueError(
                 f"sasl.oauthbearer.token.endpoint.url={self.url!r} is not allowed: https://..., "
@@ -86,8 +87,8 @@ class TokenSource:
         raise KafkaFailed(f"there is no token from {self.url}: {reason}")
 
     def refresh(self, _config: str) -> tuple[str, float]:
-        """Return a token and when it ends, in seconds since 1970, as `oauth_cb` of confluent-kafka.
-        Raises KafkaFailed.
+        """Return a token and its expiry in seconds since 1970, as confluent-kafka's `oauth_cb`
+        does. Raises KafkaFailed.
         """
         token = self.token()
         try:
@@ -123,7 +124,7 @@ class TokenSource:
 
 
 def _opener(ca: str) -> OpenerDirector:
-    """Return what sends a request, without the handler that follows redirections."""
+    """Return an opener that does not follow redirects."""
     opener = OpenerDirector()
     for handler in (
         ProxyHandler(),
@@ -137,7 +138,7 @@ def _opener(ca: str) -> OpenerDirector:
 
 
 def _checked(token: str) -> str:
-    """Return the token without white space around it. Raises ValueError."""
+    """Return the token without surrounding whitespace. Raises ValueError."""
     token = token.strip()
     if not token or not token.isascii() or any(char.isspace() for char in token):
         raise ValueError("what it gives is no token")
@@ -145,7 +146,7 @@ def _checked(token: str) -> str:
 
 
 def end_of(token: str) -> float:
-    """Return when a token ends, in seconds since 1970. Raises ValueError."""
+    """Return the expiry of a token, in seconds since 1970. Raises ValueError."""
     parts = token.split(".")
     try:
         if len(parts) != _JWT_PARTS:

@@ -1,4 +1,4 @@
-"""The brokers of the cluster that a command means."""
+"""The brokers of the selected cluster."""
 
 from collections.abc import Collection, Sequence
 
@@ -21,7 +21,9 @@ class Brokers(brokers.Brokers):
         *,
         security: ClientSecurity | None = None,
     ) -> None:
-        """skipped: see its base. security: how to connect; None as `--command-config` says."""
+        """skipped: see its base. security: how to connect; None for the settings of
+        `--command-config`.
+        """
         self._target = find_brokers(bootstrap)
         super().__init__(self._target.bootstrap, security or current_security(), skipped=skipped)
 
@@ -29,7 +31,9 @@ class Brokers(brokers.Brokers):
         return reached(self._target, super().connect)
 
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
-        """Return the partitions of topics. Raises KafkaFailed, naming topics with similar names."""
+        """Return the partitions of topics. Raises KafkaFailed, with similar topic names if there
+        are any.
+        """
         found = {
             topic.name or "": sorted(part.partition_index for part in topic.partitions)
             for topic in self.metadata(topics).topics

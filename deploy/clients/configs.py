@@ -1,7 +1,7 @@
 """Describe, alter and list configs for the command line.
 
-A broker responds only for itself and its loggers, so requests go to its own address.
-Invariant: a failure is a KafkaFailed with the reason that the broker gave.
+A broker responds only for itself and its loggers, so requests go to its own address. Invariant: a
+failure is a KafkaFailed with the reason from the broker.
 """
 
 from collections.abc import Iterable, Mapping
@@ -64,8 +64,8 @@ _OF_BROKERS: Final = frozenset({BROKER_RESOURCE, BROKER_LOGGER_RESOURCE})
 
 @dataclass(frozen=True, slots=True)
 class ConfigView:
-    """source: where the value comes from. live: whether it can change while brokers run. kind: the
-    type, as in Kafka. doc: empty unless it was asked for.
+    """source: the source of the value. live: whether it can change while brokers run. kind: the
+    type, as in Kafka. doc: empty unless requested.
     """
 
     name: str
@@ -79,20 +79,20 @@ class ConfigView:
 
     @property
     def default(self) -> str:
-        """Return the value without those that were set while the cluster runs."""
+        """Return the value that applies without dynamic configs."""
         return self.others[-1][0] if self.others else self.value
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceView:
-    """A group, or a subscription to metrics of clients, that has configs."""
+    """A group or client metrics subscription with configs."""
 
     type: str
     name: str
 
 
 def resources(bootstrap: str) -> list[ResourceView]:
-    """Return the groups and the subscriptions to metrics of clients that have configs."""
+    """Return the groups and client metrics subscriptions that have configs."""
     with WireClient(bootstrap) as client:
         answer = client.ask(
             apis.LIST_CONFIG_RESOURCES,
@@ -156,8 +156,8 @@ def alter(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Set configs of one resource, or delete those with None. Either all change or none.
-    validate_only: check the changes, and make none.
+    """Set configs of one resource, or delete those with None: all of them or none. validate_only:
+    only validate the changes.
     """
     wanted = incremental_alter_configs.AlterConfigsResource(
         *resource,

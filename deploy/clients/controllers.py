@@ -1,5 +1,5 @@
-"""Connect commands to controllers: with TLS, if the environment has the variables of the settings
-`controller.ssl.*`, as for nodes, or the state file of the running cluster has its own.
+"""Connect commands to controllers, with TLS if the environment variables of `controller.ssl.*` are
+set, as for nodes, or if the state file of the local cluster contains TLS settings.
 
 Must not import gRPC before it is needed.
 """
@@ -26,8 +26,8 @@ _of_cluster: Final[dict[str, str]] = {}
 
 
 def use_tls(settings: Mapping[str, str]) -> None:
-    """Connect with these settings from now on, where the environment has none. settings: those of
-    the local cluster whose controllers are meant.
+    """Use these settings for later connections unless the environment overrides them. settings:
+    those of the selected local cluster.
     """
     _of_cluster.update(settings)
 
@@ -35,8 +35,8 @@ def use_tls(settings: Mapping[str, str]) -> None:
 def connect(
     addresses: str | Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> "ControllerClient":
-    """Return a client of these controllers. addresses: host:port, in one text separated by commas.
-    Raises ExpectedError if the files of TLS are wrong, UsageError if a variable is missing.
+    """Return a client of these controllers. addresses: HOST:PORT, separated by commas. Raises
+    ExpectedError for invalid TLS files, UsageError if a variable is missing.
     """
     from penstock.controller.api.client import ControllerClient
 
@@ -47,8 +47,8 @@ def connect(
 async def answer_of(
     client: "ControllerClient", controller: str, timeout_s: float, work: Awaitable[_T]
 ) -> _T:
-    """Return what controllers answer. work: ends with TimeoutError after `timeout_s`. Raises
-    NoController, also as soon as all controllers lock this side out.
+    """Return the result of a request to controllers. work: raises TimeoutError after `timeout_s`.
+    Raises NoController, also as soon as all controllers have rejected the connection.
     """
     try:
         return await unless_locked_out(client, work)
@@ -57,8 +57,9 @@ async def answer_of(
 
 
 async def unless_locked_out(client: "ControllerClient", work: Awaitable[_T]) -> _T:
-    """Return the result of `work`. Raises TimeoutError once all controllers have refused the
-    connection for LOCKED_OUT_S because of TLS or the certificate: to wait longer would not help.
+    """Return the result of `work`. Raises TimeoutError once all controllers have rejected the
+    connection for LOCKED_OUT_S because of TLS or the certificate, since waiting longer would not
+    help.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
@@ -79,7 +80,7 @@ async def unless_locked_out(client: "ControllerClient", work: Awaitable[_T]) -> 
 
 
 def no_controller(client: "ControllerClient", controller: str, timeout_s: float) -> NoController:
-    """Return the error for controllers that do not answer, with the reason if TLS is why."""
+    """Return the error for controllers that do not respond, with the reason if it is TLS."""
     if client.trouble:
         return NoController(f"no controller answers at {controller}: {client.trouble}")
     return NoController(f"no controller answers at {controller} within {timeout_s:.0f} s")

@@ -17,7 +17,8 @@ DEFAULT_PERIOD: Final = -1
 
 
 class TokenView(NamedTuple):
-    """A delegation token. password: what its holders log in with. Times are in milliseconds since
+    """A delegation token. password: the SCRAM password of the token. Times are in milliseconds
+    since
     1970.
     """
 
@@ -60,8 +61,8 @@ def create_token(
 
 
 def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]:
-    """Return the tokens that the client may see, the oldest first. owner: name of a user, who owns,
-    created or may renew them; None for all.
+    """Return the tokens that the client may see, oldest first. owner: only tokens that this user
+    owns, created or may renew; None for all.
     """
     owners = None if owner is None else [describing.DescribeDelegationTokenOwner(USER, owner)]
     answer = client.ask(
@@ -94,7 +95,7 @@ def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]
 
 
 def renew_token(client: WireClient, token: TokenView, period_ms: int) -> int:
-    """Renew a token; return when it ends now."""
+    """Renew a token; return its new expiry."""
     request = renewing.RenewDelegationTokenRequest(base64.b64decode(token.password), period_ms)
     answer = client.ask(apis.RENEW_DELEGATION_TOKEN, request, renewing.RenewDelegationTokenResponse)
     check(answer.error_code, None, f"token {token.token_id} was not renewed")

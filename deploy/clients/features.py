@@ -1,4 +1,4 @@
-"""Ask brokers for the levels of features, and change them.
+"""Read and change feature levels.
 
 Invariant: every failure is a KafkaFailed.
 Source: KIP-584.
@@ -19,7 +19,7 @@ _SAFE_DOWNGRADE = 2
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevel:
-    """A feature that the asked broker supports, and its level in the cluster; 0: it is off."""
+    """A feature that the broker supports, and its level in the cluster; 0 if it is disabled."""
 
     name: str
     min_level: int
@@ -45,7 +45,7 @@ def listed_features(client: WireClient) -> list[FeatureLevel]:
 def set_levels(
     client: WireClient, levels: Mapping[str, int], *, is_downgrade: bool, validate_only: bool
 ) -> None:
-    """Set all these levels, or none. Raises KafkaFailed."""
+    """Set all of these levels, or none. Raises KafkaFailed."""
     kind = _SAFE_DOWNGRADE if is_downgrade else _UPGRADE
     request = update_features.UpdateFeaturesRequest(
         feature_updates=[

@@ -1,6 +1,6 @@
-"""Create several forks, or topics of a snapshot, by one request; delete topics.
+"""Create several forks, or the topics of a snapshot, in one request; delete topics.
 
-Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed.
+Invariant: no call takes longer than its timeout, and every failure is a KafkaFailed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ _TIMEOUT_MS: Final = 30_000
 
 
 def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
-    """Create topics that begin with the logs of others; `sources` is by new name. Return why topics
-    were not created, by name.
+    """Create topics that begin with the logs of others; `sources` is by new name. Return the
+    reasons why topics were not created, by name.
     """
     request = create_topics.CreateTopicsRequest(
         topics=[
@@ -39,7 +39,7 @@ def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def delete_all(bootstrap: str, names: Sequence[str]) -> None:
-    """Delete topics, also those of snapshots. Raise KafkaFailed for the first that is not
+    """Delete topics, including snapshot topics. Raise KafkaFailed for the first one that was not
     deleted.
     """
     with WireClient(bootstrap) as client:
@@ -49,7 +49,7 @@ def delete_all(bootstrap: str, names: Sequence[str]) -> None:
 def delete_on(
     client: WireClient, names: Sequence[str]
 ) -> Sequence[delete_topics.DeletableTopicResult]:
-    """Delete topics as `delete_all` does, and return the answers in the order of the names."""
+    """Delete topics as `delete_all` does, and return the results in the order of the names."""
     request = delete_topics.DeleteTopicsRequest(
         topics=[delete_topics.DeleteTopicState(name) for name in names], timeout_ms=_TIMEOUT_MS
     )

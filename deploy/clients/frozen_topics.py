@@ -1,5 +1,5 @@
-"""Ask a broker for the frozen topics: those of snapshots, and deleted ones that can come back.
-Delete topics, and find those that come back.
+"""List frozen topics: snapshot topics, and deleted topics that can be restored. Delete topics, and
+find deleted topics that can be restored.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[Frozen
 
 
 def deleted_topics(bootstrap: str) -> list[FrozenTopicInfo]:
-    """Return the deleted topics that can come back, sorted by name and time."""
+    """Return the deleted topics that can be restored, sorted by name and time."""
     return [topic for topic in frozen_topics(bootstrap) if not topic.snapshot]
 
 
 def deleted_records(bootstrap: str) -> list[FrozenTopicInfo]:
-    """Return the topics whose deleted records can come back, sorted by name, with the partitions
+    """Return the topics whose deleted records can be restored, sorted by name, with the partitions
     that have such records.
     """
     with WireClient(bootstrap) as client:
@@ -43,7 +43,7 @@ def full_name(topic: FrozenTopicInfo) -> str:
 
 
 def find_deleted(bootstrap: str, wanted: str) -> FrozenTopicInfo:
-    """Return the deleted topic with this id or `NAME@TOPIC_ID`, else the last one deleted under
+    """Return the deleted topic with this id or `NAME@TOPIC_ID`, otherwise the last one deleted with
     this name. Raises KafkaFailed if there is none.
     """
     found = deleted_topics(bootstrap)
@@ -61,10 +61,10 @@ def find_deleted(bootstrap: str, wanted: str) -> FrozenTopicInfo:
 
 
 def delete_topic(bootstrap: str, name: str) -> FrozenTopicInfo | None:
-    """Delete a topic; return it if it can come back. A deleted topic, named `NAME@TOPIC_ID`, is
-    removed for good.
+    """Delete a topic; return it if it can be restored. A deleted topic, given as `NAME@TOPIC_ID`,
+    is removed permanently.
     """
-    # One connection: only the broker that deleted it is sure to know that it is deleted.
+    # One connection: the metadata of other brokers may not contain the deletion yet.
     with WireClient(bootstrap) as client:
         (result,) = delete_on(client, [name])
         found = _ask(client, ())

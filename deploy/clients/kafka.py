@@ -1,7 +1,7 @@
-"""Wrap confluent-kafka for the command line: typed, and with errors that say what to do.
+"""Wrap confluent-kafka for the command line, with type annotations and actionable errors.
 
-Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. librdkafka's
-log lines do not reach the terminal. Must not be imported before it is needed: it loads librdkafka.
+Invariant: no call takes longer than its timeout, and every failure is a KafkaFailed. librdkafka's
+log lines do not reach the terminal. Import it only when it is needed, because it loads librdkafka.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,21 +53,21 @@ class TopicView:
 
 
 class Kafka:
-    """Client of one cluster, by its bootstrap servers."""
+    """Client of the cluster with these bootstrap servers."""
 
     def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
-        """security: how to connect; None as `--command-config` says. Raises KafkaFailed at once if
-        no broker is there, or none that speaks like this: librdkafka would try again for as long as
-        its timeout, and not say why.
+        """security: how to connect; None for the settings of `--command-config`. Raises KafkaFailed
+        immediately if no broker responds, or none with these settings: librdkafka would retry until
+        its timeout without reporting the reason.
         """
         self._target = find_brokers(bootstrap)
         self._security = security or current_security()
         check_reachable(self._target, self._security)
-        # The results of AdminClient have no types.
+        # The results of AdminClient are not typed.
         self._admin: Any = AdminClient(self.config(topic_metadata_refresh_interval_ms=REFRESH_MS))
 
     def config(self, **more: str | float | bool) -> dict[str, Any]:
-        """Return client properties; `_` in names stands for `.`. Raises KafkaFailed."""
+        """Return client properties; `_` in a name becomes `.`. Raises KafkaFailed."""
         named = {name.replace("_", "."): value for name, value in more.items()}
         return {
             "bootstrap.servers": self._target.bootstrap,
@@ -78,8 +78,8 @@ class Kafka:
         }
 
     def _tokens(self) -> dict[str, Any]:
-        """Return how librdkafka gets tokens. Asking here names the trouble of the endpoint, which
-        librdkafka would only log.
+        """Return the properties with which librdkafka obtains tokens. Requesting a token here
+        reports errors of the endpoint, which librdkafka would only log.
         """
         tokens = self._security.tokens
         if tokens is None:
@@ -120,7 +120,7 @@ class Kafka:
         return sorted(views, key=lambda view: view.name)
 
     def topic(self, name: str) -> TopicView:
-        """Return one topic. Raises KafkaFailed, naming a topic with a similar name."""
+        """Return one topic. Raises KafkaFailed, with a similar topic name if there is one."""
         found = {view.name: view for view in self.topics()}
         if name not in found:
             hint = near_hint(name, found, "`penstock topics list` lists the topics")
@@ -137,7 +137,7 @@ class Kafka:
         )
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Add partitions to a topic. total: the new number."""
+        """Add partitions to a topic. total: the new partition count."""
         self._result(
             self._admin.create_partitions([NewPartitions(name, total)], request_timeout=TIMEOUT_S)[
                 name
@@ -173,8 +173,8 @@ class Kafka:
     def offsets_for_time(
         self, topic: str, ends: Mapping[int, int], timestamp_ms: int
     ) -> dict[int, int]:
-        """For each partition, the first offset whose record is not older than `timestamp_ms`; the
-        end of the log if there is none. Do not delete by it: see `first_offsets`.
+        """Return the first offset of each partition whose record is not older than `timestamp_ms`;
+        the end of the log if there is none. Do not use it to delete records: see `first_offsets`.
 
         ends: high watermark by partition.
         """
@@ -184,8 +184,8 @@ class Kafka:
     def first_offsets(
         self, topic: str, partitions: Sequence[int], timestamp_ms: int
     ) -> dict[int, int | None]:
-        """For each partition, the first offset whose record is not older than `timestamp_ms`, None
-        if there is none.
+        """Return the first offset of each partition whose record is not older than `timestamp_ms`;
+        None if there is none.
         """
         consumer = self.consumer(group_id="penstock-cli", enable_auto_commit=False)
         wanted = [TopicPartition(topic, index, timestamp_ms) for index in partitions]
@@ -201,7 +201,7 @@ class Kafka:
     def delete_records(self, topic: str, starts: Mapping[int, int]) -> dict[int, int | str]:
         """Delete the records before an offset of each partition.
 
-        Returns the new earliest offset by partition, or why it did not change.
+        Returns the new earliest offset by partition, or the reason why it did not change.
         """
         wanted = [TopicPartition(topic, index, offset) for index, offset in starts.items()]
         futures = self._admin.delete_records(
@@ -218,7 +218,7 @@ class Kafka:
         return dict(sorted(results.items()))
 
     def reset_group(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Set what a consumer group without members has committed for a topic."""
+        """Set the committed offsets of a consumer group without members for a topic."""
         from confluent_kafka import ConsumerGroupTopicPartitions
 
         wanted = [TopicPartition(topic, at, offset) for at, offset in offsets.items()]

@@ -1,4 +1,4 @@
-"""Ask brokers for their log directories, which here are names for the object store."""
+"""Describe the log directories of brokers, each of which represents the object store."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class LogDirView:
 def describe_log_dirs(
     bootstrap: str, brokers: Collection[int], topics: Collection[str]
 ) -> list[LogDirView]:
-    """Return the log directories by broker; of all brokers and topics if none are named. Raises
+    """Return the log directories by broker; by default for all brokers and topics. Raises
     KafkaFailed.
     """
     with Brokers(bootstrap) as client:

@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 def find_controller(
     named: str | None, state_path: Path | None, environment: Mapping[str, str]
 ) -> str:
-    """Return the controller's address as given, from the profile, or from the state file of a
-    running cluster. Raises NoController.
+    """Return the address of the controller: the given one, or that of the profile or the state file
+    of a running cluster. Raises NoController.
     """
     if named:
         return named
@@ -50,7 +50,7 @@ def find_controller(
 
 
 def read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
-    """Return what `view` extracts from the current metadata. Raises NoController."""
+    """Return the result of `view` on the current metadata. Raises NoController."""
     return asyncio.run(_read_metadata(controller, view))
 
 

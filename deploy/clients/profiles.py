@@ -1,4 +1,4 @@
-"""Keep the profiles of the command line: names for clusters, with their addresses.
+"""Store the profiles of the command line: named clusters with their addresses.
 
 The file is `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config; only its owner can read it.
 
@@ -8,8 +8,8 @@ The file is `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config; only its 
     bootstrap = "kafka.example.com:9092"
     command_config = "/home/alice/prod.properties"
 
-Invariant: the file is always complete: it is written beside and renamed. It holds names of files
-with secrets, not secrets.
+Invariant: the file is always complete, because it is written to a temporary file and renamed. It
+contains paths of files with secrets, but no secrets.
 """
 
 import os
@@ -29,7 +29,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a cluster is. Empty texts are not set.
+    """Where a cluster is. Empty strings are unset.
 
     command_config: absolute path of a file of client properties.
     """
@@ -41,7 +41,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file. active: name of the profile that holds without --profile; empty for none."""
+    """The file. active: name of the profile that is used without --profile; empty for none."""
 
     active: str = ""
     profiles: dict[str, Profile] = {}
@@ -64,7 +64,7 @@ def current_profile() -> NamedProfile:
 
 
 def use(name: str, environment: Mapping[str, str]) -> NamedProfile:
-    """Let this command use a profile: the named one, or the active one for an empty name.
+    """Select the profile of this command: the named one, or the active one for an empty name.
 
     Raises UsageError.
     """
@@ -134,7 +134,7 @@ def _encoded(found: Profiles) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a basic string of TOML."""
+    """Return a TOML basic string."""
     if _CONTROL.search(text):
         raise UsageError(f"{text!r} has control characters")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

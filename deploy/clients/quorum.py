@@ -1,6 +1,6 @@
-"""Ask the quorum of controllers for the command line; report if it has no leader.
+"""Send quorum requests for the command line, and report if there is no leader.
 
-Must not contain rules of the quorum: `controller.active.quorum_changes` has them.
+`controller.active.quorum_changes` contains the rules of the quorum.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def describe(controller: str) -> QuorumStatus:
-    """Return the quorum as the leader sees it. Raises NoController with the answers of all
+    """Return the quorum as described by the leader. Raises NoController with the responses of all
     controllers if there is no leader.
     """
 
@@ -33,8 +33,8 @@ def describe(controller: str) -> QuorumStatus:
 
 
 def change(controller: str, request: "Callable[[ControllerClient], Awaitable[None]]") -> None:
-    """Make one change; it is committed on return. Raises ExpectedError with the reason if it was
-    refused, NoController.
+    """Make one change; it is committed on return. Raises NoController, and ExpectedError with the
+    reason if the change was rejected.
     """
     asyncio.run(_with_client(controller, request))
 
@@ -119,9 +119,7 @@ def _ids(members: Sequence[QuorumMember]) -> str:
 
 
 def removal(quorum: QuorumStatus, node_id: int) -> str:
-    """Return what the removal of a member would do. Raises ExpectedError if there is no such
-    member.
-    """
+    """Describe the effect of removing a member. Raises ExpectedError if there is no such member."""
     found = next((member for member in quorum.members if member.node_id == node_id), None)
     if found is None:
         raise ExpectedError(

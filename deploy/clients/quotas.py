@@ -33,7 +33,7 @@ _EXACT, _DEFAULT = 0, 1
 
 
 def list_quotas(client: WireClient, names: Mapping[str, str | None]) -> list[QuotaView]:
-    """Return the quotas of entities with all of these names, in an order that stays the same."""
+    """Return the quotas of entities with all of these names, in a stable order."""
     components = [
         describing.ComponentData(kind, _DEFAULT if name is None else _EXACT, name)
         for kind, name in names.items()
@@ -58,7 +58,7 @@ def list_quotas(client: WireClient, names: Mapping[str, str | None]) -> list[Quo
 def alter_quotas(
     client: WireClient, names: Mapping[str, str | None], values: Mapping[str, float | None]
 ) -> None:
-    """Set quotas of one entity, or remove those that are None. Raises KafkaFailed."""
+    """Set quotas of one entity, or remove those with None. Raises KafkaFailed."""
     entry = altering.EntryData(
         [altering.EntityData(kind, name) for kind, name in names.items()],
         [altering.OpData(key, value or 0.0, value is None) for key, value in values.items()],

@@ -1,7 +1,6 @@
-"""Let a command wait for the brokers of a `penstock dev` that is restarting them.
+"""Wait for brokers that `penstock dev` is restarting.
 
-Only commands that ask for it wait: the console, `penstock top` and the doctor show that brokers are
-down instead.
+Commands opt in: the console, `penstock top` and the doctor report instead that brokers are down.
 Limit: RESTART_S.
 """
 
@@ -23,14 +22,14 @@ _waits: ContextVar[bool] = ContextVar("waits_for_restarts", default=False)
 
 
 def wait_for_restarts() -> None:
-    """Let clients of this context wait for brokers that restart."""
+    """Make clients in this context wait for restarting brokers."""
     _waits.set(True)
 
 
 def is_restarting(
     state: ClusterState, is_running: Callable[[int], bool] = state_file.is_running
 ) -> bool:
-    """Return whether no broker serves, and the supervisor starts or restarts them."""
+    """Return whether no broker is ready and the supervisor is starting or restarting them."""
     brokers = state.of_role("broker")
     return state.restarts and not any(
         broker.phase == "serving" and broker.pid is not None and is_running(broker.pid)
@@ -39,7 +38,7 @@ def is_restarting(
 
 
 def has_restarted(bootstrap: str, pause: Callable[[float], None] = time.sleep) -> bool:
-    """Wait while the brokers at these addresses restart; return whether one serves again."""
+    """Wait while the brokers at these addresses restart; return whether one is ready again."""
     state = _read() if _waits.get() else None
     if state is None or state.bootstrap != bootstrap or not is_restarting(state):
         return False

@@ -1,4 +1,4 @@
-"""Read how to connect to brokers from a file of client properties, as Kafka's tools do.
+"""Read the security settings in a client properties file, as Kafka's tools do.
 
     security.protocol=SASL_SSL
     sasl.mechanism=SCRAM-SHA-512
@@ -7,9 +7,9 @@
     ssl.ca.location=/etc/penstock/ca.pem
 
 The names are those of librdkafka; Java's `sasl.jaas.config` with user and password, and
-`ssl.truststore.location` and `ssl.keystore.location` of PEM files, mean the same. For OAUTHBEARER
-both librdkafka's and Java's names are known, see `_tokens`. Properties that say nothing about
-security are ignored, because files are shared with other clients.
+`ssl.truststore.location` and `ssl.keystore.location` with PEM files, are equivalent. For
+OAUTHBEARER, the names of both are supported, see `_tokens`. Other properties are ignored, because
+files are shared with other clients.
 """
 
 import re
@@ -39,7 +39,7 @@ _PROPERTY: Final = re.compile(r"\s*([^\s=:#!]+)\s*[=:]\s*(.*?)\s*")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientSecurity:
-    """How to connect. Empty texts are not set. tokens: of OAUTHBEARER."""
+    """How to connect. Empty strings are unset. tokens: source of OAUTHBEARER tokens."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     mechanism: str = ""
@@ -63,14 +63,14 @@ class ClientSecurity:
 
     @property
     def who(self) -> str:
-        """Return who logs in, for messages."""
+        """Return a description of the user, for messages."""
         if self.tokens is None:
             return f"user {self.username!r}"
         return f"the client with a token from {self.tokens.url}"
 
     def properties(self) -> dict[str, str]:
-        """Return the properties of librdkafka. Those of a token in a file are `oauth_cb` alone,
-        which is no text.
+        """Return the properties of librdkafka. With a token in a file, the only one is `oauth_cb`,
+        which is not a string.
         """
         given = {
             "security.protocol": self.protocol.value,
@@ -121,8 +121,8 @@ _file: ContextVar[Path | None] = ContextVar("client_security_file", default=None
 
 
 def current_security() -> ClientSecurity:
-    """Return how the clients of this command connect: as chosen, else as the profile says. Raises
-    UsageError if the file of the profile cannot be read.
+    """Return the security settings of this command: the selected ones, otherwise those of the
+    profile. Raises UsageError if the file of the profile cannot be read.
     """
     chosen = _current.get()
     if chosen is not None:
@@ -132,7 +132,7 @@ def current_security() -> ClientSecurity:
 
 
 def is_chosen() -> bool:
-    """Return True if an option, a variable or a profile says how to connect."""
+    """Return True if an option, a variable or a profile contains security settings."""
     return _current.get() is not None or bool(current_profile().profile.command_config)
 
 
@@ -142,18 +142,18 @@ def chosen_file() -> Path | None:
 
 
 def use(security: ClientSecurity) -> None:
-    """Let the clients of this command connect like this."""
+    """Use these security settings for the clients of this command."""
     _current.set(security)
 
 
 def use_file(path: Path) -> None:
-    """Let the clients of this command connect as a file says. Raises UsageError."""
+    """Use the security settings in a file for the clients of this command. Raises UsageError."""
     use(read_file(path))
     _file.set(path)
 
 
 def read_file(path: Path) -> ClientSecurity:
-    """Read a file of client properties. Raises UsageError."""
+    """Read a client properties file. Raises UsageError."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -166,7 +166,7 @@ def read_file(path: Path) -> ClientSecurity:
 
 
 def parse(text: str) -> ClientSecurity:
-    """Read client properties. Raises ValueError, which never shows a secret."""
+    """Read client properties. Raises ValueError, whose message never contains a secret."""
     given = dict(_properties(text))
     protocol = given.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in SecurityProtocol.__members__:
@@ -193,8 +193,8 @@ def parse(text: str) -> ClientSecurity:
 
 
 def _tokens(given: Mapping[str, str], jaas: Mapping[str, str]) -> TokenSource:
-    """Return where tokens come from, by the names of Kafka 4.2, librdkafka, or Kafka's login module
-    in older releases. Raises ValueError.
+    """Return the source of tokens, from the properties of Kafka 4.2, librdkafka, or Kafka's login
+    module in older releases. Raises ValueError.
     """
 
     def first(*names: str, option: str) -> str:

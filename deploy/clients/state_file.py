@@ -1,8 +1,8 @@
 """Read and write the state file of a local cluster, which other programs and commands read.
 
-Invariant: the file is always complete (it is written beside and renamed) and was true when written.
-Its writer removes it at the end, and only its own. A killed writer leaves it behind; `read` detects
-that by the missing process.
+Invariant: the file is always complete, because it is written to a temporary file and renamed. Its
+writer removes it on exit, unless another cluster has replaced it. If the writer is killed, the file
+remains; `read` detects that by the missing process.
 """
 
 import os
@@ -69,8 +69,8 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def write(path: Path, state: ClusterState) -> None:
-    """Write the file with mode 0600: the address of the store may have its keys. Raises
-    ExpectedError if it cannot be written.
+    """Write the file with mode 0600, because the store URL may contain keys. Raises ExpectedError
+    if it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Find the cluster that a command means, and say which one does not answer."""
+"""Determine the cluster that a command uses, and report which one does not respond."""
 
 import os
 import re
@@ -16,21 +16,21 @@ DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Brokers. origin: what named them, in words for an error; empty for an option."""
+    """Bootstrap brokers. origin: where the addresses come from, for errors; empty for an option."""
 
     bootstrap: str
     origin: str
 
 
 # The order is: option, environment variable, profile, running `penstock dev`, 127.0.0.1:9092. A
-# profile gives what the options leave open, one by one. Invariant: what a profile leaves open comes
-# from the running `penstock dev` only if that is the cluster of the profile, so that no command
-# mixes two clusters.
+# profile supplies each value that no option sets. Invariant: values missing in a profile are taken
+# from the running `penstock dev` only if it is the cluster of the profile, so that no command mixes
+# two clusters.
 def find_brokers(given: str) -> Target:
-    """Return the brokers to ask. given: the value of --bootstrap, empty if there is none.
+    """Return the bootstrap brokers. given: the value of --bootstrap; empty if there is none.
 
-    The clients of a running `penstock dev` connect as its state file says, unless
-    --command-config or a profile says how.
+    Clients of a running `penstock dev` use the security settings in its state file, unless
+    --command-config or a profile overrides them.
     """
     if given:
         is_variable = os.environ.get("PENSTOCK_BOOTSTRAP") == given
@@ -50,11 +50,11 @@ def find_brokers(given: str) -> Target:
 
 
 def find_store(state_path: Path | None = None) -> str:
-    """Return the store of the profile, else that of the running `penstock dev`. state_path: of the
-    file that describes it, where an option names one.
+    """Return the store of the profile, otherwise that of the running `penstock dev`. state_path:
+    its state file, if an option is given.
 
-    Raises UsageError if there is none that other processes can read, ExpectedError if the state
-    file cannot be read.
+    Raises UsageError if other processes cannot read the store, ExpectedError if the state file
+    cannot be read.
     """
     used = profiles.current_profile()
     if state_path is None and used.profile.store:
@@ -80,8 +80,8 @@ def find_wal_store(store_url: str, state_path: Path | None = None) -> str:
 
 
 def dev_cluster(state_path: Path | None = None) -> state_file.ClusterState | None:
-    """Return the running `penstock dev` that a command means: none if the profile names another
-    cluster. state_path: of the file that describes it, where an option names one.
+    """Return the running `penstock dev`, unless the profile selects another cluster. state_path:
+    its state file, if an option is given.
 
     Raises ExpectedError if the state file cannot be read.
     """
@@ -92,7 +92,7 @@ def dev_cluster(state_path: Path | None = None) -> state_file.ClusterState | Non
 
 
 def is_elsewhere(profile: profiles.Profile, state: state_file.ClusterState) -> bool:
-    """Return whether a profile names a cluster, and another one than this."""
+    """Return whether a profile selects another cluster than this one."""
     named = (profile.bootstrap, profile.controller, profile.store)
     dev = (state.bootstrap, state.controller, state.store_url)
     return any(named) and not any(
@@ -106,7 +106,7 @@ def _addresses(text: str) -> set[str]:
 
 
 def no_broker(target: Target) -> NoResponse:
-    """Return the error for brokers that do not answer, with what to do."""
+    """Return the error for brokers that do not respond, with a remedy."""
     origin = f" ({target.origin})" if target.origin else ""
     state = _known_dev_cluster()
     if state is None:

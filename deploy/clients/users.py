@@ -15,14 +15,14 @@ _NOT_FOUND: Final = 91
 
 
 class UserView(NamedTuple):
-    """A user: iterations by the name of each mechanism."""
+    """A user, with the iterations of each mechanism."""
 
     name: str
     mechanisms: dict[str, int]
 
 
 def list_users(client: WireClient, *names: str) -> list[UserView]:
-    """Return users, sorted by name; all without names. Unknown ones are left out."""
+    """Return users, sorted by name; without names, all of them. Unknown users are omitted."""
     request = describing.DescribeUserScramCredentialsRequest(
         [describing.UserName(name) for name in names] or None
     )
@@ -49,7 +49,7 @@ def list_users(client: WireClient, *names: str) -> list[UserView]:
 def create_user(
     client: WireClient, name: str, password: str, mechanism: ScramMechanism, iterations: int
 ) -> None:
-    """Create the credential of a user, or change it. The password stays here."""
+    """Create or change the credential of a user. The password is not sent."""
     salt = secrets.token_bytes(_SALT_BYTES)
     salted = salted_password(mechanism, password, salt, iterations)
     upsertion = altering.ScramCredentialUpsertion(name, mechanism, iterations, salt, salted)

@@ -1,4 +1,6 @@
-"""Connect to the brokers that a command means, for requests that confluent-kafka lacks."""
+"""Connect to the brokers of the selected cluster, for requests that confluent-kafka does not
+support.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,13 +22,13 @@ class WireClient(Connection):
     """Connects to the first bootstrap server that responds. Use as a context manager."""
 
     def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
-        """security: how to connect; None as `--command-config` says."""
+        """security: how to connect; None for the settings of `--command-config`."""
         target, connect = find_brokers(bootstrap), super().__init__
         reached(target, lambda: connect(target.bootstrap, security or current_security()))
 
 
 def reached(target: Target, connect: Callable[[], _T]) -> _T:
-    """Return what `connect` returns, also after a restart of the brokers. Raises KafkaFailed."""
+    """Return the result of `connect`, retrying while the brokers restart. Raises KafkaFailed."""
     with suppress(NoBroker):
         return connect()
     if has_restarted(target.bootstrap):
@@ -36,9 +38,7 @@ def reached(target: Target, connect: Callable[[], _T]) -> _T:
 
 
 def check_reachable(target: Target, security: ClientSecurity) -> None:
-    """Raise KafkaFailed if no address of the target has a broker that speaks TLS, or does not, as
-    the client does.
-    """
+    """Raise KafkaFailed if no broker responds with TLS, or without it, as the client connects."""
     if _is_reachable(target, security):
         return
     if not (has_restarted(target.bootstrap) and _is_reachable(target, security)):

@@ -1,7 +1,7 @@
 """Evaluate the gathered facts, with one function per check.
 
-Invariants: pure; the same facts give the same findings; a check without its facts is `unchecked`,
-never ok. Each limit is a constant with its reason. Must not gather facts.
+Invariants: pure; the same facts result in the same findings; a check without its facts is
+`unchecked`, never ok. Each limit is a constant with its reason. Must not gather facts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ class ListedWals(NamedTuple):
 
 
 def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
-    """Judge the store. cluster_id: from the controllers, or empty."""
+    """Check the store. cluster_id: from the controllers, or empty."""
     if facts.error:
         return result(
             f.STORE,
@@ -223,7 +223,7 @@ def versions(cluster: ClusterFacts, controllers_asked: Sequence[ControllerFacts]
 
 
 def brokers(cluster: ClusterFacts, notes: Mapping[int, str]) -> CheckResult:
-    """Judge the brokers. notes: why the leader excludes a broker, by node id."""
+    """Check the brokers. notes: why the balancer excludes a broker, by node id."""
     alive = [broker for broker in cluster.brokers if not broker.fenced]
     found = [
         f.BROKER_FENCED.found(node_id=broker.node_id) for broker in cluster.brokers if broker.fenced
@@ -239,7 +239,7 @@ def brokers(cluster: ClusterFacts, notes: Mapping[int, str]) -> CheckResult:
 
 
 def listeners(cluster: ClusterFacts, asked: Sequence[ListenerFacts]) -> CheckResult:
-    """Judge the responses of listeners. Brokers that have died in the meantime are omitted."""
+    """Check the responses of listeners. Brokers that have died in the meantime are omitted."""
     found: list[Finding] = []
     alive = {broker.node_id for broker in cluster.brokers if not broker.fenced}
     asked = [item for item in asked if item.node_id in alive]
@@ -279,7 +279,9 @@ def partitions(
     failing: Sequence[FailingFacts] = (),
     unreadable: Sequence[UnreadableFacts] = (),
 ) -> CheckResult:
-    """Judge the partitions. failing, unreadable: from the brokers' reports."""
+    """Check the partitions. failing, unreadable: partitions that brokers report as failing, and
+    objects that they report as unreadable.
+    """
     found: list[Finding] = []
     if cluster.leaderless:
         names = [f"{topic}-{number}" for topic, number in sorted(cluster.leaderless)]
@@ -370,7 +372,7 @@ def wals(
     is_live: bool = True,
     surveys: Sequence[WalSurvey] = (),
 ) -> CheckResult:
-    """Judge the WALs. listed_wals: None if the bucket was not listed. now_ms: by the store's clock.
+    """Check the WALs. listed_wals: None if the bucket was not listed. now_ms: by the store's clock.
     is_live: False if no broker is expected to run. surveys: WALs with lost or damaged slots.
     """
     found = _lost_slots(surveys)
@@ -508,7 +510,7 @@ def damaged(items: Sequence[Damaged], ranges: Sequence[LostRange]) -> list[Findi
 
 
 def orphans(suspects: Sequence[Suspect], beyond: int, older_than: str) -> list[Finding]:
-    """Judge the orphans. beyond: number of further orphans, whose names are unknown."""
+    """Check the orphans. beyond: number of further orphans, whose names are unknown."""
     if not suspects:
         return []
     total = sum(suspect.size_bytes for suspect in suspects)
@@ -523,14 +525,14 @@ def orphans(suspects: Sequence[Suspect], beyond: int, older_than: str) -> list[F
 
 
 def deletions(overdue_count: int, after_ms: int) -> list[Finding]:
-    """Judge the number of destroyed objects that were not deleted within after_ms."""
+    """Check the number of destroyed objects that were not deleted within after_ms."""
     if not overdue_count:
         return []
     return [f.DELETION_BEHIND.found(count=overdue_count, age_h=after_ms / 3_600_000)]
 
 
 def leftovers(staged: Sequence[str], foreign: Suspects) -> list[Finding]:
-    """Judge old staged writes of Spark, and keys of other writers."""
+    """Check old staged writes of Spark, and keys of other writers."""
     found: list[Finding] = []
     if staged:
         found.append(f.STAGED_LEFT.found(count=len(staged), age_d=7, example=staged[0]))
@@ -542,7 +544,7 @@ def leftovers(staged: Sequence[str], foreign: Suspects) -> list[Finding]:
 def records(
     items: Sequence[RecordFacts], offset_count: int, problems: Sequence[str]
 ) -> CheckResult:
-    """Judge the results of reading records. problems: why topics could not be read to the end."""
+    """Check the results of reading records. problems: why topics could not be read to the end."""
     found = [
         f.RECORDS_UNREADABLE.found(
             topic=item.topic,

@@ -1,8 +1,8 @@
-"""Run one examination of a deployment: gather facts, judge them, build the report.
+"""Run one examination of a deployment: gather facts, evaluate them, build the report.
 
 Invariants: every step has a deadline; a step that fails leaves its own check `unchecked` and does
 not affect the others. A transient state (failover, recovery, move) counts only if two examinations,
-`settle_s` apart, find it. Must not contain rules: `judge` has them.
+`settle_s` apart, find it. Must not contain rules: those are in `checks`.
 """
 
 import asyncio
@@ -223,7 +223,7 @@ class Examination:
             await self._look_again(self._metadata)
 
     async def _look_first(self, metadata: Metadata) -> None:
-        """Take the first look: cluster, listeners, backup, manifest, WALs and objects."""
+        """Gather the first facts: cluster, listeners, backup, manifest, WALs and objects."""
         gathered, options = self._gathered, self._options
         first = read_cluster(metadata.image, int(wall_ms()))
         gathered.first, gathered.first_at = first, asyncio.get_running_loop().time()
@@ -243,8 +243,8 @@ class Examination:
             await self._step(f.OBJECTS, "listing the objects", self._list(metadata), LIST_S)
 
     async def _reach_wal_stores(self, stores: WalStores, image: MetadataImage) -> bool:
-        """Return whether the WAL stores of the cluster can be examined. Without that, an absent
-        slot shows nothing.
+        """Return whether the WAL stores of the cluster can be examined. Otherwise, an absent slot
+        proves nothing.
         """
         gathered = self._gathered
         try:
@@ -322,7 +322,7 @@ class Examination:
         self._gathered.inventory = inventory
 
     async def _look_again(self, metadata: Metadata) -> None:
-        """Take the second look at the metadata, the manifest and the brokers' clocks."""
+        """Gather metadata, manifest and the brokers' clocks for the second time."""
         gathered = self._gathered
         first = gathered.first
         assert first is not None
@@ -349,7 +349,9 @@ class Examination:
             gathered.broker_clocks = clocks or []
 
     async def _wait_for_transients(self, metadata: Metadata, first: ClusterFacts) -> None:
-        """Wait until `settle_s` after the first look if it saw a state that may be transient."""
+        """Wait until `settle_s` after the first examination if it found a state that may be
+        transient.
+        """
         unanswered = any(item.problem for item in self._gathered.listeners or ())
         if metadata.is_live and (first.may_be_transient or unanswered):
             now = asyncio.get_running_loop().time()
@@ -358,7 +360,9 @@ class Examination:
             await asyncio.sleep(max(0.0, wait_s))
 
     async def _refresh_metadata(self, metadata: Metadata) -> None:
-        """Read the metadata again; if that fails, discard the listing, which cannot be judged."""
+        """Read the metadata again; if that fails, discard the listing, which cannot be evaluated
+        without it.
+        """
         gathered = self._gathered
         if metadata.is_live and (gathered.quorum is None or gathered.quorum.quorum is None):
             gathered.problems.setdefault(f.PARTITIONS, "the controllers have no leader")
@@ -374,7 +378,7 @@ class Examination:
             )
 
     def _manifest_is_behind(self) -> bool:
-        """Return True if the manifest is older than the first look and its content differs."""
+        """Return True if the manifest is older than the first facts, and differs from them."""
         gathered = self._gathered
         root, first = gathered.root, gathered.first
         if root is None or first is None:
@@ -387,8 +391,8 @@ class Examination:
         )
 
     async def _read_manifest_again(self, store: ObjectStore, cluster_id: str) -> None:
-        """Read the manifest until it contains what the first look saw. Publishing takes about one
-        second plus a PUT.
+        """Read the manifest until it contains the metadata of the first examination. Publishing
+        takes about one second plus a PUT.
         """
         gathered = self._gathered
         gathered.root = await newest_manifest(store, cluster_id)
@@ -440,7 +444,9 @@ class Examination:
                 checks.setdefault(check.name, self._unchecked(check.name))
 
     def _judge_metadata(self, cluster: ClusterFacts) -> None:
-        """Judge brokers, partitions and WALs. A backup shows only WALs: no node may be running."""
+        """Check brokers, partitions and WALs. With a backup only WALs, because no node may be
+        running.
+        """
         gathered, checks = self._gathered, self._gathered.checks
         metadata, inventory = self._metadata, gathered.inventory
         is_live = metadata is not None and metadata.is_live

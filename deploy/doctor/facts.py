@@ -101,7 +101,7 @@ class MoveFacts:
 
 @dataclass(frozen=True, slots=True)
 class FailingFacts:
-    """A partition that its leader cannot open. error: of the last attempt."""
+    """A partition that its leader cannot open. error: the error of the last attempt."""
 
     topic: str
     partition: int
@@ -125,8 +125,8 @@ class UnreadableFacts:
 
 @dataclass(frozen=True, slots=True)
 class RecordFacts:
-    """Records of a partition that cannot be read. count: of their offsets. first: the offset and
-    the reason of the first ones.
+    """Unreadable records of a partition. count: number of their offsets. first: offset and reason
+    of the first ones.
     """
 
     topic: str
@@ -149,7 +149,7 @@ class WalFacts:
 class ClusterFacts:
     """The metadata at one moment. leaderless, hanging: by (topic, partition). deleted_count,
     deleted_bytes: deleted topics that can be restored, and the bytes of their ranges. kept_bytes:
-    those of deleted records that can be restored.
+    bytes of deleted records that can be restored.
     """
 
     cluster_id: str
@@ -176,9 +176,9 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class BackupFacts:
-    """State of the metadata backup. end_offset: of its log. committed_offset: before the backup was
-    read, or -1. newest_ms: by the store's clock, or 0. snapshot_offset: or -1. objects_after: log
-    objects after the newest snapshot.
+    """State of the metadata backup. end_offset: end of its log. committed_offset: committed end
+    before the backup was read, or -1. newest_ms: by the store's clock, or 0. snapshot_offset:
+    newest snapshot, or -1. objects_after: log objects after the newest snapshot.
     """
 
     error: str = ""
@@ -192,8 +192,8 @@ class BackupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFacts:
-    """State of the manifest. published_ms: 0 if there is none. is_behind: in two examinations it
-    lacked metadata of the first.
+    """State of the manifest. published_ms: 0 if there is none. is_behind: in both examinations, it
+    lacked metadata of the first one.
     """
 
     published_ms: int

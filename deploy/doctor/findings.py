@@ -49,12 +49,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of finding. sentence, mend: templates with {names} of values.
+    """A kind of finding. sentence, mend (the remedy): templates with {names} of values.
 
-    Invariants: pure. Scripts rely on the codes: never give a code another meaning. A sentence
+    Invariants: pure. Scripts rely on the codes: never change the meaning of a code. A sentence
     describes the problem; a remedy refers to existing commands and settings. A test compares
-    `docs/reference/doctor.md`, which is generated from this module. Must not gather facts or judge
-    them: `examine` and `judge` do that.
+    `docs/reference/doctor.md`, which is generated from this module. Must not gather or evaluate
+    facts: `examination` and `checks` do that.
     """
 
     code: str

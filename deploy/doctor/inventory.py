@@ -177,7 +177,7 @@ class Inventory:
             self._add_missing(expected)
         self._at[part] = len(self._expected[part])
 
-    # --- afterwards, by the image as it is then ---------------------------------------------------
+    # --- afterwards, with the newest image ---------------------------------------------------
 
     def missing(self) -> list[Expected]:
         """Return referenced objects that were not listed. Request each by name to be sure."""
@@ -222,7 +222,7 @@ class Inventory:
             if self._now_ms - oldest_ms >= STAGED_AGE_MS
         )
 
-    # --- by what a key says it is -----------------------------------------------------------------
+    # --- by kind of key -----------------------------------------------------------------
 
     def _add_missing(self, expected: Expected) -> None:
         if len(self._missing) < CANDIDATES_MAX:
@@ -289,7 +289,7 @@ class Inventory:
             self.foreign.add(info)
 
     def _probe(self, info: ObjectInfo) -> None:
-        """Note old probes. Brokers overwrite theirs; the probe of a killed process stays."""
+        """Count old probe objects. Brokers overwrite theirs; that of a killed process remains."""
         if is_left_probe(info.key):
             self._add_unknown(info)
 
@@ -298,7 +298,7 @@ class Inventory:
         self.staged[name] = min(self.staged.get(name, info.modified_ms), info.modified_ms)
 
     def _spark(self, info: ObjectInfo) -> None:
-        """Skip keys of Spark's queries: their checkpoints are stored elsewhere."""
+        """Skip keys of Spark queries: their checkpoints are stored elsewhere."""
 
     _sort: Final = {
         "data": _data,

@@ -1,8 +1,8 @@
-"""Run the process that decodes keys and values, and give it one after the other.
+"""Run the process that decodes keys and values, one at a time.
 
-Invariants: every request gets an answer. One that ends the process by its limits gets the reason,
-and the next one a new process. `decode` blocks; threads take turns.
-Limits: an answer takes at most ANSWER_S.
+Invariants: every request is answered. If the process is killed at its limits, the response contains
+the reason, and the next request starts a new process. `decode` blocks; threads take turns. Limits:
+a response takes at most ANSWER_S.
 """
 
 import signal
@@ -41,7 +41,7 @@ class DecodeProcess:
             self._end()
 
     def decode(self, request: DecodeValue) -> DecodedValue:
-        """Return the decoded value, or why it is none."""
+        """Return the decoded value, or why it cannot be decoded."""
         with self._turn:
             try:
                 return self._ask(self._connected(), encode(request))
@@ -78,7 +78,7 @@ class DecodeProcess:
         return decode_answer(_exactly(connection, size))
 
     def _end(self) -> int | None:
-        """Return the status of the process, None if there was none."""
+        """Return the exit status of the process; None if there was none."""
         process, self._process = self._process, None
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -1,9 +1,9 @@
-"""The process that decodes keys and values of Avro and Protobuf for the web console. It ends with
-its standard input.
+"""The process that decodes Avro and Protobuf keys and values for the web console. It ends with its
+standard input.
 
-Schemas and records were written by others, so it has the limits of the process that checks records
-for a broker (`broker.schemas.worker`, docs/design/schemas.md).
-Must not: open a connection, or read what the console does not send.
+Schemas and records are untrusted, so it has the same limits as the process that checks records for
+a broker (`broker.schemas.worker`, docs/design/schemas.md). Must not open connections, or read
+anything that the console does not send.
 """
 
 from functools import lru_cache
@@ -28,10 +28,11 @@ FRAME_BYTES: Final = 5
 
 
 class DecodeValue(Struct, frozen=True):
-    """A request: decode bytes by a schema.
+    """A request to decode bytes with a schema.
 
-    kind: avro or protobuf. message: of an unframed value of Protobuf; empty: the first one of the
-    schema. is_framed: whether the bytes begin with the id of the schema. chars_max: of the answer.
+    kind: avro or protobuf. message: the message of a Protobuf value without a frame; empty for the
+    first one of the schema. is_framed: whether the bytes begin with the schema id. chars_max: limit
+    of the response.
     """
 
     kind: str
@@ -44,7 +45,7 @@ class DecodeValue(Struct, frozen=True):
 
 
 class DecodedValue(Struct, frozen=True):
-    """The answer: indented JSON, or why there is none. is_cut: the text is longer than wanted."""
+    """The response: indented JSON, or an error. is_cut: the text was truncated to chars_max."""
 
     text: str = ""
     problem: str = ""

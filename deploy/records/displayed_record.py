@@ -1,6 +1,6 @@
-"""Hold a record as commands show it.
+"""A record as displayed by commands.
 
-JSON has escapes for what is not printable, as in all documents of commands.
+JSON contains escapes for non-printable characters, as in all output of commands.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from penstock.deploy.output import json_text
 
 @dataclass(frozen=True, slots=True)
 class ShownRecord:
-    """key, value: texts, or values of JSON, by their formats; None for null. value_bytes,
+    """key, value: strings or JSON values, depending on their formats; None for null. value_bytes,
     key_bytes: lengths, -1 for null. timestamp_ms: since 1970, -1 for none.
     """
 

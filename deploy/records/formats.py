@@ -1,9 +1,10 @@
-"""Turn keys and values into text and back: text, JSON, hex, Base64, Avro, Protobuf.
+"""Convert keys and values to text and back: text, JSON, hex, Base64, Avro, Protobuf.
 
-Avro and Protobuf are JSON as text. With a schema registry, bytes begin with Confluent's frame: a
-zero, the id of the schema in 4 bytes and, for Protobuf, the indexes of the message.
+Avro and Protobuf are converted to and from JSON. With a schema registry, bytes begin with
+Confluent's frame: a zero, the id of the schema in 4 bytes and, for Protobuf, the indexes of the
+message.
 
-Invariant: `decode(encode(text))` means the same as `text`. Bytes that are not in the format raise
+Invariant: `decode(encode(text))` is equivalent to `text`. Bytes that are not in the format raise
 BadRecord.
 """
 
@@ -38,7 +39,7 @@ _WHOLE: Final = "value"
 
 
 class RecordFormat(StrEnum):
-    """How a key or a value is shown and read."""
+    """The format of a key or a value."""
 
     TEXT = "text"
     JSON = "json"
@@ -53,7 +54,7 @@ class BadRecord(ExpectedError):
 
 
 class RecordCodec(Protocol):
-    """`decode` returns a text, or a value of JSON; `encode` takes a text. Both raise BadRecord."""
+    """`decode` returns a string or a JSON value; `encode` takes a string. Both raise BadRecord."""
 
     def decode(self, data: bytes) -> Any: ...  # noqa: ANN401 - a value of JSON
 
@@ -71,7 +72,7 @@ class TextCodec:
 
 
 class JsonCodec:
-    """JSON, stored as it is written."""
+    """JSON, stored unchanged."""
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
         try:
@@ -86,7 +87,7 @@ class JsonCodec:
 
 
 class HexCodec:
-    """Hexadecimal digits; spaces between bytes are ignored when they are read."""
+    """Hexadecimal digits; spaces between bytes are ignored on input."""
 
     def decode(self, data: bytes) -> str:
         return data.hex()
@@ -112,12 +113,12 @@ class Base64Codec:
 
 
 class AvroCodec:
-    """Avro's binary form by one schema, or by the schemas of a registry."""
+    """Avro's binary encoding, with one schema or with the schemas of a registry."""
 
     def __init__(
         self, schema: bytes | None, registry: "SchemaRegistry | None", subject: str
     ) -> None:
-        """schema: the text of an .avsc file. subject: whose newest schema `encode` uses."""
+        """schema: the text of an .avsc file. subject: `encode` uses its newest schema."""
         try:
             import fastavro
         except ImportError as error:
@@ -166,9 +167,8 @@ class AvroCodec:
         return self._by_id[number]
 
     def _parsed(self, content: bytes, references: Sequence[str] = ()) -> Any:  # noqa: ANN401 - fastavro has no type for schemas
-        """Return a record whose only field is of the schema: its binary form is the same, and
-        fastavro keeps the names of references with records alone. references: each after those
-        that it refers to itself.
+        """Return a record whose only field has the schema: its encoding is the same, and fastavro
+        only resolves references within records. references: each after the ones that it refers to.
         """
         named: dict[str, Any] = {}
         try:
@@ -182,12 +182,12 @@ class AvroCodec:
 
 
 class ProtobufCodec:
-    """Protobuf by a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`)."""
+    """Protobuf, with a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`)."""
 
     def __init__(
         self, schema: bytes, message: str, registry: "SchemaRegistry | None", subject: str
     ) -> None:
-        """message: full name. registry: where the id in the frame of `encode` comes from."""
+        """message: full name. registry: source of the schema id that `encode` writes."""
         try:
             from google.protobuf import json_format  # type: ignore[import-untyped,unused-ignore]
             from google.protobuf.descriptor_pb2 import FileDescriptorSet  # type: ignore[import-untyped,unused-ignore]
@@ -221,7 +221,7 @@ class ProtobufCodec:
             raise BadRecord(f"it is not Protobuf of this message: {error}") from None
 
     def _registered(self, registry: "SchemaRegistry", number: int, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
-        """Decode a value with the registered schema and the message that its frame names."""
+        """Decode a value with the registered schema and the message in its frame."""
         compiled = self._by_id.get(number)
         if compiled is None:
             with _registry_errors():
@@ -266,7 +266,7 @@ def codec(
     registry: "SchemaRegistry | None" = None,
     subject: str = "",
 ) -> RecordCodec:
-    """Return the codec of a format. Raises UsageError, ExpectedError if a package is missing."""
+    """Return the codec of a format. Raises UsageError; ExpectedError for a missing package."""
     if wanted in _PLAIN:
         return _PLAIN[wanted]()
     if wanted is RecordFormat.AVRO:
@@ -288,7 +288,7 @@ def _newest_id(registry: "SchemaRegistry", subject: str) -> int:
 
 @contextmanager
 def _registry_errors() -> Generator[None]:
-    """Raise what a schema registry fails with as ExpectedError."""
+    """Convert schema registry errors to ExpectedError."""
     from penstock.broker.schemas.registry import RegistryError
 
     try:
@@ -302,14 +302,14 @@ def _frame(number: int) -> bytes:
 
 
 def _unframed(data: bytes) -> tuple[int, bytes]:
-    """Return the id of the schema, and what follows the frame."""
+    """Return the schema id, and the bytes after the frame."""
     if len(data) < _FRAME_BYTES or data[0] != _MAGIC:
         raise BadRecord("it does not begin with a zero and the id of a schema")
     return int.from_bytes(data[1:_FRAME_BYTES], "big"), data[_FRAME_BYTES:]
 
 
 def _path_of(descriptor: Any) -> list[int]:  # noqa: ANN401 - generated at run time
-    """Return the index of a message in its file, by the messages that it is nested in."""
+    """Return the indexes of a message in its file, outermost first."""
     path: list[int] = []
     while descriptor is not None:
         outer = descriptor.containing_type

@@ -1,7 +1,7 @@
-"""Read the records of `penstock produce` from lines.
+"""Parse the input lines of `penstock produce`.
 
-Invariant: only the codecs do I/O: they may ask a schema registry. A line that is no record raises
-BadRecord with its number.
+Invariant: only the codecs do I/O, because they may contact a schema registry. An invalid line
+raises BadRecord with its number.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,8 +43,8 @@ class _JsonRecord(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """Turns lines into records. key, headers, partition, timestamp_ms: of every record that does
-    not say otherwise.
+    """Converts lines to records. key, headers, partition, timestamp_ms: defaults for records that
+    do not specify them.
     """
 
     keys: RecordCodec
@@ -95,7 +95,7 @@ class LineReader:
 
 
 def parse_headers(texts: Iterable[str]) -> Headers:
-    """Read NAME=VALUE; NAME alone is a header with null. Raises UsageError."""
+    """Parse NAME=VALUE; NAME alone is a header with a null value. Raises UsageError."""
     found: Headers = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -107,7 +107,7 @@ def parse_headers(texts: Iterable[str]) -> Headers:
 
 
 def _encoded(codec: RecordCodec, value: Any, data: bytes | None) -> bytes | None:  # noqa: ANN401 - a value of JSON
-    """Return a key or a value. data: that of a text which is not UTF-8."""
+    """Return a key or a value. data: its bytes if the text is not UTF-8."""
     if data is not None or value is None:
         return data
     return codec.encode(_text(value))

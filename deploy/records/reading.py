@@ -42,8 +42,8 @@ _UNDECODED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where to begin in each partition: at a time, else at an offset, else so many offsets before
-    the end. All None: at the earliest offset.
+    """Start position in each partition: a time, an offset, or a number of offsets before the end;
+    the earliest offset if all are None.
     """
 
     time_ms: int | None = None
@@ -53,9 +53,8 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop, and how fast to read; None for no limit. until_end: at what is the end of the
-    log at the start. rate: records in a second, 0 for no limit. on_error: what to do with records
-    that cannot be read.
+    """When to stop and how fast to read; None for no limit. until_end: stop at the current end of
+    the log. rate: records per second, 0 for no limit. on_error: how to handle unreadable records.
     """
 
     records_max: int | None
@@ -67,7 +66,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to read. partitions: all if there are none."""
+    """The partitions to read; all if there are none."""
 
     topic: str
     partitions: Sequence[int]
@@ -77,7 +76,7 @@ class Source:
 
 
 def parse_begin(text: str, time_ms: int | None = None) -> Begin:
-    """Read earliest, latest, N or -N. Raises UsageError."""
+    """Parse earliest, latest, N or -N. Raises UsageError."""
     if time_ms is not None:
         return Begin(time_ms=time_ms)
     if text in {"earliest", "latest"}:
@@ -90,7 +89,7 @@ def parse_begin(text: str, time_ms: int | None = None) -> Begin:
 
 
 class Printed(NamedTuple):
-    """is_interrupted: whether Ctrl-C ended the reading."""
+    """is_interrupted: whether reading was ended by Ctrl-C."""
 
     records: int = 0
     is_interrupted: bool = False
@@ -140,10 +139,10 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
 
 
 class _Reading:
-    """Reads until a limit. ends: the partitions that are not read to their end yet.
+    """Reads until a limit. ends: end offsets of the partitions that are not read completely yet.
 
-    Batches at which librdkafka stops, and those with header keys that are not UTF-8, are fetched
-    and decoded here.
+    Batches at which librdkafka gets stuck, and those with header keys that are not UTF-8, are
+    fetched and decoded here.
     """
 
     def __init__(  # noqa: PLR0917 - it has one caller
@@ -218,7 +217,7 @@ class _Reading:
                 heard_at = time.monotonic()
 
     def _waiting(self) -> str:
-        """Describe why a terminal shows nothing."""
+        """Explain why nothing is printed."""
         starts, is_earliest = self.begin
         older = "" if is_earliest or not starts else "; --from-beginning prints older ones"
         return f"waiting for records of {self._topic}{older}; Ctrl-C ends"
@@ -230,7 +229,7 @@ class _Reading:
             remark(f"{self._skipped:,} offsets cannot be read and were left out")
 
     def _pass_error(self, message: "Message[bytes, bytes]", error: KafkaError) -> None:
-        """Continue behind a batch that librdkafka cannot decode. Raises KafkaFailed."""
+        """Continue after a batch that librdkafka cannot decode. Raises KafkaFailed."""
         place = cast("int", message.partition()), cast("int", message.offset())
         if error.code() in _UNDECODED and (
             place[1] < self._passed.get(place[0], 0) or self._pass_batch(*place)
@@ -239,8 +238,8 @@ class _Reading:
         raise KafkaFailed(f"{error.str()} ({error.name()})")
 
     def _pass_stalled(self) -> bool:
-        """Return whether a partition stood still before a batch that librdkafka cannot decode, and
-        goes on behind it.
+        """Return whether a partition was stuck at a batch that librdkafka cannot decode, and
+        continues after it.
         """
         now = time.monotonic()
         passed = False
@@ -257,7 +256,7 @@ class _Reading:
         return passed
 
     def _position_of(self, part: "TopicPartition", low: int) -> int:
-        """Return the next offset of a partition, or -1 if it is not known."""
+        """Return the next offset of a partition, or -1 if it is unknown."""
         if part.offset >= 0:
             return part.offset
         starts, is_earliest = self.begin
@@ -267,8 +266,8 @@ class _Reading:
         return low if start < 0 and is_earliest else start
 
     def _pass_batch(self, partition: int, offset: int) -> bool:
-        """Print what can be read of the batch at this offset, and continue behind it. Return False
-        if nothing is wrong with the batch. Raises KafkaFailed unless records may be left out.
+        """Print the readable records of the batch at this offset, and continue after it. Return
+        False if the batch is valid. Raises KafkaFailed unless records may be skipped.
         """
         found = self._batch_at(partition, offset)
         if found is None or found.is_control:
@@ -304,8 +303,8 @@ class _Reading:
         )
 
     def _pass_misplaced(self, partition: int, offset: int, end: int) -> bool:
-        """Pass the batch of a record whose offset lies behind it: such a record is not the end of
-        the partition. Return False if there is no such batch before the offset.
+        """Skip a batch that contains a record with an offset after the batch: such a record is not
+        the end of the partition. Return False if there is no such batch before the offset.
         """
         at = self.expected.get(partition, end)
         while at < min(offset, end):
@@ -334,7 +333,7 @@ class _Reading:
             self.expected[partition] = offset + 1
         starts, _ = self.begin
         if starts and offset < self._next.get(partition, 0):
-            self._misplaced += 1  # the record before this one
+            self._misplaced += 1  # the previous record
         self._next[partition] = offset + 1
         _kind, timestamp_ms = message.timestamp()
         try:
@@ -348,7 +347,7 @@ class _Reading:
             del self._ends[partition]
 
     def _headers_at(self, partition: int, offset: int) -> list[tuple[str, bytes | None]]:
-        """Return the headers of a record of which confluent-kafka cannot decode a key."""
+        """Return the headers of a record if confluent-kafka cannot decode one of their keys."""
         batch = self._batches.get(partition)
         if batch is None or not batch.base_offset <= offset < batch.next_offset:
             batch = self._batch_at(partition, offset)
@@ -357,7 +356,7 @@ class _Reading:
             for record in batch.records:
                 if record.offset == offset:
                     return _shown(record.headers)
-        # Retention or compaction removed the record meanwhile.
+        # Retention or compaction has removed the record in the meantime.
         self._writer.flush()
         raise KafkaFailed(
             f"{self._topic}-{partition} at offset {offset}: a header key is not UTF-8, and the"
@@ -377,7 +376,7 @@ class _Reading:
             self._writer.flush()
 
     def _store(self, partition: int, next_offset: int) -> None:
-        """Let the next commit of the group contain this offset."""
+        """Include this offset in the next commit of the group."""
         if not self.has_group:
             return
         from confluent_kafka import TopicPartition
@@ -386,7 +385,7 @@ class _Reading:
 
 
 def _shown(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
-    """Return the headers with U+FFFD for bytes of keys that are not UTF-8."""
+    """Return the headers, with U+FFFD in keys that are not UTF-8."""
     return [
         (name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), value)
         for name, value in headers
@@ -404,7 +403,9 @@ def _needs_bounds(source: Source, limits: Limits) -> bool:
 def _starts(
     kafka: Kafka, source: Source, bounds: Mapping[int, tuple[int, int]], partitions: Sequence[int]
 ) -> dict[int, int]:
-    """Return the first offset to read of each partition, or what librdkafka calls its ends."""
+    """Return the first offset to read in each partition, or librdkafka's constant for its start or
+    end.
+    """
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
     begin = source.begin

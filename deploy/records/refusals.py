@@ -1,5 +1,5 @@
-"""Explain why a topic refused a record. librdkafka drops the broker's message, so the reason comes
-from the error code, the record and the topic's configs.
+"""Explain why a topic rejected a record. librdkafka drops the broker's message, so the reason is
+derived from the error code, the record and the topic's configs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,8 @@ Refused: TypeAlias = "tuple[KafkaError, Message[bytes, bytes]]"
 
 
 def refusal(kafka: Kafka, topic: str, refused: Sequence[Refused]) -> ExpectedError:
-    """Return the error for records that were not acknowledged: sound ones, too, if their batch
-    contains one that is not. One more request reads the topic's configs or partitions, if they can
-    be the reason.
+    """Return the error for records that were not acknowledged, including valid ones whose batch
+    contains an invalid one. Requests the topic's configs or partitions if they may be the reason.
     """
     error, message = refused[0]
     failure = kafka.failure(error, f"topic {topic!r} refused a record")

@@ -1,7 +1,7 @@
 """Send records to brokers for `penstock produce`.
 
-Invariant: returns only when every record is acknowledged as `acks` says, and a transaction is
-committed; after a failure the transaction is aborted. A transaction has all records or none.
+Invariant: returns only when every record is acknowledged according to `acks` and a transaction is
+committed; after a failure, the transaction is aborted. A transaction contains all records or none.
 """
 
 import time
@@ -40,7 +40,9 @@ class SendOptions:
 
 
 class Sent(NamedTuple):
-    """is_interrupted: whether Ctrl-C ended the input. topics: those before the first record."""
+    """is_interrupted: whether the input was ended by Ctrl-C. topics: the topics that existed before
+    the first record.
+    """
 
     records: int
     is_interrupted: bool

@@ -1,5 +1,5 @@
-"""Fetch single batches and decode what can be read of them: librdkafka reports some of those that
-it cannot decode, and waits for others forever.
+"""Fetch single batches and decode their readable records, because librdkafka reports errors for
+some undecodable batches and gets stuck at others.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,7 @@ _READ_COMMITTED: Final = 1
 
 
 class StoredBatch(NamedTuple):
-    """The batch at an offset: its readable records, what is wrong with the others, and the offset
-    behind it.
-    """
+    """The batch at an offset: readable records, the errors of the others, and the next offset."""
 
     records: list[Record]
     lost: Sequence[LostRecords]
@@ -30,8 +28,8 @@ class StoredBatch(NamedTuple):
 def stored_batch(
     brokers: Brokers, topic: str, partition: int, offset: int, *, committed: bool = True
 ) -> StoredBatch | None:
-    """Return the batch that has the offset; None if there is none. committed: none of an open
-    transaction, and of an aborted one nothing but its offsets. Raises KafkaFailed, BatchCorrupt.
+    """Return the batch that contains the offset; None if there is none. committed: return no batch
+    of an open transaction, and no records of an aborted one. Raises KafkaFailed, BatchCorrupt.
     """
     return brokers.retried(lambda: _fetched(brokers, topic, partition, offset, committed))
 

@@ -1,4 +1,4 @@
-"""Format records by a template with the letters of `kcat -f`.
+"""Format records with a template in the syntax of `kcat -f`.
 
 %s value, %k key, %t topic, %p partition, %o offset, %T timestamp in milliseconds, %h headers,
 %S and %K lengths of value and key in bytes (-1 for null), %% a percent sign; \\n, \\t, \\r, \\0 and
@@ -31,7 +31,7 @@ _LETTERS: Final[dict[str, Callable[[ShownRecord], str]]] = {
 
 
 def parse_template(text: str) -> Callable[[ShownRecord], str]:
-    """Return what formats a record. Raises UsageError for a letter that has no meaning."""
+    """Return a function that formats a record. Raises UsageError for an unknown letter."""
     parts: list[Callable[[ShownRecord], str]] = []
     for found in _PIECE.finditer(text):
         letter, escape, plain, rest = found.groups()

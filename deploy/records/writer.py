@@ -1,7 +1,7 @@
-"""Print records on stdout: as values, JSON lines or by a template.
+"""Print records on stdout: values, JSON lines, or formatted with a template.
 
-Invariant: files and pipes get the bytes of a record as they are. On a terminal, what is not
-printable in keys, values and headers is escaped, except for line breaks and tabs.
+Invariant: files and pipes receive the bytes of a record unchanged. On a terminal, non-printable
+characters in keys, values and headers are escaped, except for line breaks and tabs.
 """
 
 import sys
@@ -18,7 +18,7 @@ _LAYOUT: Final = "\n\t"
 
 
 class RecordWriter:
-    """Writes one record after the other."""
+    """Writes records one by one."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class RecordWriter:
         key: bytes | None = None,
         out: BinaryIO | None = None,
     ) -> None:
-        """key: the only one whose records are written, or None. raw: a terminal gets the bytes as
-        they are too. Raises UsageError for a bad template.
+        """key: write only records with this key; None for all. raw: write bytes unchanged to a
+        terminal, too. Raises UsageError for an invalid template.
         """
         self._keys, self._values, self._as_json, self._key = keys, values, as_json, key
         self._template = parse_template(template) if template else None
@@ -50,7 +50,7 @@ class RecordWriter:
     ) -> bool:
         """Write a record; return False if it has another key. place: topic, partition, offset.
 
-        Raises BadRecord, naming the record.
+        Raises BadRecord, which identifies the record.
         """
         if self._key is not None and key != self._key:
             return False
@@ -105,7 +105,7 @@ class RecordWriter:
         return self._shown(value) if isinstance(value, str) else value
 
     def _text(self, data: bytes) -> str:
-        """Return bytes as text. A template writes bytes that are not UTF-8 as they are."""
+        """Return bytes as text. A template writes bytes that are not UTF-8 unchanged."""
         if self._escapes or self._as_json:
             return self._shown(_TEXT.decode(data))
         return data.decode("utf-8", "surrogateescape")
@@ -116,8 +116,8 @@ class RecordWriter:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
     ) -> dict[str, Any]:
-        """Return the fields of JSON for what is not UTF-8, so that `penstock produce --json` writes
-        the same bytes.
+        """Return additional JSON fields for parts that are not UTF-8, so that `penstock produce
+        --json` writes the same bytes.
         """
         found: dict[str, Any] = {}
         for name, codec, data in (("key", self._keys, key), ("value", self._values, value)):

@@ -1,4 +1,4 @@
-"""What groups have committed, at brokers of any Kafka."""
+"""Read committed offsets of groups, from brokers of any Kafka version."""
 
 from dataclasses import dataclass
 

@@ -51,8 +51,8 @@ def parse_partition(text: str) -> Key:
 def view_move(key: Key, record: PartitionRecord, traces: Sequence[MoveTrace]) -> MoveView | None:
     """Return the last planned move, or None. Pure.
 
-    The metadata hold the times of the controller's change and of the election; source and target
-    measured their steps by their own clocks and reported them. The time of "saw it" is the
+    The metadata contains the times of the controller's change and of the election; source and
+    target measured their steps by their own clocks and reported them. The time of "saw it" is the
     controller's time minus the source's steps, so no two clocks are compared. The active controller
     keeps the reports in memory: after its restart the brokers' steps are unknown.
     """

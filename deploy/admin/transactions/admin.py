@@ -58,8 +58,8 @@ class TransactionsClient:
         producer_ids: Sequence[int] = (),
         pattern: str | None = None,
     ) -> list[ListedTransaction]:
-        """Return the transactional ids of all coordinators by name, filtered by state, producer id
-        and pattern (RE2), where given. Raises KafkaFailed for states that do not exist and for an
+        """Return the transactional ids of all coordinators by name, optionally filtered by state,
+        producer id and pattern (RE2). Raises KafkaFailed for states that do not exist and for an
         invalid pattern.
         """
         request = list_transactions.ListTransactionsRequest(

@@ -87,7 +87,7 @@ def _is_driven(
 def still_open(
     before: Sequence[OpenTransaction], now: Iterable[OpenTransaction]
 ) -> list[OpenTransaction]:
-    """Return those of `before` that are still open: the coordinator may have ended some in the
+    """Return those of `before` that are still open: the coordinator may have ended others in the
     meantime.
     """
     present = {(item.key, item.producer_id, item.start_offset) for item in now}
