@@ -1,4 +1,4 @@
-"""Assemble the console: routes, guard and errors.
+"""Assemble the web console: routes, guard and error pages.
 
 Invariant: every response has the headers of `guard`, and no page is sent before host, session and
 rights are checked.
@@ -198,8 +198,8 @@ class _Guard:
         await (self._refusal(scope) or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return the response to a request that must not reach a page; otherwise set its
-        session.
+        """Return the response to a request that must not reach a page; otherwise set its session
+        and return None.
         """
         console, headers = self._console, Headers(scope=scope)
         if not is_known_host(headers.get("host", ""), console.options.names):
@@ -230,7 +230,7 @@ class _Guard:
 
 
 async def _explain(request: Request, error: Exception) -> Response:
-    """Return a page that names the problem and what to do."""
+    """Return a page with the problem and a remedy."""
     if isinstance(error, SessionOver):
         return to_login(console_of(request), request)
     status, title = _status_of(error)

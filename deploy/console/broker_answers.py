@@ -1,8 +1,8 @@
-"""Request something from many brokers at once, for one user: a slow broker delays the others by at
-most GRACE_S, and its late response is used by the next request.
+"""Send requests to many brokers concurrently for one user: a slow broker delays the others by at
+most GRACE_S, and its late response is used for the next page.
 
-Limits: AT_ONCE brokers at a time for one request of a browser; one open request to each broker for
-a user; the last responses of KEPT_MAX pairs of user and broker.
+Limits: AT_ONCE brokers at a time for each request of a browser; one pending request to each broker
+for each user; the last responses of KEPT_MAX pairs of user and broker.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[_T]):
-    """value: the last response of a broker, requested at asked_at, by time.monotonic()."""
+    """value: the last response. asked_at: when it was requested, by time.monotonic()."""
 
     value: _T
     asked_at: float
@@ -35,8 +35,8 @@ class Answer(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[_K, _T]):
-    """last: the last responses, also old ones. fresh: keys whose response is of now. refused: why
-    brokers rejected the request.
+    """last: the last responses, including old ones. fresh: keys with a current response. refused:
+    why brokers rejected the request.
     """
 
     last: Mapping[_K, Answer[_T]]
@@ -45,14 +45,14 @@ class Answers(Generic[_K, _T]):
 
 
 class BrokerAnswers(Generic[_K, _T]):
-    """The last responses by user and key. A key names a broker, and what was requested of it."""
+    """The last responses by user and key. A key identifies a broker and a request."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[tuple[str, _K], Answer[_T]] = OrderedDict()
         self._running: dict[tuple[str, _K], asyncio.Task[Answer[_T]]] = {}
 
     def drop(self, user: str) -> None:
-        """Forget everything of a user, also what is still to come."""
+        """Drop all responses for a user, including pending ones."""
         for key in [key for key in self._last if key[0] == user]:
             del self._last[key]
         for key in [key for key in self._running if key[0] == user]:
@@ -65,8 +65,8 @@ class BrokerAnswers(Generic[_K, _T]):
         *,
         waits_for_first: bool = False,
     ) -> Answers[_K, _T]:
-        """Send these requests, and return the last responses to the user. waits_for_first: wait
-        longer than GRACE_S if there are none. Raises all errors but KafkaFailed.
+        """Send these requests, and return the last responses for the user. waits_for_first: wait
+        longer than GRACE_S if there are none. Errors other than KafkaFailed are raised.
         """
         gate = asyncio.Semaphore(AT_ONCE)
         tasks: dict[_K, asyncio.Task[Answer[_T]]] = {}
@@ -102,7 +102,7 @@ class BrokerAnswers(Generic[_K, _T]):
     def _begin(
         self, key: tuple[str, _K], request: Callable[[], Awaitable[_T]]
     ) -> "asyncio.Task[Answer[_T]]":
-        """Return the open request to a broker, or send one."""
+        """Return the pending request to a broker, or send one."""
         loop = asyncio.get_running_loop()
         running = self._running.get(key)
         if running is not None and running.get_loop() is loop:

@@ -1,8 +1,8 @@
-"""Measure brokers for the console, in threads of their own, and note which ones respond.
+"""Measure brokers for the console in separate threads, and track which ones respond.
 
-Invariants: times are those at which a request was sent, so a response that waited in a paused
-process does not make its values look newer. Belongs to one event loop.
-Limits: AT_ONCE threads, and one request at a time to each broker.
+Invariants: the time of a value is that of its request, so that a response that arrived during a
+pause of the process does not look newer than it is. Belongs to one event loop. Limits: AT_ONCE
+threads, and one request at a time to each broker.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ REFUSED_S: Final = 10.0
 
 
 class BrokerWatch:
-    """measure: requests the end offsets of partitions from the broker at an address; blocks."""
+    """measure: blocking function that requests the end offsets of partitions from the broker at an
+    address.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class BrokerWatch:
         self._refusals: dict[int, Measured] = {}
 
     def restart(self) -> None:
-        """Begin again after a pause, in which no broker was asked."""
+        """Start again after a pause in which nothing was measured."""
         self._values_at.clear()
         self._refusals.clear()
 
@@ -74,23 +76,24 @@ class BrokerWatch:
         return 0.0 if asked_at is None else max(0.0, self._now() - asked_at)
 
     def age_s(self, node_id: int) -> float | None:
-        """Return the age of the last values from the broker, None if it was not asked."""
+        """Return the age of the last values from the broker; None if nothing was requested."""
         values_at = self._values_at.get(node_id)
         return None if values_at is None else self._now() - values_at
 
     def refusal(self, node_id: int) -> str:
-        """Return why the broker rejects the console, empty if it does not."""
+        """Return why the broker rejects the console; empty if it does not."""
         found = self._refusals.get(node_id)
         return "" if found is None else found.refusal
 
     async def close(self) -> None:
-        """Wait for open requests. Their connections must be closed already."""
+        """Wait for pending requests. Their connections must be closed already."""
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, node_id: int, address: str, led: Led) -> Measured:
         wait_at_most(REQUEST_S)
-        self._asked_at.setdefault(node_id, self._now())  # A broker that is silent stays so.
+        # A broker that does not respond keeps the time of its first request.
+        self._asked_at.setdefault(node_id, self._now())
         return self._measure(address, led)
 
     def _responded(self, node_id: int, found: Measured) -> Measured:

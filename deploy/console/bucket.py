@@ -1,7 +1,7 @@
 """Read the index of an object in the store.
 
-Invariant: reads the footer and the index, never blocks. Everything is checked before it is used
-(`stream.format.decoder`).
+Invariant: reads the footer and the index, but no data blocks. Everything is validated before it is
+used (`stream.format.decoder`).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _READ_S: Final = 30.0
 
 
 def need_store(url: str) -> str:
-    """Return the URL. Raises UsageError if the console does not know a store that it can read."""
+    """Return the URL. Raises UsageError if the console has no readable store."""
     if not url:
         raise UsageError(
             "this page reads the object store: start the console with --store URL (PENSTOCK_STORE)"
@@ -33,7 +33,7 @@ def need_store(url: str) -> str:
 
 async def read_index(url: str, key: str) -> ObjectIndex:
     """Return the index of an object. Raises ObjectStoreError, ObjectCorrupt."""
-    stores = WalStores(open_store(need_store(url)))  # a slot in a WAL store is no missing object
+    stores = WalStores(open_store(need_store(url)))  # a slot in a WAL store is not a missing object
     store = stores.store
     try:
         async with asyncio.timeout(_READ_S):

@@ -1,4 +1,4 @@
-"""Offer configs to forms: name, unit, default and description of each.
+"""Provide configs for forms: name, unit, default and description of each.
 
 Invariant: pure.
 """
@@ -22,7 +22,7 @@ _NUMBERS: Final = frozenset({"int", "short", "long", "double"})
 
 @dataclass(frozen=True, slots=True)
 class ConfigChoice:
-    """value, default: empty if there is none. unit: or the type, where the name has no unit."""
+    """value, default: empty if there is none. unit: the unit, or the type if there is none."""
 
     name: str
     value: str

@@ -1,9 +1,9 @@
-"""Store what all pages of one console share, and render their templates.
+"""The state shared by all pages of a console, and the rendering of templates.
 
-Blocking calls run in threads: at most `CALLS_MAX` at once, and at most `CALLS_WAITING_MAX` wait for
-a turn; more are rejected with 503. A call holds its turn until its thread is done, even if its
-request is canceled. At most `SEARCHES_MAX` searches of records and `STATEMENTS_MAX` SQL statements
-run at once.
+Blocking calls run in threads: at most `CALLS_MAX` concurrently, and at most `CALLS_WAITING_MAX`
+wait; more are rejected with 503. A call occupies its slot until its thread has finished, even if
+its request is canceled. At most `SEARCHES_MAX` record searches and `STATEMENTS_MAX` SQL statements
+run concurrently.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
-    """An entry of the navigation. needs: "cluster": DESCRIBE on the cluster; "owner": a console
-    without login; "sql": a console without login, with SQL and a store.
+    """A navigation entry. needs: "cluster": DESCRIBE on the cluster; "owner": a console without
+    login; "sql": a console without login, with SQL and a store.
     """
 
     path: str
@@ -93,7 +93,7 @@ TABS: Final = (
 
 
 class Console:
-    """csrf: the token of forms of sessions without login."""
+    """csrf: the form token of sessions without login."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Console:
         self._templates.filters |= {"path": _quoted, "code": _with_code, "unit": unit_of}
 
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a blocking function, as the user of this request. Raises Busy."""
+        """Call a blocking function as the user of this request. Raises Busy."""
         if self._waiting >= CALLS_WAITING_MAX:
             raise Busy("the console is busy; try again in a moment")
         self._waiting += 1
@@ -155,8 +155,8 @@ class Console:
         take_exception(running)
 
     async def search(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a function that reads the store, in threads of its own. Raises Busy, and NoResponse
-        if the store does not respond.
+        """Call a function that reads the store, in a separate thread pool. Raises Busy, and
+        NoResponse if the store does not respond.
         """
         store = self.live.health().ages_s.get(STORE, 0.0)
         if store > STALE_S:
@@ -179,7 +179,7 @@ class Console:
 
     @asynccontextmanager
     async def statement_turn(self) -> AsyncGenerator[None, None]:
-        """Let an SQL statement run. Raises Busy if STATEMENTS_MAX of them run."""
+        """Reserve a slot for an SQL statement. Raises Busy if STATEMENTS_MAX are running."""
         if self._statements.locked():
             raise Busy(f"{STATEMENTS_MAX} statements run already; try again when one has ended")
         async with self._statements:
@@ -187,7 +187,9 @@ class Console:
 
     @property
     def has_sql(self) -> bool:
-        """Return whether SQL is available: not in the process of a node, as it takes memory."""
+        """Return whether SQL is available. It is not in the process of a node, because it needs
+        memory.
+        """
         return is_available() and not self.options.is_behind_node
 
     def _shows(self, tab: NavigationEntry, rights: Rights) -> bool:
@@ -226,7 +228,7 @@ class Console:
         return self.live.health()
 
     def offered(self, rights: Rights) -> Collection[str]:
-        """Return which optional pages work here: "messages", "objects", "sql"."""
+        """Return the available optional pages: "messages", "objects", "sql"."""
         has_store = bool(self.options.store) and not self.options.store.startswith("memory:")
         return {
             name
@@ -246,23 +248,21 @@ class Console:
     # --- sessions ---------------------------------------------------------------------------------
 
     def is_open(self, session: Session) -> bool:
-        """Return whether the session may still be used."""
+        """Return whether the session is still valid."""
         return session is self.open_session or self.sessions.is_open(session)
 
     def sees_details(self, session: Session) -> bool:
-        """Return whether the user is known to have DESCRIBE on the cluster now."""
+        """Return whether the user is currently known to have DESCRIBE on the cluster."""
         return session.rights.sees_cluster and self.sessions.knows_rights(session)
 
     def forget(self, token: str) -> None:
-        """Drop everything that was built or kept for a session: it is over, or its rights have
-        changed.
-        """
+        """Drop all pages and responses of a session that has ended or whose rights have changed."""
         self.builds.drop(token)
         self.kept.drop(token)
         self.groups.drop(token)
 
     async def close(self) -> None:
-        """Cancel what is being built."""
+        """Cancel pending page builds."""
         await self.builds.close()
         await asyncio.to_thread(self.decoding.close)
         for executor in (self._calls, self._searches):
@@ -293,7 +293,7 @@ def page(
     keeps_notice: bool = False,
     **values: object,
 ) -> Response:
-    """Render a page. A notice of the last change is shown once; keeps_notice: on the next page."""
+    """Render a page. keeps_notice: keep the notice of the last change for the next page."""
     response = HTMLResponse(console_of(request).render(template, request, **values), status)
     if NOTICE_COOKIE in request.cookies and not keeps_notice:
         response.delete_cookie(NOTICE_COOKIE)
@@ -321,7 +321,7 @@ def done(request: Request, path: str, notice: str) -> Response:
 
 
 async def form_of(request: Request, *, changes: bool = True) -> Mapping[str, str]:
-    """Return the fields of a form that a page of this console sent. changes: the form changes the
+    """Return the fields of a form from a page of this console. changes: the form changes the
     cluster.
 
     Raises NotAllowed for other forms, UsageError for one that is too long.
@@ -347,7 +347,7 @@ async def form_of(request: Request, *, changes: bool = True) -> Mapping[str, str
 
 
 async def _body_of(request: Request) -> bytearray:
-    """Return the body of a form. Raises UsageError if it is too long, too slow or cut off."""
+    """Return the body of a form. Raises UsageError if it is too long, too slow or incomplete."""
     body = bytearray()
     try:
         async with asyncio.timeout(FORM_S_MAX):
@@ -357,26 +357,26 @@ async def _body_of(request: Request) -> bytearray:
                     raise UsageError(f"the form has more than {BODY_BYTES_MAX:,} bytes")
     except TimeoutError:
         raise UsageError(f"the form takes more than {FORM_S_MAX:.0f} s") from None
-    except ClientDisconnect:  # Not raised further: that would log a traceback for each.
+    except ClientDisconnect:  # Not re-raised: that would log a traceback for each.
         raise UsageError("the connection ended before the form did") from None
     return body
 
 
 def confirmed(form: Mapping[str, str], name: str) -> None:
-    """Raise UsageError unless the user typed the name of what a change destroys."""
+    """Raise UsageError unless the user typed the name of the object to be destroyed."""
     if form.get("confirm", "") != name:
         raise UsageError(f"not done: type {name!r} into the field to confirm")
 
 
 def integer(text: str, otherwise: int = 0) -> int:
-    """Read a number of a query; what is none counts as not given."""
+    """Parse a number in a query; return `otherwise` if it is not a number."""
     return (
         int(text) if text.isascii() and text.lstrip("-").isdigit() and len(text) < 19 else otherwise
     )
 
 
 def utc_time(text: str) -> datetime:
-    """Read a time in UTC, as browsers send it. Raises UsageError."""
+    """Parse a UTC time as sent by browsers. Raises UsageError."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
@@ -384,7 +384,7 @@ def utc_time(text: str) -> datetime:
 
 
 def _current(path: str) -> str:
-    """Return the tab that a page belongs to."""
+    """Return the tab of a page."""
     first = "/" + path.split("/")[1]
     return {"/streams": "/topics", "/objects": "/topics"}.get(first, first)
 

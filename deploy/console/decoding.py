@@ -1,11 +1,10 @@
-"""Show keys and values by their schemas: those of the topic's configs, and registered ones that
-Confluent's wire format names.
+"""Decode keys and values with their schemas: those in the topic's configs, or registered ones whose
+id is in the bytes (Confluent's wire format).
 
-Invariants: what cannot be decoded is shown as bytes, with the reason. Schemas and records are
-decoded in a process of their own (`deploy.records.decode_process`).
-Limits: `VALUE_BYTES_MAX` of one key or value; a page ends `FAILURES_MAX` processes and takes
-`DECODE_S_MAX`, after which the rest is shown as bytes; `SCHEMAS_MAX` registered schemas are kept.
-The methods block.
+Invariants: values that cannot be decoded are shown as bytes, with the reason. Decoding happens in a
+separate process (`deploy.records.decode_process`). Limits: `VALUE_BYTES_MAX` for each key or value;
+after `FAILURES_MAX` killed processes or `DECODE_S_MAX`, the rest of a page is shown as bytes;
+`SCHEMAS_MAX` registered schemas are cached. The methods block.
 """
 
 import time
@@ -37,11 +36,11 @@ _NAMES: Final[Mapping[str, str]] = {"avro": "Avro", "protobuf": "Protobuf", "jso
 
 
 class _NotDecoded(Exception):
-    """The message says why."""
+    """The message contains the reason."""
 
 
 class SchemaCache:
-    """The schemas of a registry by their ids, which never change."""
+    """The schemas of a registry by id; the schema of an id never changes."""
 
     def __init__(self, url: str) -> None:
         """url: empty for no registry. Raises RegistryUrlInvalid."""
@@ -53,7 +52,7 @@ class SchemaCache:
         return self._registry is not None
 
     def find(self, number: int) -> StoredSchema:
-        """Return a schema of the registry that there is. Raises RegistryError."""
+        """Return a schema of the configured registry. Raises RegistryError."""
         found = self._known.get(number)
         if found is None:
             assert self._registry is not None
@@ -65,7 +64,9 @@ class SchemaCache:
 
 
 class TopicDecoder:
-    """Shows the keys and values of one topic on one page. configs: those that are set for it."""
+    """Decodes the keys and values of one topic for one page. configs: the configs set for the
+    topic.
+    """
 
     def __init__(
         self, configs: Mapping[str, str], schemas: SchemaCache, process: DecodeProcess
@@ -82,7 +83,7 @@ class TopicDecoder:
         self._failures_left = FAILURES_MAX
 
     def show(self, part: str, data: bytes | None) -> BytesView:
-        """Show a key or a value. part: "key" or "value"."""
+        """Decode a key or a value. part: "key" or "value"."""
         plain = shown_bytes(data)
         if not data:
             return plain

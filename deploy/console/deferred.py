@@ -1,4 +1,4 @@
-"""Respond to requests for pages in time, however long the cluster takes.
+"""Respond to page requests in time, however long the cluster takes.
 
 A page that is not ready within WAIT_S becomes a skeleton, which fetches the page later
 (`page_builds`). If brokers or controllers do not respond, or the rights of the user are unknown,
@@ -70,7 +70,7 @@ async def _respond(request: Request, handler: Handler) -> Response:
     """Return the page of a handler, a skeleton, or the last page. Raises as the handler."""
     console, session = console_of(request), session_of(request)
     address = f"{request.url.path}?{request.url.query}"
-    # A page that is already on the screen waits for its next values.
+    # A page that is already displayed waits for its next values.
     may_wait = "hx-request" in request.headers or console.sessions.is_settling(session)
     ends_at = time.monotonic() + (PATIENT_WAIT_S if may_wait else WAIT_S)
     try:

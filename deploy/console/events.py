@@ -1,9 +1,9 @@
 """Send server-sent events to browsers, within limits.
 
-Limits: `STREAMS_MAX` streams at once, each for at most `STREAM_S_MAX`, after which browsers connect
-again by themselves. A comment every `HEARTBEAT_S` keeps proxies from closing a quiet stream. A
-stream ends with its session, or when the rights of the session change.
-Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
+Limits: `STREAMS_MAX` concurrent streams, each for at most `STREAM_S_MAX`, after which browsers
+reconnect automatically. A comment every `HEARTBEAT_S` keeps proxies from closing an idle stream. A
+stream ends with its session, or when the rights of the session change. Source:
+https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Plan and make a fork: a topic that begins with the records of another one.
+"""Plan and create a fork: a topic that begins with the records of another one.
 
 Must not: render. The methods block.
 """
@@ -16,8 +16,8 @@ FORK_TIME = "penstock.fork.timestamp.ms"
 
 @dataclass(frozen=True, slots=True)
 class ForkOptions:
-    """What to fork. snapshot: whose records; empty: those of the topic. at_ms: leaves out what is
-    not older; None: nothing.
+    """The source of a fork. snapshot: fork the topic as in this snapshot; empty for the current
+    topic. at_ms: include only older records; None for all.
     """
 
     source: str
@@ -28,8 +28,8 @@ class ForkOptions:
 
 @dataclass(frozen=True, slots=True)
 class ForkPlan:
-    """What a fork would have: (partition, first offset, end). It ends at the border of a batch, so
-    it may have a few records less.
+    """The planned contents of a fork: (partition, first offset, end). A fork ends at a batch
+    boundary, so it may contain a few records less.
     """
 
     partitions: list[tuple[int, int, int]]
@@ -40,7 +40,7 @@ class ForkPlan:
 
 
 def plan_fork(bootstrap: str, wanted: ForkOptions) -> ForkPlan:
-    """Return what the fork would have now. Raises UsageError, KafkaFailed."""
+    """Return what the fork would contain now. Raises UsageError, KafkaFailed."""
     if not wanted.name:
         raise UsageError("the fork needs a name")
     if wanted.snapshot and wanted.at_ms is not None:

@@ -1,6 +1,6 @@
-"""Format values for pages: numbers with units, times, keys and values of records.
+"""Format values for pages: numbers with units, times, record keys and values.
 
-Invariant: pure. What is unknown is a dash, never a zero. Results are plain text: templates escape
+Invariant: pure. Unknown values are dashes, never zeros. Results are plain text: templates escape
 them.
 """
 
@@ -61,7 +61,7 @@ def moment(value_ms: int | None) -> str:
 
 
 def age(value_ms: float | None) -> str:
-    """Format how long ago something was, roughly."""
+    """Format an approximate age."""
     if value_ms is None or value_ms < 0:
         return UNKNOWN
     seconds = value_ms / 1_000
@@ -74,7 +74,7 @@ def age(value_ms: float | None) -> str:
 @dataclass(frozen=True, slots=True)
 class BytesView:
     """A key or value for a page. kind: "null", "empty", "json", "avro", "protobuf", "text" or
-    "hex". note: what else is known, such as its schema, or why it was not decoded.
+    "hex". note: additional information, such as its schema, or why it was not decoded.
     """
 
     kind: str
@@ -85,7 +85,7 @@ class BytesView:
 
     @property
     def line(self) -> str:
-        """Return the beginning on one line."""
+        """Return the beginning, on one line."""
         if self.kind in ("null", "empty"):
             return f"({self.kind})"
         if self.kind == "hex":
@@ -125,7 +125,7 @@ def hex_dump(data: bytes) -> str:
 
 
 def _text_of(data: bytes, *, is_cut: bool) -> str | None:
-    """Return the text, or None if it is none. A character at the cut may be incomplete."""
+    """Return the bytes as text, or None. is_cut: the last character may be incomplete."""
     for shorter in range(4 if is_cut else 1):
         try:
             text = data[: len(data) - shorter].decode()
@@ -136,7 +136,7 @@ def _text_of(data: bytes, *, is_cut: bool) -> str | None:
 
 
 def _note(data: bytes) -> str:
-    """Name the schema id of a schema registry's framing, if it looks like one."""
+    """Return the schema id if the bytes look like a schema registry's wire format."""
     if data[0] == 0 and len(data) > _SCHEMA_HEADER_BYTES:
         return f"may begin with schema id {int.from_bytes(data[1:5])}"
     return ""

@@ -1,5 +1,5 @@
-"""List groups and their lag, from all coordinators at once, so that one that does not respond
-delays nothing and hides no groups of others.
+"""List groups and their lag from all coordinators concurrently, so that one that does not respond
+neither delays nor hides the groups of others.
 """
 
 import time
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class Call(Protocol):
-    """Calls a blocking function, as the user of a request, as `Console.call` does."""
+    """Calls a blocking function as the user of a request, like `Console.call`."""
 
     async def __call__(
         self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
@@ -30,7 +30,7 @@ class Call(Protocol):
 
 
 class Coordinators(Protocol):
-    """The brokers of a cluster, as `LiveCluster` follows them."""
+    """The brokers of a cluster, implemented by `LiveCluster`."""
 
     def addresses(self) -> dict[int, str]: ...
     def silent_brokers(self) -> frozenset[int]: ...
@@ -40,8 +40,8 @@ class Coordinators(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupList:
-    """groups: by name. ages_s: of the last known groups of coordinators that do not respond; None:
-    none are known. refused: why other coordinators rejected the request.
+    """groups: by name. ages_s: by coordinator that does not respond, the age of its last known
+    groups; None if none are known. refused: by coordinator that rejected the request, the reason.
     """
 
     groups: list[ListedGroup]
@@ -59,12 +59,12 @@ class LastGroups:
         )
 
     def drop(self, user: str) -> None:
-        """Forget everything of a user."""
+        """Drop everything that is cached for a user."""
         self._groups.drop(user)
         self._lags.drop(user)
 
     async def listed(self, live: Coordinators, call: Call, user: str) -> GroupList:
-        """Return the groups. user: who may see them. Raises KafkaFailed if no coordinator responds,
+        """Return the groups that the user may see. Raises KafkaFailed if no coordinator responds,
         or all reject the request.
         """
         addresses = live.addresses()
@@ -127,7 +127,7 @@ def _group_list(addresses: Mapping[int, str], found: Answers[int, list[ListedGro
 
 
 def with_known_end(item: OffsetView, end: int | None) -> OffsetView:
-    """Return the offsets of a partition with its last known end, if its leader does not respond."""
+    """Return the offsets of a partition, with its last known end if the leader does not respond."""
     if item.log_end_offset is not None or end is None:
         return item
     current = item.current_offset
@@ -135,7 +135,7 @@ def with_known_end(item: OffsetView, end: int | None) -> OffsetView:
 
 
 def known_lag(offsets: Sequence[OffsetView]) -> int | None:
-    """Return the lag of a group, None if that of a partition is not known."""
+    """Return the lag of a group; None if that of a partition is unknown."""
     lags = [item.lag for item in offsets if item.current_offset is not None]
     known = [lag for lag in lags if lag is not None]
     return sum(known) if len(known) == len(lags) else None

@@ -1,9 +1,7 @@
-"""Decide which requests the console answers, and with which headers.
+"""Decide which requests the console accepts, and set the response headers.
 
-A page of another origin must not read the console through a name that it points here (DNS
-rebinding), nor send its forms (CSRF), nor embed it; and no name that a client of the cluster chose
-may become a script.
-Invariant: pure.
+Protects against DNS rebinding, CSRF, embedding in other sites, and scripts in names chosen by
+clients of the cluster. Invariant: pure.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,8 +28,8 @@ HEADERS: Final = {
 
 
 def is_known_host(host: str, names: Collection[str]) -> bool:
-    """Return whether a Host header names this console: by an address, `localhost` or one of its
-    names. Only a name can be rebound.
+    """Return whether a Host header is an address, `localhost` or one of the console's names.
+    Addresses cannot be rebound.
     """
     name = _host_of(host)
     if name == "localhost" or name in {item.lower() for item in names}:

@@ -1,7 +1,7 @@
-"""Diagnose a cluster from what the console last received from brokers, controllers and store.
+"""Diagnose a cluster from the last responses of brokers, controllers and store.
 
-Invariant: pure. A source is stale if it has not responded for STALE_S; values from it are as old as
-its last response.
+Invariant: pure. A source is stale if it has not responded for STALE_S; its values are as old as its
+last response.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,11 @@ _PUBLIC: Final = {BROKERS: "A part of the cluster does not respond"}
 
 @dataclass(frozen=True, slots=True)
 class BrokerHealth:
-    """heartbeat_age_s: of a heartbeat that is late; None: none is known to be. ends_in_s: until the
-    broker is fenced, if it stays silent. waiting_s: how long a request of the console waits for a
-    response. age_s: of the last values from the broker; None: not asked. append_ms: age of the
-    slowest append. refusal: why the broker rejects the console; empty: it does not.
+    """heartbeat_age_s: age of the last heartbeat if the next one is late, otherwise None.
+    ends_in_s: time until the broker is fenced if it stays silent. waiting_s: how long a request of
+    the console has been pending. age_s: age of the last values from the broker; None if nothing was
+    requested. append_ms: age of the slowest append. refusal: why the broker rejects the console;
+    empty if it does not.
     """
 
     node_id: int
@@ -40,7 +41,7 @@ class BrokerHealth:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether requests to the broker would get no response."""
+        """Return whether the broker is not expected to respond."""
         return (
             self.is_fenced or (self.heartbeat_age_s or 0.0) > SILENT_S or self.waiting_s > WAITING_S
         )
@@ -48,7 +49,9 @@ class BrokerHealth:
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """silent_s: since the last response. refusal: why it rejects requests; empty: it does not."""
+    """silent_s: time since the last response. refusal: why it rejects requests; empty if it does
+    not.
+    """
 
     silent_s: float
     refusal: str = ""
@@ -56,7 +59,7 @@ class StoreHealth:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """cause: "controllers", "brokers" or "store". is_bad: clients are affected now."""
+    """cause: "controllers", "brokers" or "store". is_bad: clients are currently affected."""
 
     cause: str
     title: str
@@ -71,14 +74,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """ages_s: seconds since the last response, by source; without sources that are not watched."""
+    """ages_s: seconds since the last response, by watched source."""
 
     problems: tuple[Problem, ...]
     ages_s: Mapping[str, float]
 
     @property
     def stale_s(self) -> float:
-        """Return the age of the oldest values that are stale, 0 if none are."""
+        """Return the age of the oldest stale values; 0 if there are none."""
         return max((age for age in self.ages_s.values() if age > STALE_S), default=0.0)
 
 
@@ -88,7 +91,7 @@ def diagnose(
     store: StoreHealth | None,
     leaderless: int,
 ) -> Health:
-    """Return what is wrong. store: None if it is not watched. leaderless: partitions without a
+    """Return the problems. store: None if it is not watched. leaderless: partitions without a
     leader.
     """
     live = [broker for broker in brokers.values() if not broker.is_fenced]

@@ -1,10 +1,9 @@
-"""Serve connections that a node hands over, instead of listening.
+"""Serve connections that a node passes on, instead of listening.
 
-Each datagram on the socket to the node has one connection (SCM_RIGHTS) and what the node has read
-of its first request. Every connection ends with its first answer, so that the next request goes to
-the node again: `application` adds the header.
-Limits: without a connection for `IDLE_S` the process ends; the node starts it again when it is
-needed.
+Each datagram on the socket to the node contains a connection (SCM_RIGHTS) and the part of its first
+request that the node has read. Every connection is closed after its first response, so that the
+next request goes to the node again; `application` adds the header. Limits: the process exits after
+`IDLE_S` without a connection; the node restarts it when it is needed.
 """
 
 import asyncio
@@ -26,14 +25,14 @@ _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 
 
 def yield_to_node() -> None:
-    """Let the node have the CPU first, and end before it does where memory runs out."""
+    """Give the node priority for CPU time, and be killed before the node if memory runs out."""
     os.nice(NICENESS)
     with suppress(OSError):
         _OOM_SCORE.write_text("1000")
 
 
 class HandedConnection(ConsoleConnection):
-    """One connection, which begins with a request that was read already."""
+    """A connection whose first request was partly read by the node."""
 
     request = b""
 
@@ -43,7 +42,7 @@ class HandedConnection(ConsoleConnection):
 
 
 class HandedServer(uvicorn.Server):
-    """Serves what comes from a node. source: the socket to the node."""
+    """Serves the connections from a node. source: the socket to the node."""
 
     def __init__(self, config: uvicorn.Config, source: socket.socket) -> None:
         super().__init__(config)

@@ -1,8 +1,8 @@
-"""Keep the last page of each address for a user, to show it while the cluster does not respond.
+"""Cache the last page at each address per user, to show it while the cluster does not respond.
 
-Invariants: pure; the clock is a parameter. A page is returned only to the session it was built for,
-and only while the rights of that session are those it was built with.
-Limits: PAGES_MAX pages, BYTES_MAX in total, PAGE_BYTES_MAX each, for AGE_S_MAX.
+Invariants: pure; the clock is a parameter. A page is returned only to the session that it was built
+for, and only while the rights of that session are unchanged. Limits: PAGES_MAX pages, BYTES_MAX in
+total, PAGE_BYTES_MAX each, for AGE_S_MAX.
 """
 
 from collections import OrderedDict
@@ -62,12 +62,12 @@ class KeptPages:
         return kept
 
     def discard(self, session: Session, address: str) -> None:
-        """Drop a page that is out of date."""
+        """Drop an outdated page."""
         if (session.token, address) in self._pages:
             self._remove((session.token, address))
 
     def drop(self, token: str) -> None:
-        """Drop all pages of a session: it is over, or its rights have changed."""
+        """Drop all pages of a session that has ended or whose rights have changed."""
         for key in [key for key in self._pages if key[0] == token]:
             self._remove(key)
 

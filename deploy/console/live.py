@@ -1,8 +1,8 @@
-"""Follow one cluster for the pages: its metadata all the time, its load while pages show it.
+"""Follow a cluster for the pages: its metadata continuously, its load while a page displays it.
 
-Invariants: changes nothing in the cluster. The load is measured every two seconds, and only for a
-minute after a page last needed it. What cannot be measured keeps its last value, and `health`
-returns its age. Belongs to one event loop.
+Invariants: changes nothing in the cluster. The load is measured every two seconds until a minute
+after a page last needed it. Values that cannot be measured remain, and `health` returns their age.
+Belongs to one event loop.
 """
 
 import asyncio
@@ -115,11 +115,11 @@ class LiveCluster:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the controllers were last heard."""
+        """Seconds since the last message of a controller."""
         return 0.0 if self._follower is None else self._follower.silent_s
 
     async def sees_topic(self, name: str) -> None:
-        """Wait until the metadata here have a topic that was just created, at most SEEN_S."""
+        """Wait until the local metadata contains a topic that was just created, at most SEEN_S."""
         seen = asyncio.Event()
 
         def note(_delta: "MetadataDelta") -> None:
@@ -147,9 +147,7 @@ class LiveCluster:
             raise no_controller(client, self._options.controller, TIMEOUT_S) from None
 
     async def traces(self, topic_id: UUID, partition: int) -> Sequence[MoveTrace]:
-        """Return what brokers reported of the partition's moves; nothing without a leader of the
-        controllers.
-        """
+        """Return the reported moves of the partition; nothing if no controller leads."""
         try:
             answer = await self._known_client().trace_move(
                 TraceMove(topic_id=topic_id, partition=partition), timeout_s=TIMEOUT_S
@@ -176,8 +174,8 @@ class LiveCluster:
     # --- figures ----------------------------------------------------------------------------------
 
     async def top(self) -> TopView:
-        """Return the figures of the last measurement, or what the metadata contain before the first
-        one. Raises NoController.
+        """Return the values of the last measurement; before the first one, those in the metadata.
+        Raises NoController.
         """
         image = self.image
         self.want()
@@ -199,7 +197,7 @@ class LiveCluster:
         return self._view is not None
 
     def health(self) -> Health:
-        """Return what is wrong now, and how old values are."""
+        """Return the current problems and the age of values."""
         follower = self._follower
         if follower is None:
             return diagnose(0.0, {}, self._store.health(), 0)
@@ -216,7 +214,7 @@ class LiveCluster:
             load = self._loads.get(node.node_id)
             session = None if load is None else load.session
             age = None if session is None else session.heartbeat_age_ms
-            # Heartbeats since the loads were reported are not known; a small age proves nothing.
+            # Later heartbeats are unknown, so a small age proves nothing.
             is_silent = age is not None and age > SILENT_S * 1_000
             is_asked = self._measuring is not None and not node.fenced
             found[node.node_id] = BrokerHealth(
@@ -242,7 +240,7 @@ class LiveCluster:
         return [client for _, client in sorted(found.items())]
 
     def silent_brokers(self) -> frozenset[int]:
-        """Return the ids of brokers that a request would get no response from."""
+        """Return the ids of brokers that are not expected to respond."""
         return frozenset(at for at, broker in self.brokers().items() if broker.is_silent)
 
     def addresses(self) -> dict[int, str]:
@@ -250,9 +248,7 @@ class LiveCluster:
         return {} if self._follower is None else broker_addresses(self._follower.image)
 
     def bootstrap(self) -> str:
-        """Return the addresses of brokers to send requests to: those given, without brokers that do
-        not respond.
-        """
+        """Return the bootstrap addresses without brokers that do not respond."""
         given = self._options.bootstrap
         if self._follower is None:
             return given
@@ -265,7 +261,7 @@ class LiveCluster:
         return ",".join(others or sorted(set(addresses.values()) - silent)) or given
 
     def want(self) -> None:
-        """Measure for a minute from now on."""
+        """Keep measuring for a minute."""
         loop = asyncio.get_running_loop()
         self._wanted_until = loop.time() + WANTED_S
         if self._follower is not None and self._measuring is None:
@@ -276,7 +272,7 @@ class LiveCluster:
 
     @contextmanager
     def listen(self) -> Generator[asyncio.Queue[Sample], None, None]:
-        """Receive the samples from now on in a queue, which drops the oldest of QUEUED_MAX."""
+        """Receive new samples in a queue of at most QUEUED_MAX, which drops the oldest."""
         queue: asyncio.Queue[Sample] = asyncio.Queue(QUEUED_MAX)
         self._listeners.add(queue)
         try:
@@ -332,7 +328,7 @@ class LiveCluster:
             queue.put_nowait(sample)
 
     async def _fresh_loads(self) -> "Mapping[NodeId, BrokerLoad] | None":
-        """Return the loads of brokers, None if no controller responds."""
+        """Return the loads of brokers; None if no controller responds."""
         client = self._known_client()
         if self.silent_s > SILENT_S:
             return None

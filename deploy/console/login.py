@@ -1,5 +1,5 @@
-"""Let users of the cluster log in: a broker checks user and password, and from then on the console
-sends requests as that user.
+"""Log users of the cluster in: a broker checks user and password, and the console then sends
+requests as that user.
 
 The password stays in the memory of this process until the session ends, because brokers
 authenticate every connection.
@@ -26,7 +26,7 @@ def to_login(console: Console, request: Request) -> Response:
     """Return the response to a request without a session."""
     path = console.options.inner(request.url.path)
     place = f"{console.options.base}/login?next={quote(path, safe='')}"
-    if "hx-request" in request.headers:  # The whole page, not the part that was requested.
+    if "hx-request" in request.headers:  # to the whole page, not to the fragment
         return PlainTextResponse("log in first\n", 401, {"HX-Redirect": place})
     if request.method != "GET" or path.startswith("/live/"):
         return PlainTextResponse("log in first\n", 401)
@@ -89,7 +89,7 @@ async def log_out(request: Request) -> Response:
 
 
 def _inner(path: str, allowed: rights.Rights) -> str:
-    """Return a path of this console to go to, never another site."""
+    """Return a redirect target within this console, never another site."""
     is_inner = path.startswith("/") and not path.startswith(("//", "/\\", "/log"))
     chosen = path if is_inner else "/"
     return chosen if chosen != "/" or allowed.sees_cluster else "/topics"

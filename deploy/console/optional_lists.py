@@ -1,4 +1,4 @@
-"""Request a list that a broker may refuse: a page shows the reason instead of the list."""
+"""Request a list that a broker may reject; a page then shows the reason instead of the list."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 async def listed(console: Console, ask: Callable[[WireClient], list[_T]]) -> tuple[list[_T], str]:
-    """Return the list, or nothing and why. Raises NoResponse."""
+    """Return the list, or an empty one with the reason. Raises NoResponse."""
     return await console.call(_listed, console.bootstrap, ask)
 
 

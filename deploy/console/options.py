@@ -1,7 +1,7 @@
-"""Say what a console shows and who may reach it, and refuse what is not safe.
+"""Options of a console: what it shows and to whom. Unsafe combinations are rejected.
 
-Invariant: pure. On an address other than loopback the console asks for a user and a password of the
-cluster, unless `allow_insecure` says that everyone may come in (docs/design/authorization.md).
+Invariant: pure. On addresses other than loopback, the console requires a login as a user of the
+cluster, unless `allow_insecure` is set (docs/design/authorization.md).
 """
 
 import re
@@ -19,14 +19,14 @@ PORT: Final = 9080
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleOptions:
-    """What a console shows, and where. controller, store: empty if not known; the pages that need
-    them say so.
+    """Cluster and address of a console. controller, store: empty if unknown; the pages that need
+    them report that.
 
-    names: host names by which browsers reach it, besides addresses and `localhost`. login: whether
-    users log in. security: how the console itself connects to brokers. file_descriptor: of a
-    listening socket, instead of host and port. schema_registry: URL of a registry, for records.
-    base: path before those of all pages, as in `/console`; empty for none. is_behind_node: a node
-    hands connections over, and the file descriptor is a socket to it.
+    names: host names of the console, besides addresses and `localhost`. login: whether users log
+    in. security: how the console itself connects to brokers. file_descriptor: a listening socket,
+    instead of host and port. schema_registry: URL of a registry, for records. base: path prefix of
+    all pages, such as `/console`; empty for none. is_behind_node: a node passes connections on, and
+    the file descriptor is a socket to it.
     """
 
     bootstrap: str
@@ -60,7 +60,7 @@ class ConsoleOptions:
 
 
 def check(options: ConsoleOptions) -> ConsoleOptions:
-    """Return the options if a console may start with them. Raises UsageError."""
+    """Return the options if they are safe. Raises UsageError."""
     if bool(options.certificate) != bool(options.key):
         raise UsageError("--ssl-certificate and --ssl-key belong together: give both or none")
     if options.base and not _PATH.fullmatch(options.base):

@@ -1,5 +1,5 @@
-"""Build pages in tasks that outlive the request that started them: a later request of the browser
-fetches the page.
+"""Build pages in tasks that may outlive the request that started them; a later request of the
+browser then fetches the page.
 
 Limits: BUILDS_MAX concurrent builds, BUILDS_OF_SESSION_MAX per logged-in session. A build is
 canceled after BUILD_S_MAX, and a page that is not fetched is dropped after UNFETCHED_S.
@@ -32,8 +32,8 @@ class Build(Generic[_T]):
     began_at: float
 
     def is_usable(self, changed_at: float, now: float) -> bool:
-        """Return whether the page is still up to date: no older than the last change of the user,
-        nor, if it is finished, than UNFETCHED_S.
+        """Return whether the page is still up to date: newer than the last change of the user and,
+        if it is finished, than UNFETCHED_S.
         """
         is_old = self.task.done() and now - self.began_at > UNFETCHED_S
         return self.began_at >= changed_at and not is_old
@@ -51,7 +51,7 @@ class PageBuilds(Generic[_T]):
     def begin(
         self, key: Key, build: Callable[[], Awaitable[_T]], changed_at: float = float("-inf")
     ) -> Build[_T]:
-        """Return the build in progress, or begin one. changed_at: when the user last changed the
+        """Return the build in progress, or start one. changed_at: when the user last changed the
         cluster. Raises Busy.
         """
         loop, now = asyncio.get_running_loop(), time.monotonic()
@@ -68,7 +68,7 @@ class PageBuilds(Generic[_T]):
         return begun
 
     def fetched(self, key: Key, build: Build[_T]) -> None:
-        """Forget a finished build, unless a newer one has replaced it."""
+        """Drop a finished build, unless a newer one has replaced it."""
         if self._builds.get(key) is build:
             del self._builds[key]
 
@@ -78,7 +78,7 @@ class PageBuilds(Generic[_T]):
             self._end(key)
 
     async def close(self) -> None:
-        """Cancel all builds and wait for their end."""
+        """Cancel all builds and wait until they have ended."""
         tasks = [build.task for build in self._builds.values()]
         for key in list(self._builds):
             self._end(key)
@@ -91,7 +91,7 @@ class PageBuilds(Generic[_T]):
             return
         for key, build in list(self._builds.items()):
             if build.task.done():
-                del self._builds[key]  # Nobody has fetched it yet.
+                del self._builds[key]  # It has not been fetched yet.
                 return
         raise Busy("the console already builds too many pages; try again in a moment")
 

@@ -1,6 +1,6 @@
-"""Cut long lists into pages.
+"""Paginate long lists.
 
-Invariant: pure. A page of the console has at most `ROWS_MAX` rows, whatever the cluster has.
+Invariant: pure. A page of the console has at most `ROWS_MAX` rows, regardless of the cluster.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Page(Generic[_T]):
 
 
 def page_of(items: Sequence[_T], number: int) -> Page[_T]:
-    """Return a page; the nearest one if there is none of this number."""
+    """Return a page; the nearest one if the number does not exist."""
     pages = max(1, -(-len(items) // ROWS_MAX))
     number = min(max(number, 1), pages)
     begin = (number - 1) * ROWS_MAX

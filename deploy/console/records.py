@@ -1,8 +1,8 @@
-"""Browse the records of a topic in the object store. No broker is asked, so it costs brokers
-nothing.
+"""Browse the records of a topic in the object store. Causes no load on brokers.
 
-Limits: a search reads at most `SEARCHED_RECORDS_MAX` records and `SEARCHED_BYTES_MAX` bytes, and
-ends after `SEARCH_S_MAX`; it says how far it came. Needs the extra `reader`. The methods block.
+Limits: a search reads at most `SEARCHED_RECORDS_MAX` records and `SEARCHED_BYTES_MAX` bytes, ends
+after `SEARCH_S_MAX`, and reports whether it was complete. Needs the extra `reader`. The methods
+block.
 """
 
 import time
@@ -34,8 +34,8 @@ Show = Callable[[str, bytes | None], BytesView]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSelection:
-    """What to show. partition: None for all. start: one of STARTS, with `offset` or `since`. key:
-    only records with this key. value: only those whose value contains it. Empty: all.
+    """A query. partition: None for all. start: one of STARTS, with `offset` or `since`. key: only
+    records with this key. value: only records whose value contains it. Empty: all.
     """
 
     topic: str
@@ -66,8 +66,8 @@ class RecordView:
 
 @dataclass(frozen=True, slots=True)
 class RecordsFound:
-    """The answer to a query. searched: number of records that were read. is_complete: whether
-    everything that the query means was read. windows: the offsets that were to be read.
+    """The result of a query. searched: number of records read. is_complete: whether all offsets in
+    `windows` were read. windows: the offsets to read.
     """
 
     records: list[RecordView]
@@ -80,13 +80,13 @@ class RecordsFound:
 
 
 def can_browse() -> bool:
-    """Return whether what reads records is installed."""
+    """Return whether the packages for reading records are installed."""
     return all(find_spec(name) is not None for name in ("numpy", "pyarrow"))
 
 
 def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:
-    """Return the records, the newest first with `start="newest"`, else the oldest first. show:
-    shows a "key" or a "value".
+    """Return the records, newest first with `start="newest"`, otherwise oldest first. show: formats
+    a "key" or a "value".
 
     Raises UsageError, and the errors of `lake.arrow.topic_scan.scan`.
     """
@@ -128,7 +128,7 @@ def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound
 
 
 def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) -> Windows:
-    """Return the offsets to read in each partition: as many as a page shows, or as a search may
+    """Return the offsets to read in each partition: as many as fit on a page, or as a search may
     read. Pure.
     """
     each = max(1, SEARCHED_RECORDS_MAX // len(bounds)) if query.is_filtered else query.limit
@@ -142,7 +142,7 @@ def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) ->
 
 
 def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], int, bool]:
-    """Return the rows of the records, how many were read, and whether that was all."""
+    """Return the rows of the records, how many were read, and whether all were read."""
     from penstock.lake.arrow.row_times import for_python
 
     deadline = time.monotonic() + SEARCH_S_MAX
@@ -153,7 +153,7 @@ def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], 
     for batch in batches:
         searched += batch.num_rows
         size_bytes += batch.nbytes
-        if chosen := _matching(query, batch):  # Arrow knows no type for indexes without any
+        if chosen := _matching(query, batch):  # Arrow cannot infer the type of an empty list
             found += for_python(batch.take(chosen)).to_pylist()
         found.sort(key=lambda row: (row["timestamp"], row["offset"]), reverse=newest)
         del found[query.limit :]
@@ -164,7 +164,7 @@ def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], 
 
 
 def _matching(query: RecordSelection, batch: Any) -> list[int]:  # noqa: ANN401 - Arrow has no types
-    """Return the indexes of the rows that the query wants."""
+    """Return the indexes of the rows that match the query."""
     chosen = list(range(batch.num_rows))
     if query.key:
         key = query.key.encode()

@@ -1,4 +1,4 @@
-"""Request what a user may see, by the ACLs of the cluster.
+"""Request the rights of a user from the cluster.
 
 The console reads metadata and objects without brokers, so it applies the rights that brokers would
 apply: a topic needs DESCRIBE, its records READ, nodes and objects DESCRIBE on the cluster. Requests
@@ -27,8 +27,8 @@ class NotAllowed(ExpectedError):
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Operations on the cluster and on topics. is_bounded: False: everything is allowed, because
-    the console has no login and acts for its owner.
+    """Allowed operations on the cluster and on topics. is_bounded: False if everything is allowed,
+    because the console has no login and acts as its owner.
     """
 
     cluster: frozenset[Operation] = frozenset()
@@ -38,7 +38,9 @@ class Rights:
     is_bounded: bool = True
 
     def sees(self, topic: str) -> bool:
-        """Return whether the user may see the topic; one in a snapshot by its original name."""
+        """Return whether the user may see the topic; for a snapshot topic, its original name
+        decides.
+        """
         return not self.is_bounded or topic.partition("@")[0] in self.topics
 
     @property
@@ -51,7 +53,7 @@ class Rights:
             raise NotAllowed("this page needs the operation describe on the cluster")
 
     def need_topic(self, topic: str, *, records: bool = False) -> None:
-        """Raise NotAllowed if the topic must not be shown, or its records."""
+        """Raise NotAllowed if the topic, or its records, must not be shown."""
         if not self.sees(topic):
             raise NotAllowed(f"topic {topic!r} does not exist, or you may not describe it")
         allowed = self.topics.get(topic.partition("@")[0], frozenset())
@@ -59,7 +61,7 @@ class Rights:
             raise NotAllowed(f"the records of {topic!r} need the operation read on the topic")
 
     def need_everything(self) -> None:
-        """Raise NotAllowed where the console cannot apply the rights of a user."""
+        """Raise NotAllowed for requests to which the console cannot apply the rights of a user."""
         if self.is_bounded:
             raise NotAllowed("this page is for consoles without login, which act for their owner")
 
@@ -87,7 +89,7 @@ def log_in(bootstrap: str, base: ClientSecurity, user: str, password: str) -> Cl
 
 
 def ask_rights(bootstrap: str, security: ClientSecurity) -> Rights:
-    """Return the rights of a user. Raises KafkaFailed if they are not known."""
+    """Return the rights of a user. Raises KafkaFailed if they are unknown."""
     with WireClient(bootstrap, security) as client:
         cluster = client.ask(
             apis.DESCRIBE_CLUSTER,

@@ -1,7 +1,7 @@
-"""Check the rights of users at the brokers, at most once at a time for each session.
+"""Request the rights of users from the brokers, with at most one request per session at a time.
 
-Invariant: rights that cannot be checked are unknown: requests fail with NoResponse, which neither
-denies nor allows anything. A user that the brokers reject is logged out.
+Invariant: rights that cannot be requested are unknown, and requests then fail with NoResponse
+instead of being allowed or denied. A user that the brokers reject is logged out.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ class SessionOver(ExpectedError):
 
 
 class RightsChecks:
-    """ask: requests the rights of a session's user, within a bounded time. changed: called with
-    the token of a session whose rights have changed, or that is over.
+    """ask: requests the rights of a session's user, within a bounded time. changed: called with the
+    token of a session that has ended or whose rights have changed.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RightsChecks:
         self._running: WeakKeyDictionary[Session, asyncio.Task[None]] = WeakKeyDictionary()
 
     def begin(self, session: Session, *, is_use: bool = True) -> "asyncio.Task[None] | None":
-        """Return the check that a request of this session has to wait for, None if its rights are
+        """Return the check that a request of this session must wait for; None if its rights are
         recent enough. Does not wait.
         """
         if not session.rights.is_bounded:
@@ -66,7 +66,7 @@ class RightsChecks:
             await asyncio.shield(task)
 
     def _ended(self, session: Session, task: "asyncio.Task[None]") -> None:
-        """Let the next request check again; after a failure only in a while."""
+        """Make the next request check again; after a failure, only after a pause."""
         if task.cancelled() or task.exception() is None:
             self._running.pop(session, None)
         else:
@@ -81,7 +81,7 @@ class RightsChecks:
             raise SessionOver(str(error)) from None
         except (ExpectedError, TimeoutError) as error:
             if not self._sessions.needs_rights(session, is_use=False):
-                return  # Those of a moment ago still count.
+                return  # Rights from a moment ago are still valid.
             raise NoResponse(f"the brokers did not say what you may see: {error}") from None
         has_changed = found != session.rights
         self._sessions.checked(session, found)

@@ -1,4 +1,4 @@
-"""Keep what the charts of the overview show: one sample every two seconds.
+"""Store the data of the overview charts: one sample every two seconds.
 
 Invariant: pure. Memory: `SAMPLES_MAX` samples of about 200 bytes.
 """
@@ -18,8 +18,8 @@ SAMPLES_MAX: Final = 450
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster at one moment. None: not known. Rates are per second, append_*_ms those of the
-    slowest broker.
+    """The cluster at one moment. None: not known. Rates are per second; append_*_ms are those of
+    the slowest broker.
     """
 
     at_ms: int
@@ -39,8 +39,8 @@ _NAMES: Final = tuple(field.encode_name for field in msgspec.structs.fields(Samp
 
 
 def sample_of(view: TopView, at_ms: int, records_s: float | None, *, has_loads: bool) -> Sample:
-    """Return the sample of a measurement. records_s: written to all topics. has_loads: whether the
-    loads in the view are of now.
+    """Return the sample of a measurement. records_s: records per second written to all topics.
+    has_loads: whether the loads in the view are current.
     """
     nodes = [node for node in view.cluster.nodes if not node.fenced and has_loads]
     requests = view.cost.requests if has_loads else None
@@ -60,7 +60,7 @@ def sample_of(view: TopView, at_ms: int, records_s: float | None, *, has_loads: 
 
 
 class Samples:
-    """The samples of the last quarter of an hour, the oldest first."""
+    """The samples of the last 15 minutes, oldest first."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
@@ -72,7 +72,7 @@ class Samples:
         return list(self._samples)
 
     def last_known(self) -> dict[str, Any]:
-        """Return the last known value of each field, None if there is none."""
+        """Return the last known value of each field; None if there is none."""
         found: dict[str, Any] = dict.fromkeys(_NAMES)
         for sample in reversed(self._samples):
             found = {
@@ -85,7 +85,7 @@ class Samples:
 
 
 def _total(values: list[int | None]) -> int | None:
-    """Return the sum, None if a part is not known."""
+    """Return the sum; None if a part is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 

@@ -1,7 +1,7 @@
 """Serve a console over HTTP until SIGINT or SIGTERM.
 
-Limits: `CONNECTIONS_MAX` connections, `HEAD_BYTES_MAX` bytes of a request's head; a connection
-without requests closes after `IDLE_S`.
+Limits: `CONNECTIONS_MAX` connections, and `HEAD_BYTES_MAX` bytes per request head; idle connections
+are closed after `IDLE_S`.
 """
 
 import errno
@@ -64,7 +64,7 @@ def serve(options: ConsoleOptions) -> None:
 
 
 def config_of(app: ASGIApp, certificate: str = "", key: str = "") -> uvicorn.Config:
-    """Return the limits under which an application is served. Empty certificate: without TLS."""
+    """Return the limits for serving an application. An empty certificate means no TLS."""
     return uvicorn.Config(
         app,
         log_config=None,

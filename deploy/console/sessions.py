@@ -1,7 +1,7 @@
 """Store the sessions of logged-in users for a limited time, and limit failed logins.
 
 Invariants: pure; clock and tokens are parameters. At most `SESSIONS_MAX` sessions: another login
-ends the one that was idle longest. Nothing is written to disk, so a restart ends all sessions.
+ends the longest idle one. Nothing is written to disk, so a restart ends all sessions.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ UNKNOWN_S: Final = 15.0
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
-    """A session of one user. user: empty without login. csrf: the token of its forms. security: how
-    to connect to brokers as this user. rights: as of rights_at.
+    """A session of one user. user: empty without login. csrf: its form token. security: how to
+    connect to brokers as this user. rights: as of rights_at.
     """
 
     token: str
@@ -47,7 +47,7 @@ class Session:
 
 
 class Sessions:
-    """now: monotonic seconds. new_token: returns an unguessable text."""
+    """now: monotonic seconds. new_token: returns an unguessable string."""
 
     def __init__(self, now: Callable[[], float], new_token: Callable[[], str]) -> None:
         self._now = now
@@ -59,7 +59,7 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, user: str, security: ClientSecurity, rights: Rights = EVERYTHING) -> Session:
-        """Begin a session; end the one that was idle longest if there are too many."""
+        """Begin a session; end the longest idle one if there are too many."""
         now = self._now()
         if len(self._sessions) >= SESSIONS_MAX:
             self.close(min(self._sessions.values(), key=lambda item: item.used_at))
@@ -70,7 +70,7 @@ class Sessions:
         return session
 
     def find(self, token: str) -> Session | None:
-        """Return the session of a cookie, unless it has expired, and count this as activity."""
+        """Return the session of a cookie unless it has expired, and count this as activity."""
         session = self._sessions.get(token)
         if session is None:
             return None
@@ -89,7 +89,7 @@ class Sessions:
         )
 
     def changed(self, session: Session) -> None:
-        """Note that the user has changed the cluster, and possibly their own rights."""
+        """Record that the user has changed the cluster, and possibly their own rights."""
         session.changed_at = self._now()
 
     def is_settling(self, session: Session) -> bool:
@@ -97,8 +97,8 @@ class Sessions:
         return self._now() - session.changed_at < SETTLE_S
 
     def needs_rights(self, session: Session, *, is_use: bool = True) -> bool:
-        """Return whether a request has to request the rights of its user first. is_use: the user
-        made the request, not a script of the page.
+        """Return whether the rights of the user must be requested first. is_use: the user made the
+        request, not a script of the page.
         """
         age_s = self._now() - session.rights_at
         return age_s > RIGHTS_S or (is_use and self.is_settling(session))

@@ -1,7 +1,7 @@
-"""Run SQL on topics, if this installation can: each statement in a process of its own.
+"""Run SQL on topics if the installation supports it, each statement in a separate process.
 
-Limits: `ROWS_MAX` rows of `BYTES_MAX`, `SECONDS_MAX`, `MEMORY_LIMIT` and `SPILL_LIMIT` for each
-statement.
+Limits of each statement: `ROWS_MAX` rows of `BYTES_MAX`, `SECONDS_MAX`, `MEMORY_LIMIT` and
+`SPILL_LIMIT`.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ CELL_CHARS_MAX: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class StatementResult:
-    """Cells are texts; None: NULL. numbers: whether each column has numbers."""
+    """Cells are strings; None for NULL. numbers: whether each column is numeric."""
 
     columns: list[str]
     numbers: list[bool]

@@ -1,7 +1,7 @@
 """Check whether the object store responds, with one request every PROBE_S while pages are open.
 
-Invariants: reads an object that does not exist, so it changes nothing; "not found" is a response.
-The time of a response is that of its request, so a pause of this process does not hide its age.
+Invariants: reads a nonexistent object, so it changes nothing; "not found" is a response. The time
+of a response is that of its request, so a pause of this process does not hide its age.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ _KEY: Final = "penstock-console-probe"
 
 
 class StoreProbe:
-    """Belongs to one event loop. url: of the store; nothing is checked if it is empty or names a
-    memory store. opens: returns the store at a URL.
+    """Belongs to one event loop. url: URL of the store; nothing is checked if it is empty or that
+    of a memory store. opens: opens the store at a URL.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StoreProbe:
                 self._store = self._opens(self._url)
             async with asyncio.timeout(TIMEOUT_S):
                 await self._store.head(_KEY)
-        except (ObjectNotFound, AccessDenied):  # S3 denies absent keys without the right to list
+        except (ObjectNotFound, AccessDenied):  # denied: S3 without the permission to list
             self._refusal = ""
         except ObjectStoreError as error:
             if error.retriable:
@@ -72,7 +72,7 @@ class StoreProbe:
         self._responded_at = asked_at
 
     def health(self) -> StoreHealth | None:
-        """Return the state, None if the store is not watched now."""
+        """Return the state; None if the store is not watched now."""
         if self._since is None:
             return None
         since = max(self._since, self._responded_at or 0.0)

@@ -1,4 +1,4 @@
-"""Explain the terms in the heads of tables and on tiles: pages show them as tooltips.
+"""Explain the terms in table headers and on tiles; pages show the explanations as tooltips.
 
 The glossary (docs/reference/glossary.md) has longer explanations.
 """

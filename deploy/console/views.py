@@ -1,4 +1,4 @@
-"""Extract from a metadata image what pages show, as values.
+"""Extract the values for pages from a metadata image.
 
 Invariant: pure; the result does not refer to the image.
 """
@@ -33,8 +33,8 @@ BAR_UNITS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition. leader: -1: none. end_offset: None if its leader did not tell it; the
-    committed part of the log may end before it. size_bytes, objects: committed.
+    """One partition. leader: -1 for none. end_offset: None if its leader did not report it; the
+    committed part of the log may end earlier. size_bytes, objects: of the committed part.
     """
 
     partition: int
@@ -51,7 +51,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """The last planned move of a partition. took_ms: until the election; None while it lasts."""
+    """The last planned move of a partition. took_ms: time until the election; None before it."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class PlannedMove:
 
 @dataclass(frozen=True, slots=True)
 class BarView:
-    """One step of a move on its time line, in units of BAR_UNITS. width: 0 if not known."""
+    """One step of a move on its timeline, in units of BAR_UNITS. width: 0 if unknown."""
 
     number: int
     by: str
@@ -89,7 +89,7 @@ class ObjectView:
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """One block of an object, and whose it is. topic: empty if no stream here has the id."""
+    """One block of an object, with its partition. topic: empty if the stream id is unknown."""
 
     topic: str
     partition: int
@@ -105,7 +105,7 @@ class NodeStateView(NamedTuple):
 def broker_states(
     view: TopView, brokers: Mapping[int, BrokerHealth], controllers_silent_s: float
 ) -> dict[int, NodeStateView]:
-    """Return the state of each broker, as far as it is known now."""
+    """Return the state of each broker, as far as it is known."""
     return {
         node.node_id: _node_state(
             brokers.get(node.node_id) or BrokerHealth(node.node_id, node.fenced),
@@ -125,12 +125,12 @@ def _node_state(broker: BrokerHealth, controllers_silent_s: float) -> NodeStateV
 
 
 def is_internal(topic: str) -> bool:
-    """Return whether brokers keep their own records in the topic."""
+    """Return whether this is an internal topic."""
     return topic in INTERNAL_TOPICS
 
 
 def topics_now(image: MetadataImage, measured: Iterable[TopicView]) -> list[TopicView]:
-    """Return the topics that exist now, with their measured figures if they existed then."""
+    """Return the existing topics, with the measured values of those that were measured."""
     figures = {topic.name: topic for topic in measured}
     return [
         figures.get(topic.name)
@@ -170,8 +170,8 @@ def client_view(name: str, partitions: Iterable[PartitionView]) -> clients.Topic
 def end_offset(
     image: MetadataImage, record: PartitionRecord, ends: Mapping[int, int]
 ) -> int | None:
-    """Return the end of a partition's log, or None if its leader did not tell it. ends: as measured
-    some time ago; since then the metadata may have got more.
+    """Return the end of a partition's log, or None if its leader did not report it. ends: measured
+    earlier; the committed end in the metadata may be higher by now.
     """
     measured = ends.get(record.partition)
     data = image.streams.get(record.data_stream_id)
@@ -198,7 +198,7 @@ def _partition(
 
 
 def partition_record(image: MetadataImage, name: str, index: int) -> PartitionRecord:
-    """Return the state of one partition. Raises UsageError if there is none."""
+    """Return the state of one partition. Raises UsageError if it does not exist."""
     topic = image.topics.by_name(name)
     if topic is None or index >= len(topic.partitions):
         raise UsageError(f"partition {name}-{index} does not exist; it may have been deleted")
@@ -206,7 +206,7 @@ def partition_record(image: MetadataImage, name: str, index: int) -> PartitionRe
 
 
 def fork_source(image: MetadataImage, name: str) -> str:
-    """Return the name of the topic that this one was forked from; empty if it is no fork."""
+    """Return the name of the topic that this one was forked from; empty if it is not a fork."""
     topic = image.topics.by_name(name)
     fork = topic.partitions[0].fork if topic is not None and topic.partitions else None
     if fork is None:
@@ -219,7 +219,7 @@ def fork_source(image: MetadataImage, name: str) -> str:
 
 
 def planned_moves(image: MetadataImage) -> list[PlannedMove]:
-    """Return the last planned move of each partition that ever moved: those under way first, then
+    """Return the last planned move of each partition that ever moved: moves in progress first, then
     the newest.
     """
     found = [
@@ -239,7 +239,7 @@ def planned_moves(image: MetadataImage) -> list[PlannedMove]:
 
 
 def bars(move: MoveView) -> list[BarView]:
-    """Place the steps of a move one after the other on a time line."""
+    """Place the steps of a move one after the other on a timeline."""
     known = sum(step.took_ms or 0.0 for step in move.steps)
     scale = BAR_UNITS / known if known else 0.0
     found: list[BarView] = []
@@ -273,7 +273,7 @@ def view_object(image: MetadataImage, object_id: int) -> ObjectView:
 
 
 def view_blocks(image: MetadataImage, blocks: Iterable[BlockEntry]) -> list[BlockView]:
-    """Name the partition of each block."""
+    """Look up the partition of each block."""
     found: list[BlockView] = []
     for block in blocks:
         stream = image.streams.get(block.stream_id)
@@ -299,7 +299,7 @@ def topic_name(image: MetadataImage, topic_id: UUID) -> str:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """Read KEY=VALUE lines. Raises UsageError."""
+    """Parse KEY=VALUE lines. Raises UsageError."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         if not line.strip():

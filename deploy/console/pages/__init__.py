@@ -1,1 +1,1 @@
-"""The pages of the console, one module for each kind of thing."""
+"""The pages of the console, one module per subject."""

@@ -1,4 +1,4 @@
-"""Show ACLs, as far as the brokers let this user see them; add and remove ACLs."""
+"""List, add and remove ACLs, with the rights of the user."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -32,8 +32,8 @@ _FIELDS: Final = tuple(field.name for field in fields(AclView))
 
 
 async def acls(request: Request) -> Response:
-    """List ACLs, of all or those that the form asks for. With a name: those that count for the
-    resource of this name, also by prefixes and wildcards.
+    """List all ACLs, or those selected by the form. With a name, list those that apply to the
+    resource of this name, including prefixes and wildcards.
     """
     console, query = console_of(request), request.query_params
     asked = {name: query.get(name, "").strip() for name in _FILTERS}
@@ -61,7 +61,7 @@ async def acls(request: Request) -> Response:
 
 
 async def ask_removal(request: Request) -> Response:
-    """Show one ACL and what its removal means."""
+    """Show one ACL and the effect of removing it."""
     return page(request, "acl_removal.html", acl=_acl_of(request.query_params))
 
 
@@ -91,7 +91,7 @@ def _add(bootstrap: str, wanted: AclSelection) -> None:
 
 
 async def remove(request: Request) -> Response:
-    """Remove one ACL, whose principal the user typed."""
+    """Remove one ACL, after the user has typed its principal."""
     form = await form_of(request)
     given = _acl_of(form)
     confirmed(form, given.principal)

@@ -15,7 +15,7 @@ _ALL_BROKERS: Final = ""
 
 
 async def configs(request: Request) -> Response:
-    """Show the configs of one broker; of the first live one if none is named."""
+    """Show the configs of one broker, by default of the first live one."""
     console = console_of(request)
     silent = console.live.silent_brokers()
     known = [str(node.node_id) for node in console.live.image.nodes if not node.fenced]

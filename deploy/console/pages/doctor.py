@@ -1,4 +1,4 @@
-"""Run `penstock doctor`, and show its findings with their remedies. One examination at a time."""
+"""Run `penstock doctor`, one examination at a time, and show findings with remedies."""
 
 import asyncio
 

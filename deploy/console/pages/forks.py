@@ -1,4 +1,4 @@
-"""Fork a topic: first show what the fork would have, then make it."""
+"""Fork a topic: show the contents of the fork first, then create it."""
 
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -21,11 +21,11 @@ from penstock.protocol.client.connection import TIMEOUT_S, wait_at_most
 
 
 async def ask(request: Request) -> Response:
-    """Show what a fork would have."""
+    """Show what a fork would contain."""
     console = console_of(request)
     wanted = _options(request.path_params["topic"], request.query_params)
     rights_of(request).need_topic(wanted.source)
-    wait_at_most(TIMEOUT_S)  # Brokers look times up in the store.
+    wait_at_most(TIMEOUT_S)  # Brokers look up times in the store.
     plan = await console.call(plan_fork, console.bootstrap, wanted)
     return page(
         request,

@@ -82,7 +82,7 @@ def _delete(bootstrap: str, group_id: str) -> None:
 
 
 async def reset(request: Request) -> Response:
-    """Set the offsets of one topic to its begin, its end, or one offset in each partition."""
+    """Set the offsets of one topic to its start, its end, or one offset in each partition."""
     form = await form_of(request)
     group_id, topic, to = form.get("id", ""), form.get("topic", ""), form.get("to", "")
     confirmed(form, group_id)

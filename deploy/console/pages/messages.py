@@ -35,7 +35,7 @@ async def messages(request: Request) -> Response:
 
 
 def query_of(topic: str, given: QueryParams) -> RecordSelection:
-    """Read the form of the page. Raises UsageError."""
+    """Parse the form of the page. Raises UsageError."""
     start = given.get("start", "newest")
     if start not in STARTS:
         raise UsageError(f"start={start} is not allowed: one of {', '.join(STARTS)}")

@@ -36,8 +36,8 @@ _TRACE_INTERVAL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class LiveMove:
-    """A move now. phase: "moving" until the election, "opening" until the target has reported, then
-    "done". seen_ms: since this page saw it begin; None if it began before.
+    """The current state of a move. phase: "moving" until the election, "opening" until the target
+    has reported, then "done". seen_ms: time since the page saw it begin; None if it began earlier.
     """
 
     move: MoveView
@@ -86,7 +86,7 @@ async def live(request: Request) -> Response:
 
 
 async def begin(request: Request) -> Response:
-    """Let another broker lead the partition: it becomes the first candidate."""
+    """Move the partition to another broker, which becomes the first candidate."""
     form = await form_of(request)
     name, index = request.path_params["topic"], request.path_params["partition"]
     console = console_of(request)

@@ -1,4 +1,4 @@
-"""Show where records are: the ranges of a stream in objects, and the blocks of an object."""
+"""Show where records are stored: the ranges of a stream in objects, and the blocks of an object."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +14,7 @@ from penstock.objectstore.url import location
 
 
 async def stream(request: Request) -> Response:
-    """Show one stream with its ranges, the newest first."""
+    """Show one stream with its ranges, newest first."""
     image = console_of(request).live.image
     state = image.streams.get(StreamId(request.path_params["stream"]))
     name = "" if state is None else views.topic_name(image, state.topic_id)

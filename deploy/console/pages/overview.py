@@ -23,8 +23,8 @@ async def overview(request: Request) -> Response:
 
 
 async def live(request: Request) -> Response:
-    """Send the samples of the last quarter of an hour, then each new one, with the figures as a
-    fragment of the page.
+    """Send the samples of the last 15 minutes, then each new one, with the values as a fragment of
+    the page.
     """
     rights_of(request).need_cluster()
     console = console_of(request)
@@ -51,7 +51,7 @@ async def _events(console: Console, request: Request) -> AsyncGenerator[str, Non
 
 async def health(request: Request) -> Response:
     """Return the problems of the cluster as a fragment, and keep measuring. Does not wait for the
-    rights of the user: while they are unknown, the fragment has no details.
+    rights of the user: while they are unknown, the fragment contains no details.
     """
     console = console_of(request)
     console.checks.begin(session_of(request), is_use=False)
@@ -60,7 +60,7 @@ async def health(request: Request) -> Response:
 
 
 def _values(console: Console, view: TopView) -> dict[str, Any]:
-    """Return what the templates need."""
+    """Return the context of the templates."""
     topics = [topic for topic in view.topics if not is_internal(topic.name)]
     return {
         "view": view,

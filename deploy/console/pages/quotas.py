@@ -21,7 +21,7 @@ QUOTAS = (*CLIENT_QUOTAS, CONNECTION_CREATION_RATE)
 
 
 async def quotas(request: Request) -> Response:
-    """List quotas: all, or those of entities whose names contain `q`."""
+    """List all quotas, or those of entities whose names contain `q`."""
     wanted = request.query_params.get("q", "").strip()
     found, problem = await listed(console_of(request), lambda client: list_quotas(client, {}))
     views = [(shown(view.entity), view.quotas) for view in found]

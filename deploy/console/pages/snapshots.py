@@ -57,9 +57,9 @@ async def snapshots(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """What to restore. topics: all if there are none. new_name: of the only topic; empty: the old
-    name. replaces: whether topics that exist are deleted first. groups: whether consumer groups get
-    their offsets back.
+    """Options of a restore. topics: empty for all. new_name: new name of the only topic; empty to
+    keep the name. replaces: whether existing topics are deleted first. groups: whether the offsets
+    of consumer groups are restored.
     """
 
     snapshot: str
@@ -71,7 +71,7 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What a restore would make. present: names of these topics that exist."""
+    """The planned result of a restore. present: names of these topics that already exist."""
 
     topics: list[RestoredView]
     present: set[str]
@@ -91,7 +91,7 @@ async def snapshot(request: Request) -> Response:
 
 
 async def ask_restore(request: Request) -> Response:
-    """Show what a restore would make, and what it would delete."""
+    """Show which topics a restore would create and delete."""
     console, wanted = console_of(request), _options(request.query_params)
     wait_at_most(TIMEOUT_S)
     plan = await console.call(_plan, console.bootstrap, wanted)
@@ -155,7 +155,7 @@ async def delete(request: Request) -> Response:
 
 
 async def make_topics(request: Request) -> Response:
-    """Restore topics; where some may be replaced, the user typed the name of the snapshot."""
+    """Restore topics; if this may replace topics, the user must type the name of the snapshot."""
     form = await form_of(request)
     console, wanted = console_of(request), _options(form)
     if wanted.replaces:
@@ -187,7 +187,7 @@ def _restore(bootstrap: str, wanted: RestoreOptions) -> Sequence[RestoredView]:
 
 
 async def undelete(request: Request) -> Response:
-    """Let a deleted topic come back under its name."""
+    """Restore a deleted topic under its name."""
     form = await form_of(request)
     console = console_of(request)
     name = await console.call(_undelete, console.bootstrap, form.get("topic", ""))

@@ -32,14 +32,14 @@ async def run(request: Request) -> Response:
 
 
 async def _run_until_gone(request: Request, query: str) -> StatementResult:
-    """Run a statement, which ends when the browser closes its connection."""
+    """Run a statement, which is canceled when the browser closes its connection."""
     cancel = Event()
     store = console_of(request).options.store
     running = asyncio.ensure_future(asyncio.to_thread(run_statement, store, query, cancel))
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:  # also where the console stops
+    finally:  # also when the console stops
         gone.cancel()
         if not running.done():
             cancel.set()

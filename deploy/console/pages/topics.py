@@ -37,8 +37,8 @@ TOPIC_RESOURCE = 2
 
 
 async def topics(request: Request) -> Response:
-    """List topics: all, or those whose name contains `q`, by name or the busiest first; internal
-    ones only if they are asked for.
+    """List all topics, or those whose name contains `q`, by name or busiest first; internal ones
+    only on request.
     """
     rights, live = rights_of(request), console_of(request).live
     view = await live.top()
@@ -92,7 +92,7 @@ async def topic(request: Request) -> Response:
 
 
 async def _configs_of(console: Console, name: str) -> tuple[list[configs.ConfigView], str]:
-    """Return the configs of a topic, or none and why."""
+    """Return the configs of a topic, or none and the reason."""
     try:
         found = await console.call(
             configs.describe, console.bootstrap, (TOPIC_RESOURCE, name), with_docs=True

@@ -1,4 +1,4 @@
-"""Show transactions: what coordinators know, and what is open in partitions."""
+"""Show transactions: their states at coordinators, and open ones in partitions."""
 
 from collections.abc import Collection
 

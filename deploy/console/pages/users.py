@@ -1,7 +1,7 @@
-"""Show users of the metadata, and one of them with its ACLs and quotas; create and delete users,
-and change passwords.
+"""Show the users in the metadata, and a user with its ACLs and quotas; create and delete users, and
+change passwords.
 
-Invariant: a password is in the body of one form, and in no answer, log or address.
+Invariant: a password is sent in the body of a form, and is in no response, log or URL.
 """
 
 from urllib.parse import quote
@@ -33,7 +33,7 @@ _DEFAULT = ScramMechanism.SCRAM_SHA_512.sasl_name
 
 
 async def users(request: Request) -> Response:
-    """List users: all, or those whose name contains `q`."""
+    """List all users, or those whose name contains `q`."""
     wanted = request.query_params.get("q", "").strip()
     found, problem = await listed(console_of(request), list_users)
     found = [user for user in found if wanted.lower() in user.name.lower()]
@@ -75,7 +75,7 @@ async def user(request: Request) -> Response:
 
 
 async def create(request: Request) -> Response:
-    """Create a user; one that exists keeps its password."""
+    """Create a user; an existing user keeps its password."""
     form = await form_of(request)
     console = console_of(request)
     name, password = form.get("name", "").strip(), form.get("password", "")
@@ -94,7 +94,7 @@ def _create(bootstrap: str, name: str, password: str, mechanism: ScramMechanism)
 
 
 async def change_password(request: Request) -> Response:
-    """Change the password in all mechanisms of a user, so that the old one is worth nothing."""
+    """Change the password in all mechanisms of a user, so that the old one is no longer valid."""
     form = await form_of(request)
     console, name = console_of(request), form.get("name", "")
     confirmed(form, name)
