@@ -21,7 +21,7 @@ class UsageError(ExpectedError):
 
 
 class UnknownSetting(UsageError):
-    """No setting has this name. source: where the name was given: flag, variable or file."""
+    """No setting has this name. source: flag, variable or file that contains the name."""
 
     def __init__(self, key: str, source: str, known: Sequence[str]) -> None:
         near = get_close_matches(key, known, n=1, cutoff=0.4)
@@ -50,7 +50,7 @@ class NoController(ExpectedError):
 
 
 class Busy(ExpectedError):
-    """Too many requests wait already; a later one may be served."""
+    """Too many requests are pending; a later one may be served."""
 
 
 def print_error(error: Exception) -> None:

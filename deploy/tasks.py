@@ -1,4 +1,4 @@
-"""Handle asyncio tasks whose result nobody may take."""
+"""Handle asyncio tasks whose result may never be retrieved."""
 
 import asyncio
 from typing import Any

@@ -1,1 +1,1 @@
-"""Run Penstock's main job on real data and check the result."""
+"""Run a cluster on real data and check the result."""

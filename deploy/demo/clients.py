@@ -25,7 +25,7 @@ _STEP: Final = 1_000
 _PRODUCER: Final[dict[str, str | int | float | bool]] = {
     "acks": "all",
     "enable.idempotence": True,
-    "compression.type": "gzip",  # the only codec that kafka-python has built in
+    "compression.type": "gzip",  # the only codec that kafka-python supports without extra packages
     "compression.level": 1,
     "linger.ms": 100,
     "batch.size": 1_000_000,
@@ -36,7 +36,9 @@ _PRODUCER: Final[dict[str, str | int | float | bool]] = {
 def produce(
     bootstrap: str, topic: str, flights: Iterable[Flight], progress: Callable[[int], None]
 ) -> Tally:
-    """Send all with confluent-kafka and return what was acknowledged. Raises KafkaFailed."""
+    """Send the records with confluent-kafka and count those that were acknowledged. Raises
+    KafkaFailed.
+    """
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, **_PRODUCER})
@@ -90,7 +92,7 @@ def consume(
     progress: Callable[[int], None],
     first: Callable[[], None],
 ) -> Tally:
-    """Read with kafka-python until `expected` records arrived, and briefly longer to find
+    """Read with kafka-python until `expected` records have arrived, and a little longer to find
     duplicates. first: called at the first record.
     """
     try:

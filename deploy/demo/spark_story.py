@@ -1,5 +1,5 @@
-"""Run `penstock demo --spark`: write real records, kill every broker for good, and query the bucket
-with Spark.
+"""Run `penstock demo --spark`: write real records, kill every broker permanently, and query the
+bucket with Spark.
 
 Invariant: ends with `demo: OK N records` only if every carrier's flights, delays and average equal
 those of the file to the last digit.
@@ -27,7 +27,7 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class SparkDemo(Demo):
-    """The demo with Spark. plot: path of the chart. store: as of `penstock dev`."""
+    """The demo with Spark. plot: path of the chart. store: as for `penstock dev`."""
 
     def __init__(
         self, limit: int, console: Console, plot: Path, master: SparkTarget, store: str

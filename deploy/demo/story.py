@@ -41,7 +41,7 @@ BROKERS: Final = 2
 
 
 class Demo:
-    """The demo. limit: number of records to use. store: as of `penstock dev`."""
+    """The demo. limit: number of records to use. store: as for `penstock dev`."""
 
     def __init__(self, limit: int, console: Console, store: str = "moto") -> None:
         self._limit = min(limit, RECORDS)
@@ -49,7 +49,7 @@ class Demo:
         self._store = store
 
     def run(self) -> bool:
-        """Run it; return True if everything came back."""
+        """Run the demo; return True if all records were read back."""
         try:
             self._check()
             server = "an S3 server (moto), " if self._store == "moto" else ""

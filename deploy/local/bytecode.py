@@ -13,7 +13,8 @@ _PLACE: Final = "PYTHONPYCACHEPREFIX"
 
 
 def environment(given: Mapping[str, str], source: str = __file__) -> dict[str, str]:
-    """Return the environment for a child process. source: a module that stands for all.
+    """Return the environment for a child process. source: a module that represents the
+    installation.
 
     pip compiles packages; uv does not, and `PYTHONDONTWRITEBYTECODE`, which many container images
     set, prevents Python from storing bytecode. Every process would then compile 500 modules at its

@@ -22,8 +22,8 @@ def librdkafka(security: ClientSecurity) -> dict[str, str]:
 
 
 def java(security: ClientSecurity) -> dict[str, str]:
-    """Return the properties of Kafka's Java clients and tools, which `--command-config` takes
-    too.
+    """Return the properties of Kafka's Java clients and tools, which `--command-config` also
+    accepts.
     """
     found = {"security.protocol": security.protocol.value}
     if security.protocol.has_sasl:
@@ -120,7 +120,7 @@ def _python_sasl(security: ClientSecurity) -> dict[str, object]:
 
 
 def properties_text(properties: dict[str, str]) -> str:
-    """Return the lines of a file of properties."""
+    """Return the lines of a properties file."""
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 

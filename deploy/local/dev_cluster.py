@@ -104,7 +104,7 @@ def run_dev(
 
 
 def _run(dev: "_Dev", *, is_in_process: bool) -> None:
-    """Run until the cluster ends, as processes of nodes do if they are in this process."""
+    """Run until the cluster ends, with the nodes in this process."""
     if not is_in_process:
         asyncio.run(dev.run())
         return

@@ -133,7 +133,7 @@ def make_front(*buckets: str) -> Front:
 
 def serve(front: Front, listening: socket.socket, secret: str = "") -> None:
     """Serve until the process ends, with one thread for each connection. secret: the key with which
-    clients must sign requests; empty: no signatures.
+    clients must sign requests; empty for no signatures.
     """
     host, port = listening.getsockname()[:2]
     handler = type(
@@ -161,7 +161,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that are killed within a request; print other errors."""
+        """Ignore clients that are killed during a request; print other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # typeshed names the parameter's type privately
 
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         if (
             self._lines.has_ended
-        ):  # The client disconnected within the headers: like S3, do nothing.
+        ):  # The client disconnected while sending headers: like S3, do nothing.
             self.close_connection = True
             return
         has_length = "Content-Length" in self.headers
@@ -278,8 +278,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _is_local_name(host: str) -> bool:
-    """Return whether a `Host` header names this machine. Browsers resolve names below localhost
-    themselves.
+    """Return whether a `Host` header refers to this machine. Browsers resolve subdomains of
+    localhost themselves.
     """
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return is_loopback(name) or name.endswith(".localhost")

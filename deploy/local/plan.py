@@ -1,6 +1,6 @@
 """Plan a local cluster: which processes, with which arguments, on which ports.
 
-Invariant: pure; the same options and ports give the same plan. Times are shorter than in
+Invariant: pure; the same options and ports result in the same plan. Times are shorter than in
 production, because developers wait for them.
 """
 
@@ -270,8 +270,8 @@ def _flags(
     chosen: Mapping[str, object],
     own: Mapping[str, object],
 ) -> tuple[str, ...]:
-    """Return the flags of a node. chosen: the plan's choices, which users may override. own: what
-    nodes need to find each other.
+    """Return the flags of a node. chosen: the plan's choices, which users may override. own: flags
+    with which nodes find each other.
     """
     from penstock.deploy.node.config.definition import flag_of, roles_with  # not for `--help`
 

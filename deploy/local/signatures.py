@@ -37,7 +37,7 @@ def is_signed(
 ) -> bool:
     """Return whether the request is signed with this secret key.
 
-    target: path and query as the client sent them. headers: by their names in small letters.
+    target: path and query as the client sent them. headers: by lowercase name.
     """
     found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
     if found is None or found[1] != ACCESS_KEY:

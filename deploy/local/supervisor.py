@@ -82,8 +82,8 @@ class Supervisor:
 
     Invariants: each process has its own process group, so Ctrl-C reaches only the supervisor, which
     stops the others in order. Each is killed if the supervisor dies (`deploy.node.lifeline`). `run`
-    returns when no process is left. Independent of what the processes do, except that brokers
-    respond when they serve, and that a dead store has lost its contents.
+    returns when no process is left. Treats all processes alike, except that brokers respond once
+    they are ready, and that a dead store has lost its contents.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
 
 
 def create(cluster: Cluster, wanted: frozenset[Acl]) -> list[str]:
-    """Add ACLs. Return why some were rejected."""
+    """Add ACLs. Add ACLs; return why some were rejected."""
     ordered = sorted(wanted)
     answer = cluster.ask(
         apis.CREATE_ACLS,

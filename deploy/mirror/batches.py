@@ -48,7 +48,7 @@ class SourceBatch(NamedTuple):
 
 
 class Aborted(NamedTuple):
-    """A transaction that was aborted, as Fetch lists them."""
+    """An aborted transaction, as listed by Fetch."""
 
     producer_id: int
     first_offset: int

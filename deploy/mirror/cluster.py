@@ -1,4 +1,4 @@
-"""One cluster of any Kafka from 2.1 on, or of Penstock: a source or a target."""
+"""A source or target cluster: Penstock, or Kafka 2.1 or newer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -41,8 +41,7 @@ def to_commit(
 ) -> dict[Partition, CommittedOffset]:
     """Return the offsets to set at the target.
 
-    own: the offsets set by this process. translated: None for offsets that are not copied, or not
-    yet.
+    own: the offsets set by this process. translated: None for offsets that are not copied (yet).
     """
     found: dict[Partition, CommittedOffset] = {}
     for key, committed in source.items():

@@ -243,7 +243,7 @@ def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
             raise SecurityFileInvalid(str(error)) from None
 
     files = WatchedFiles(receiver.paths, parse)
-    receiver.context()  # its errors contain the variables
+    receiver.context()  # its errors contain the values of the variables
     try:
         files.read_now()
     except SecurityFileInvalid as error:

@@ -152,7 +152,8 @@ async def _hand_over(
     """Pass a connection on with the data read from it, or respond with the reason."""
     reader.feed_eof()
     request = head + await reader.read()
-    # Nothing has run since: the end is there, so `read` did not wait, but it may have resumed.
+    # No other task has run: the end had arrived, so `read` did not wait, but it may have resumed
+    # reading.
     cast("asyncio.Transport", writer.transport).pause_reading()
     if reason := await console.take(request, writer.get_extra_info("socket").fileno()):
         writer.write(_encoded(Answer((503, "text/plain", f"{reason}\n")), with_body=True))

@@ -55,8 +55,8 @@ def configure(level: str, *, name: str = "") -> None:
     would use it for tracebacks, and each start of a broker would take 6 MB and 0.17 s more.
     """
     keep_rich_out()
-    # Otherwise gRPC writes a line for each failed handshake, and anyone could fill the disk. It
-    # reads this when it is imported.
+    # gRPC reads this when it is imported. Otherwise it would write a line for each failed
+    # handshake, and anyone could fill the disk.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     to_stderr(level)
     if name:
@@ -106,7 +106,7 @@ def _escape(
     _method: str,
     event: MutableMapping[str, Any],
 ) -> MutableMapping[str, Any]:
-    """Escape what is not printable. Tracebacks keep their lines, indented, so that no line of an
+    """Escape non-printable characters. Tracebacks keep their lines, indented, so that no line of an
     error looks like a log line.
     """
     for name, value in event.items():

@@ -95,8 +95,8 @@ def cell(text: str) -> "Text":
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with numbers right-aligned. An empty table is a sentence. On a narrow terminal,
-    the table has only the first columns, followed by the names of the others.
+    """Print a table with numbers right-aligned. For an empty table, print a sentence instead. On a
+    narrow terminal, the table has only the first columns, followed by the names of the others.
     """
     from rich.console import Console
     from rich.table import Table
@@ -144,7 +144,8 @@ def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a
         return f"{value:,}"
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:,.1f}"  # a small number is not 0.0
+    # So that a small number is not shown as 0.0
+    return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:,.1f}"
 
 
 def iso_time(time_ms: int) -> str:

@@ -61,9 +61,9 @@ class Command:
     """The session of one command. Use it in a `with` block.
 
     Invariants: a statement runs in a thread, because DuckDB does not return to Python until it has
-    rows; the main thread waits and receives the signal. Stdout contains only rows. A function call
-    cannot be stopped: if a statement continues after its time limit or Ctrl-C, the command exits,
-    including its prompt.
+    rows; the main thread waits and receives the signal. Stdout contains only rows. Running
+    functions cannot be interrupted: if a statement continues after its time limit or Ctrl-C, the
+    whole command exits, including its prompt.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class Command:
             remark(f"only the first {self._form.rows_max:,} rows; --max-rows shows more")
 
     def _writer(self, result: "SqlResult") -> Callable[[], None]:
-        """Write rows as they come. Return the work to do after the progress bar is removed: a table
-        needs all rows first.
+        """Write rows as they arrive. Return the work to do after the progress bar is removed: a
+        table needs all rows first.
         """
         if self._form.is_table:
             table = result.arrow()

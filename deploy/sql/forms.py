@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
-    """Print a table for people, numbers to the right. Columns that do not fit are folded."""
+    """Print a table with numbers right-aligned. Columns that do not fit are folded."""
     from rich.console import Console
     from rich.table import Table
 
@@ -117,7 +117,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Return the value for JSON, which has no NaN and no infinity: they become text."""
+    """Return the value for JSON, in which NaN and infinity become strings."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

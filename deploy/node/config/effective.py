@@ -62,7 +62,7 @@ class Value:
 
     @property
     def shown(self) -> str:
-        """Return the value for people, without secrets."""
+        """Return the value for display, without secrets."""
         return _without_secrets(self.field, shown_value(self.field.setting, self.value))
 
     @property

@@ -671,7 +671,8 @@ MANIFEST_AGE: Final = _of_controller(
     "Age of the oldest change that is not yet in the manifest. Leader only.",
 )
 
-# --- controllers: what the image says -------------------------------------------------------------
+# --- controllers: contents of the image
+# -------------------------------------------------------------
 
 SESSIONS: Final = _of_controller(
     "gauge", "penstock_controller_sessions", "Brokers with a valid session. Leader only."
