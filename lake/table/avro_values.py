@@ -1,8 +1,8 @@
-"""Decode Avro values: the binary form without a container, one record per value.
+"""Decode Avro values: the binary encoding without a container, one record per value.
 
 Invariants: a value is decoded with the schema it was written with, and converted to that of the
-columns. Bytes left over are an error, because Avro cannot distinguish schemas by their bytes. Must
-not do I/O. Source: Avro 1.12 specification, "Schema Resolution"; fastavro decodes.
+columns. Trailing bytes are an error, because they suggest another schema. Must not do I/O. Source:
+Avro 1.12 specification, "Schema Resolution"; fastavro decodes.
 """
 
 import struct
@@ -57,7 +57,7 @@ class AvroDecoder:
     )
 
     def __init__(self, schema: bytes, schemas: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Each of `schemas` is the one of the values with an id."""
+        """`schemas` contains the schema of values by id."""
         self._schema = _parsed(schema)
         self._writers = {number: _parsed(content) for number, content in schemas}
         self.struct = _Types().type_of(self._schema, "", 0)
@@ -96,7 +96,7 @@ def _parsed(schema: bytes) -> dict[str, Any]:
 
 
 def _uuids_as_text(parsed: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return the schema without the logical type `uuid` of strings, so that rows hold the text."""
+    """Remove the logical type `uuid` of strings from the schema, so that rows contain text."""
     if isinstance(parsed, list):
         return [_uuids_as_text(item) for item in cast("Any", parsed)]
     if not isinstance(parsed, dict):
@@ -108,7 +108,7 @@ def _uuids_as_text(parsed: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 class _Types:
-    """Convert types. Named types may be used again by their names."""
+    """Convert types. Named types may be referenced by name."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}

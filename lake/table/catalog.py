@@ -1,7 +1,7 @@
-"""Open catalogs of Iceberg tables, and say what is wrong with one that fails.
+"""Open catalogs of Iceberg tables, and explain their failures.
 
-Invariants: no request to a REST catalog waits without limit, but for those that pyiceberg signs by
-SigV4. Only requests that change nothing are sent again: the outcome of a commit without an answer
+Invariants: requests to a REST catalog have timeouts, except for those that pyiceberg signs with
+SigV4. Only requests that change nothing are retried; if a commit receives no response, its outcome
 is looked up (`commits`). Source: pyiceberg's `load_catalog`, Iceberg's
 `open-api/rest-catalog-open-api.yaml`.
 """
@@ -63,7 +63,7 @@ _FAILURES: Final = (
 
 
 class _LimitedRestCatalog(RestCatalog):
-    """pyiceberg's client, which by itself waits for an answer forever."""
+    """pyiceberg's client, with a timeout, which pyiceberg does not set."""
 
     def _config_headers(self, session: Session) -> None:
         """Set up a new session before its first request."""
@@ -79,7 +79,7 @@ class _LimitedAdapter(HTTPAdapter):
         self._timeouts_s = (_CONNECT_S, timeout_s)
 
     def send(self, request: PreparedRequest, *arguments: Any, **named: Any) -> Response:  # noqa: ANN401 - requests'
-        """Send a request, which pyiceberg gives no limits."""
+        """Send a request, to which pyiceberg adds no timeout."""
         return super().send(request, *arguments, **named | {"timeout": self._timeouts_s})
 
 
@@ -98,8 +98,8 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         except TableError:
             raise
         except Exception as error:
-            # Two runs that create the tables of a database at once disturb each other; at the next
-            # attempt the tables exist.
+            # Two runs that create the tables of a database concurrently may fail; at the next
+            # attempt, the tables exist.
             if attempt == _OPEN_TRIES - 1 or isinstance(error, ValueError):
                 raise InvalidTable(f"the catalog cannot be opened: {error}") from error
     raise AssertionError("the last attempt raises")
@@ -112,7 +112,7 @@ def _rest_catalog(name: str, config: dict[str, str]) -> Catalog:
             " https://HOST/PATH"
         )
     if config.get("credential"):
-        # pyiceberg's own default, which it warns of and plans to remove.
+        # pyiceberg's default, which is deprecated and causes a warning.
         tokens = f"{config['uri'].rstrip('/')}/v1/oauth/tokens"
         config = {"oauth2-server-uri": tokens} | config
     return _LimitedRestCatalog(name, **config)
@@ -143,8 +143,8 @@ def address_of(catalog: Catalog) -> str:
 
 @contextmanager
 def catalog_errors(uri: str) -> Generator[None, None, None]:
-    """Raise InvalidTable, CatalogRefused or CatalogUnavailable, which say what to do, for what a
-    REST catalog at `uri` or the network raises. Other errors pass.
+    """Convert errors of a REST catalog at `uri` or of the network to InvalidTable, CatalogRefused
+    or CatalogUnavailable, which contain a remedy. Other errors pass.
     """
     shown = f"the catalog at {_without_password(uri)}"
     try:
@@ -204,7 +204,7 @@ def _without_password(uri: str) -> str:
 
 
 def _origin(error: BaseException) -> BaseException:
-    """Return what the system said, beneath the errors of urllib3 and requests."""
+    """Return the operating system's message, from below the errors of urllib3 and requests."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return error

@@ -1,4 +1,4 @@
-"""Carry a commit through to a known outcome: it is in the table, or it can never be.
+"""Repeat a commit until its outcome is known: it is in the table, or never will be.
 
 Invariant: whatever is raised on the way, a batch is in the table once. Attempts are bounded. A
 process that ends in between leaves either a commit or files that no commit names. Source: `settle`,
@@ -31,7 +31,7 @@ Sleep = Callable[[float], None]
 
 def commit_batch(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
     """Commit a batch. Return True if it is in the table, and False if the table changed without it:
-    plan again. Raise CommitUnknown if the outcome cannot be found out.
+    plan again. Raise CommitUnknown if the outcome cannot be determined.
     """
     return _commit_until_known(table, commit, sleep, is_rewrite=False)
 
@@ -74,7 +74,7 @@ def _commit_until_known(
 
 
 def _looked_up(table: ExportTable, sleep: Sleep) -> TableState:
-    """Return the state that tells the outcome, also if the catalog restarts meanwhile."""
+    """Return the state that shows the outcome, even if the catalog restarts meanwhile."""
     for attempt in range(TRIES_MAX):
         try:
             return table.state()

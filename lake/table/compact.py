@@ -1,8 +1,8 @@
-"""Join small files into large ones, beside a running export.
+"""Merge small files into large ones, possibly during an export.
 
 Invariants: the rows of a table are the same before and after, and the offsets are those of the last
-commit. New batches do not disturb a rewrite. Another rewrite of the same files does, and then this
-one is discarded. Replaced files stay for readers of older versions. Source: Iceberg's
+commit. New batches do not conflict with a rewrite. Another rewrite of the same files does, and this
+one is then discarded. Replaced files are kept for readers of older versions. Source: Iceberg's
 `rewrite_data_files`.
 """
 
@@ -40,8 +40,8 @@ def compact(
     target_bytes: int = TARGET_BYTES,
     on_files: Callable[[int], None] = lambda _: None,
 ) -> CompactReport:
-    """Join small files in one commit. `target_bytes` are bytes of Parquet. Raise CommitConflict if
-    others rewrite the same files again and again.
+    """Merge small files in one commit. `target_bytes` is the size of Parquet files. Raise
+    CommitConflict if others repeatedly rewrite the same files.
     """
     began = time.monotonic()
     for _ in range(ROUNDS_MAX):

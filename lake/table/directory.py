@@ -6,8 +6,8 @@ Parquet.
     <table>/data/[_kafka_partition=3/][_day=2026-03-01/]*.parquet
 
 Invariants: only a writer that has read commit n writes commit n + 1, with If-None-Match, so one of
-two writers wins. A file that no commit names is not in the table. Every `WHOLE_EVERY`th commit
-names all files, so readers begin there. Nothing is overwritten, so tables of layout version 1 keep
+two writers wins. A file that no commit refers to is not in the table. Every `WHOLE_EVERY`th commit
+lists all files, so readers begin there. Nothing is overwritten, so tables of layout version 1 keep
 `_partition`. Source: Delta Lake's log, simplified; docs/reference/table.md describes the format.
 """
 
@@ -58,8 +58,8 @@ class LoggedFile(msgspec.Struct, frozen=True):
 
 
 class LoggedCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit in the log. If it is `whole`, `add` names all files of the table, and `remove`
-    none.
+    """A commit in the log. If it is `whole`, `add` lists all files of the table, and `remove` is
+    empty.
     """
 
     version: int
@@ -114,8 +114,8 @@ class DirectoryPlace:
 
 
 class DirectoryTable:
-    """A table in the store at `url`, whose keys begin with `name`. `layout` is that of a new table,
-    and must match an existing one; None accepts any.
+    """A table in the store at `url`, whose keys begin with `name`. `layout` is the layout of a new
+    table, and must match an existing one; None accepts any.
     """
 
     def __init__(self, url: str, name: str, layout: Layout | None) -> None:
@@ -300,9 +300,7 @@ async def _delete(url: str, keys: Sequence[str]) -> None:
 
 
 async def _read_log(url: str, prefix: str) -> list[LoggedCommit]:
-    """Read the log from the last whole commit on. Commits that were read before are not read
-    again.
-    """
+    """Read the log from the last whole commit on. Earlier commits are not read again."""
     store = await _store(url)
     keys = [(info.key, info.etag) async for info in store.list(f"{prefix}{LOG}")]
     whole = max((index for index in range(len(keys)) if (index + 1) % WHOLE_EVERY == 0), default=0)
@@ -338,4 +336,4 @@ async def _table_names(url: str) -> list[str]:
         first = [info async for info in store.list(f"{name}/{LOG}", limit=1)]
         if first:
             found.append(name)
-        after = f"{name}0"  # the character behind the slash
+        after = f"{name}0"  # the character after the slash

@@ -1,9 +1,9 @@
 """Engines that run tasks: threads of this process, or Spark. The job and the results are the same.
 
 Invariant: every task's result comes exactly once, or an error is raised. Results of repeated
-attempts are lost, with the names of their files. The decoder and Arrow hold no GIL, so threads use
-all cores for raw values; other formats decode in Python, where Spark's processes help. Source:
-Spark `DataFrame.mapInArrow`.
+attempts are dropped, together with their file names. The decoder and Arrow release the GIL, so
+threads use all cores for raw values; other formats are decoded in Python, which Spark runs in
+several processes. Source: Spark `DataFrame.mapInArrow`.
 """
 
 import os
@@ -29,7 +29,7 @@ class Engine(Protocol):
 
 
 def new_attempt() -> str:
-    """Return a part of a file's name that no other attempt has."""
+    """Return a unique part of file names for this attempt."""
     return uuid.uuid4().hex[:12]
 
 
@@ -59,7 +59,7 @@ class SparkEngine:
     """
 
     def __init__(self, master: str) -> None:
-        # Otherwise workers run another Python, which lacks our packages.
+        # Otherwise workers run another Python, without our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         from pyspark.sql import SparkSession
 

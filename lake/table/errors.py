@@ -1,4 +1,4 @@
-"""Errors of table exports. Each message says what to do. Must survive pickling: executors raise
+"""Errors of table exports. Each message contains a remedy. Must survive pickling: executors raise
 them, drivers show them.
 """
 
@@ -18,7 +18,7 @@ class InvalidSchema(TableError):
 
 
 class OtherTopic(TableError):
-    """The table contains another topic, perhaps a deleted one of the same name."""
+    """The table contains another topic, possibly a deleted one with the same name."""
 
     def __init__(
         self, table: str, topic: str, topic_id: str, other_topic: str, other_id: str
@@ -51,17 +51,17 @@ class CommitConflict(TableError):
 
 
 class CommitUnknown(TableError):
-    """The commit may have happened, or may still."""
+    """The commit may have happened, or may still happen."""
 
     retriable = True
 
 
 class CatalogRefused(InvalidTable):
-    """The catalog lets this principal not do this, or finds the request invalid."""
+    """The catalog denies this principal the operation, or rejects the request as invalid."""
 
 
 class CatalogUnavailable(TableError):
-    """The catalog does not answer, or fails by itself."""
+    """The catalog does not respond, or has failed."""
 
     retriable = True
 

@@ -1,9 +1,9 @@
-"""Write rows to Parquet files: in memory, one for each group of partition values, stored whole when
-it is large enough.
+"""Write rows to Parquet files: buffered in memory, one per group of partition values, and stored
+when they are large enough.
 
-Invariants: all rows of a file have the same partition values. A file appears whole or not at all,
-and under a name that no other attempt uses: nothing is ever overwritten. Memory: the limits below
-for each running task.
+Invariants: all rows of a file have the same partition values. A file is stored completely or not at
+all, under a name that is unique to the attempt, so nothing is ever overwritten. Memory: the limits
+below for each running task.
 """
 
 from collections import OrderedDict
@@ -51,7 +51,7 @@ class FilePlace(Protocol):
         ...
 
     def delete(self, files: list[FileEntry]) -> None:
-        """Delete files that no commit has named. Missing files are no error."""
+        """Delete files that no commit refers to. Missing files are ignored."""
         ...
 
 
@@ -88,7 +88,7 @@ class _OpenFile:
 
 
 class GroupedFiles:
-    """The files of one task. `close` returns them all."""
+    """The files of one task. `close` returns all of them."""
 
     def __init__(self, place: FilePlace, layout: Layout, name: str, bytes_max: int) -> None:
         self._place = place
@@ -164,11 +164,11 @@ def fitted(rows: Table, schema: Schema) -> Table:
 
 
 def _encodings(schema: Schema) -> dict[str, Any]:
-    """Return zstd:1, deltas for growing numbers, and no dictionary for keys and raw values, which
-    rarely repeat.
+    """Return zstd level 1, delta encoding for increasing numbers, and no dictionary for keys and
+    raw values, which rarely repeat.
     """
     flat: Callable[[Any], bool] = lambda kind: not pa.types.is_nested(kind)  # noqa: E731 - a name for the line below
-    # Fields of producers may have these names too, with types that have no such encoding.
+    # Fields of values may have the same names, with types that do not support this encoding.
     delta = {
         field.name
         for field in schema

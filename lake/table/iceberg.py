@@ -1,10 +1,10 @@
 """A table in Iceberg, through pyiceberg and any of its catalogs.
 
-Invariants: a commit is bound to the snapshot that was read before; pyiceberg's retries, which would
-add the same files on top of any commit, are off. Offsets and batch id are in the snapshot summary
-and the table properties, so they survive rewrites by others and the expiry of snapshots. Files
-carry field ids. Catalogs that do not compare versions (moto's Glue) lose commits. Source: Iceberg
-spec v2.
+Invariants: a commit only succeeds on top of the snapshot that was read before; pyiceberg's retries,
+which would add the same files on top of any commit, are disabled. Offsets and batch id are in the
+snapshot summary and the table properties, so they survive rewrites by others and the expiry of
+snapshots. Files carry field ids. Catalogs that do not compare versions (moto's Glue) lose commits.
+Source: Iceberg spec v2.
 """
 
 import json
@@ -100,8 +100,8 @@ _LOGIN: Final = frozenset({AUTH_MANAGER, "auth", "credential", "token"})
 
 @dataclass(frozen=True)
 class IcebergPlace:
-    """The place of the table's files. `metadata` has schema, partition spec and properties, but no
-    history, because it travels with every task.
+    """The place of the table's files. `metadata` contains schema, partition spec and properties,
+    but no history, because it is sent with every task.
     """
 
     properties: Mapping[str, str]
@@ -140,8 +140,8 @@ class IcebergPlace:
         return FileEntry(path, footer.num_rows, len(data), group, first, FileScanTask(file))
 
     def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
-        """Return the columns by their field ids. If other engines left deletes, pyiceberg reads the
-        file; it returns empty lists for null lists.
+        """Return the columns by their field ids. If other engines have added delete files,
+        pyiceberg reads the file; it returns empty lists for null lists.
         """
         schema = self.metadata.schema()
         wanted = schema if columns is None else schema.select(*columns)
@@ -177,8 +177,8 @@ class IcebergPlace:
 
 
 class IcebergTable:
-    """A table named by namespace and name, with a dot. `layout` is that of a new table, and must
-    match an existing one; None accepts any.
+    """A table, identified by NAMESPACE.NAME. `layout` is that of a new table, and must match an
+    existing one; None accepts any.
     """
 
     def __init__(self, catalog: Catalog, identifier: str, layout: Layout | None) -> None:
@@ -221,7 +221,7 @@ class IcebergTable:
                     f"table {self.name} has the columns {OLDER_PARTITION} and {PARTITION}: another"
                     " program added one of them; export into another table"
                 )
-            # Readers find columns by their ids; the mapping is for files that have none.
+            # Readers find columns by field id; the mapping is for files without ids.
             mapping = table.metadata.name_mapping() or table.schema().name_mapping
             properties = {
                 TableProperties.DEFAULT_NAME_MAPPING: mapping.model_dump_json(),
@@ -253,7 +253,7 @@ class IcebergTable:
                 with catalog_errors(address_of(self._catalog)), table.update_schema() as update:
                     cast("Any", update).union_by_name(schema)  # commits nothing if nothing is new
             except (CommitFailedException, CatalogUnavailable):
-                self._table = self._load()  # which tells whether it happened
+                self._table = self._load()  # which shows whether it happened
                 continue
             except (ValueError, ValidationError) as error:
                 raise InvalidTable(
@@ -273,7 +273,7 @@ class IcebergTable:
         for task in table.scan().plan_files():
             file = task.file
             if file.spec_id != metadata.default_spec_id:
-                continue  # from another engine, or of an earlier layout: it stays as it is
+                continue  # from another engine, or with an earlier layout: unchanged
             group = tuple(
                 int(file.partition[index]) for index in range(len(metadata.spec().fields))
             )
@@ -364,8 +364,8 @@ class IcebergTable:
         return self._table
 
     def _create(self, schema: Schema) -> None:
-        """Create the table. Two runs may do so at once: whatever error the catalog raises, the
-        table exists afterwards.
+        """Create the table. Two runs may create it concurrently: whatever error the catalog raises,
+        the table exists afterwards.
         """
         for attempt in range(_TRIES):
             try:
@@ -402,7 +402,7 @@ class IcebergTable:
         except (CommitFailedException, ValidationException) as error:
             raise CommitConflict(str(error)) from error
         except CatalogRefused:
-            raise  # trying again does not help
+            raise  # retrying would not help
         except Exception as error:  # a remote catalog may fail in any way after it has committed
             raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
@@ -423,7 +423,7 @@ class IcebergTable:
 
 @contextmanager
 def _store_errors(path: str) -> Generator[None, None, None]:
-    """Raise WarehouseFailed, which says what to do, for errors of the store of the tables."""
+    """Convert errors of the tables' store to WarehouseFailed, which contains a remedy."""
     try:
         yield
     except FileNotFoundError:

@@ -1,10 +1,10 @@
 """The work of an executor on one task: read a range of the log, write files, and report them. The
 same code runs in a thread and in Spark.
 
-Invariants: a task turns each record of its slices into exactly one row or dead letter, or raises;
-`on_error` says what becomes of records that cannot be read.
-Only its result names the files it wrote, so files of a failed or repeated attempt are never
-visible. Bytes stay in the executor: a result has some hundred bytes per file.
+Invariants: a task converts each record of its slices to exactly one row or dead letter, or raises;
+`on_error` determines how unreadable records are handled. Only its result refers to the written
+files, so files of a failed or repeated attempt are never visible. Data stays in the executor: a
+result has a few hundred bytes per file.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ ATTEMPT_SEPARATOR = "-a"
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """The same for all tasks of a batch; pickled once."""
+    """Shared by all tasks of a batch; pickled once."""
 
     source: TopicSource
     value_format: ValueFormat
@@ -70,7 +70,7 @@ class ExportJob:
     def _read(
         self, task: FileTask, rejects: GroupedFiles, counts: list[int]
     ) -> Iterator[tuple[Table, Array]]:
-        """Yield rows and offsets of tombstones, and add dead letters to their files. Count all of
+        """Yield rows and offsets of tombstones, add dead letters to their files, and count all of
         them.
         """
         decoder, unreadable = ValueDecoder(self.value_format), list[ReadError]()
@@ -95,7 +95,7 @@ class ExportJob:
     def _add_unreadable(
         self, task: FileTask, errors: list[ReadError], rejects: GroupedFiles, counts: list[int]
     ) -> None:
-        """Turn records that cannot be read into dead letters, or skip them."""
+        """Convert unreadable records to dead letters, or skip them."""
         if self.on_error == DEAD_LETTER:
             rows = unreadable_rows(errors, task.rejects_from)
             rejects.add(rows)
@@ -153,7 +153,7 @@ class ExportJob:
 
 @dataclass(frozen=True, slots=True)
 class CompactionJob:
-    """Join small files of one group into one, in the order of their first offsets."""
+    """Merge small files of one group into one, in the order of their first offsets."""
 
     place: FilePlace
     layout: Layout

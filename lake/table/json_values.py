@@ -1,8 +1,8 @@
-"""Decode JSON values by a JSON Schema: `type`, `properties`, `required`, `items`,
+"""Decode JSON values with a JSON Schema: `type`, `properties`, `required`, `items`,
 `additionalProperties` (as a map), `format`, `contentEncoding`.
 
 Invariant: strict. A number is not accepted as a string, nor a fraction as an integer, and a missing
-required member is an error. Members that the schema does not name are left out. Must not do I/O.
+required member is an error. Members that are not in the schema are omitted. Must not do I/O.
 Source: JSON Schema 2020-12; msgspec checks and builds the row in one step.
 """
 

@@ -1,4 +1,4 @@
-"""What is planned, written and committed. These values travel between driver and executors.
+"""Values that are planned, written and committed, and sent between driver and executors.
 
 Invariant: offsets are Kafka's, ends are exclusive. Must not do I/O.
 """
@@ -35,7 +35,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One data file. `native` is what the kind of table needs to commit and read it."""
+    """One data file. `native` is the representation with which this kind of table commits and reads
+    it.
+    """
 
     path: str
     row_count: int
@@ -50,7 +52,7 @@ class FileEntry:
 @dataclass(frozen=True, slots=True)
 class TableState:
     """The state of a table. `version` changes with every commit of any writer. `offsets` are the
-    next ones of each partition. `batch_id` is 0 before the first batch.
+    next offsets of each partition. `batch_id` is 0 before the first batch.
     """
 
     version: str
@@ -64,11 +66,10 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Files to add and remove, and the new state of the table: all of it or nothing, and only if
-    the table is still as in `base`.
+    """Files to add and remove, and the new state of the table: committed as a whole, and only if
+    the table is still in the state `base`.
 
-    `commit_id` names this attempt to write a batch; it stays the same when the commit is sent
-    again.
+    `commit_id` identifies this attempt to write a batch; it is unchanged if the commit is retried.
     """
 
     commit_id: str
@@ -85,7 +86,7 @@ class Commit:
 class FileTask:
     """The work of one executor: a range of one partition, in offset order.
 
-    `existing` are files of the table that may hold replaced rows; only for upserts. Dead letters
+    `existing` are files of the table that may contain replaced rows; only for upserts. Dead letters
     below `rejects_from` are already in their table.
     """
 
@@ -97,7 +98,7 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask:
-    """Small files of one group that become one."""
+    """Small files of one group that are merged into one."""
 
     name: str
     files: tuple[FileEntry, ...]
@@ -105,9 +106,7 @@ class CompactionTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The files of a task, the number of records that became rows, of those in dead letter files,
-    and of offsets that were skipped because they cannot be read.
-    """
+    """The files of a task, and its number of rows, dead letters, and skipped unreadable offsets."""
 
     added: tuple[FileEntry, ...] = ()
     removed: tuple[FileEntry, ...] = ()

@@ -1,8 +1,8 @@
 """Plan batches and compactions: the offsets of a batch, its tasks, and the files that are worth
-joining.
+merging.
 
 Invariants: a batch continues each partition where the table ended, without a gap or an overlap.
-Each offset is in one task. A task holds one partition only, its slices in offset order. Bytes are
+Each offset is in one task. A task contains slices of one partition, in offset order. Bytes are
 those in the store. Must not do I/O.
 """
 
@@ -30,7 +30,7 @@ class Bounds(NamedTuple):
 def lost_ranges(
     topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds]
 ) -> list[OffsetRange]:
-    """Return the ranges that the table lacks and that are no longer in the log."""
+    """Return the ranges that are missing in the table and no longer in the log."""
     return [
         OffsetRange(topic, partition, next_offsets[partition], bound.start_offset)
         for partition, bound in sorted(bounds.items())
@@ -41,8 +41,8 @@ def lost_ranges(
 def wanted_ranges(
     topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds], *, skip_lost: bool
 ) -> list[OffsetRange]:
-    """Return the ranges that the table lacks. A partition that is new to it begins at its log
-    start. Raise RecordsLost unless `skip_lost`.
+    """Return the ranges that are missing in the table. A new partition begins at its log start.
+    Raise RecordsLost unless `skip_lost`.
     """
     ranges: list[OffsetRange] = []
     for partition, (start, end) in sorted(bounds.items()):
@@ -60,8 +60,8 @@ def wanted_ranges(
 
 
 def cut_batch(slices: Sequence[Slice], bytes_max: int) -> list[Slice]:
-    """Return the beginning of every partition, in proportion to what is left of it, so that all
-    reach their ends together.
+    """Return the first part of every partition, proportional to its remaining size, so that all
+    reach their ends at the same time.
 
     Each partition's slices are in offset order. At least one offset of each partition is taken.
     """
@@ -98,7 +98,7 @@ def file_tasks(
 ) -> list[FileTask]:
     """Return a task for every `bytes_max` of a partition.
 
-    For upserts, `existing` has the table's files by partition, and partitions are not divided.
+    For upserts, `existing` contains the table's files by partition, and partitions are not divided.
     """
     tasks: list[FileTask] = []
     for partition, group in groupby(slices, key=lambda part: part.partition):
@@ -114,8 +114,8 @@ def file_tasks(
 def compaction_tasks(
     files: Iterable[FileEntry], target_bytes: int, prefix: str
 ) -> list[CompactionTask]:
-    """Return tasks that join neighbors of one group, as many as make up one file and at least two.
-    Only files smaller than half the target are joined.
+    """Return tasks that merge neighboring files of one group: enough for one file of the target
+    size, at least two. Only files smaller than half the target are merged.
     """
     small = sorted(
         (file for file in files if file.size_bytes * 2 < target_bytes),

@@ -1,9 +1,10 @@
-"""Decode Protobuf values by a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`)
+"""Decode Protobuf values with a descriptor set (`protoc --include_imports
+--descriptor_set_out=FILE`)
 and the name of a message.
 
 Invariants: columns have the names of fields in the .proto file. An unset field with presence is
-null, one without is its default. Unknown fields are left out. Must not do I/O. Source: Protobuf
-descriptor.proto, and the wire format of Confluent's schema registry.
+null, and one without presence has its default. Unknown fields are omitted. Must not do I/O. Source:
+Protobuf descriptor.proto, and the wire format of Confluent's schema registry.
 """
 
 import datetime as dt
@@ -53,8 +54,8 @@ _STRING: Final = 9
 
 
 class ProtobufDecoder:
-    """Decode values of one message. Framed ones name their schema and message: Confluent's
-    schema id is followed by the indexes of the message within its file.
+    """Decode values of one message. Framed values identify their schema and message: Confluent's
+    schema id is followed by the indexes of the message in its file.
     """
 
     errors = (DecodeError, ValueError, OverflowError, KeyError)
@@ -62,7 +63,7 @@ class ProtobufDecoder:
     def __init__(
         self, schema: bytes, message: str, schemas: Sequence[tuple[int, bytes]] = ()
     ) -> None:
-        """Each of `schemas` is the one of the values with an id."""
+        """`schemas` contains the schema of values by id."""
         self._columns = _message(schema, message)
         self._class: Any = GetMessageClass(self._columns)
         self._writers: dict[int, tuple[Any, list[int]]] = {}
@@ -118,15 +119,15 @@ def _message(schema: bytes, message: str) -> Any:  # noqa: ANN401 - generated at
 
 def _resolved(row: dict[str, Any], writer: Any, columns: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return a row of the writer's fields with the names of the columns. A field without a column
-    of its name is one that was renamed if the column of its number is no field of the writer.
-    Fields that the writer lacks have their defaults.
+    of its name was renamed if the column with its number is not a field of the writer. Fields
+    missing in the writer's schema have their defaults.
     """
     found: dict[str, Any] = {}
     for field in columns.fields:
         name = field.name
         source = writer.fields_by_name.get(name) or writer.fields_by_number.get(field.number)
         if source is not None and source.name != name and source.name in columns.fields_by_name:
-            source = None  # a number that was used again
+            source = None  # a number that was reused
         if source is None:
             if not field.has_presence:
                 found[name] = [] if field.is_repeated else _value(field, field.default_value)
@@ -154,7 +155,7 @@ def _resolved_value(value: Any, source: Any, field: Any) -> Any:  # noqa: ANN401
 
 
 def _kind(field: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    """Return what two fields must share: numbers of different sizes are compatible."""
+    """Return the compatibility class of a field: numbers of different sizes are compatible."""
     kind = field.cpp_type
     kind = "integer" if kind in _INTEGERS else "float" if kind in _FLOATS else kind
     if field.cpp_type == _STRING:
@@ -164,7 +165,7 @@ def _kind(field: Any) -> tuple[Any, ...]:  # noqa: ANN401
 
 
 def _path_of(descriptor: Any) -> list[int]:  # noqa: ANN401
-    """Return the indexes of a message in its file: of the outermost message first."""
+    """Return the indexes of a message in its file, outermost message first."""
     path: list[int] = []
     while descriptor is not None:
         outer = descriptor.containing_type
@@ -177,8 +178,8 @@ def _path_of(descriptor: Any) -> list[int]:  # noqa: ANN401
 
 
 def _indexes(data: bytes) -> tuple[list[int], int]:
-    """Return Confluent's indexes, and where they end: a zigzag varint count, then so many indexes.
-    A single 0 means the first message.
+    """Return Confluent's indexes, and the position after them: a zigzag varint count, then that
+    many indexes. A single 0 means the first message.
     """
     count, at = _zigzag(data, 0)
     if not 0 <= count <= _DEPTH_MAX:
@@ -235,7 +236,7 @@ def _single(field: Any, path: str, depth: int) -> DataType:  # noqa: ANN401
         if kind.full_name in _WRAPPERS:
             return _single(kind.fields_by_name["value"], path, depth)
         if not kind.fields:
-            return pa.bool_()  # no file format has a struct without fields
+            return pa.bool_()  # Parquet does not support structs without fields
         return _struct(field.message_type, path, depth + 1)
     if field.cpp_type == _STRING:
         return pa.binary() if field.type == _BYTES_TYPE else pa.string()

@@ -1,8 +1,7 @@
-"""Run SQL on the tables of a warehouse, for a quick look: DuckDB over the rows of the tables that
-the query names.
+"""Run ad hoc SQL on the tables of a warehouse: DuckDB over the rows of the tables in the query.
 
-Invariant: the bytes read are bounded, and a table is read as of one version. Tables go by their
-names, with or without the namespace. DuckDB downloads nothing: no extension, no network.
+Invariant: the bytes read are bounded, and a table is read as of one version. Table names may
+include the namespace. DuckDB has no network access and loads no extensions.
 """
 
 from typing import Any
@@ -45,7 +44,7 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
 
 
 def _is_named(name: str, sql: str) -> bool:
-    """Return whether the text contains the name anywhere: one table too many costs a read, one too
-    few would be an error.
+    """Return whether the text contains the name anywhere: an unneeded table only costs a read, a
+    missing one would be an error.
     """
     return name.rpartition(".")[2].lower() in sql.lower()

@@ -1,9 +1,8 @@
-"""Convert Kafka records to rows of the table and its dead letters, and split rows by day and by
-key.
+"""Convert Kafka records to rows of the table and dead letters, and split rows by day and by key.
 
-Invariants: every record becomes a row or a dead letter. For each key of a partition the highest
-offset wins; a tombstone removes the row. Must not do I/O. Source: Confluent Tableflow and Aiven's
-Iceberg topics.
+Invariants: every record becomes a row or a dead letter. For each key of a partition, the record
+with the highest offset wins; a tombstone removes the row. Must not do I/O. Source: Confluent
+Tableflow and Aiven's Iceberg topics.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -74,7 +73,7 @@ def read_columns(*, headers: bool) -> tuple[str, ...]:
 
 def row_schema(values: Schema, *, headers: bool, partition_column: str = PARTITION) -> Schema:
     """Return the schema of the table. Raise InvalidSchema if a field of the values has the name of
-    a metadata column; engines such as Spark ignore case.
+    a metadata column, in any case, because engines such as Spark ignore case.
     """
     names = _NAMES | {"partition": partition_column}
     origin = [
@@ -107,8 +106,8 @@ def rows_of(
 ) -> Rows:
     """Convert records to rows and dead letters.
 
-    With `keyed`, records without a key are dead letters. Dead letters below `rejects_from` are left
-    out, because they are already in their table.
+    With `keyed`, records without a key are dead letters. Dead letters below `rejects_from` are
+    omitted, because they are already in their table.
     """
     decoded = decoder.decode(batch.column("value"))
     schema = row_schema(decoder.schema, headers=headers, partition_column=partition_column)
@@ -152,7 +151,7 @@ def tombstones(batch: RecordBatch) -> Array:
 
 
 def newest_by_key(rows: Table) -> Table:
-    """Return the last row of every key. The rows are of one partition, and all have keys."""
+    """Return the last row of every key. All rows belong to one partition and have keys."""
     last = rows.group_by(KEY).aggregate([(OFFSET, "max")])
     return rows.filter(pc.is_in(rows.column(OFFSET), value_set=last.column(f"{OFFSET}_max")))
 
@@ -166,9 +165,7 @@ def by_day(rows: Table) -> Iterator[tuple[int, Table]]:
 
 
 def days_of(timestamps: Array) -> Array:
-    """Return the days of timestamps, rounded down also before 1970, as Iceberg's day transform
-    does.
-    """
+    """Return the days of timestamps, rounded down even before 1970, as Iceberg does."""
     counts = timestamps.cast(pa.int64())
     days = pc.divide(counts, _DAY_US)
     return pc.subtract(

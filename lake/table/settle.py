@@ -2,9 +2,10 @@
 written exactly once.
 
 Invariant: files are committed only to a table with the offsets from which they were planned. If two
-runs write the same offsets, one commits. The other one finds new offsets and deletes its files. A
-commit that is still under way is harmless: it is bound to the version it was made for, so it
-happens before every other commit or never. Must not do I/O. Source: docs/design/tables.md.
+runs write the same offsets, one commits; the other one then reads the new offsets and deletes its
+files. A commit that is still in progress is harmless: it requires the version for which it was
+created, so it happens before every other commit or never. Must not do I/O. Source:
+docs/design/tables.md.
 """
 
 from collections.abc import Iterable

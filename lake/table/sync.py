@@ -1,12 +1,12 @@
-"""Write batch after batch from the topic into the table: read the table's offsets, plan, let the
-engine write, commit.
+"""Write batches of the topic to the table: read the table's offsets, plan, run tasks on the engine,
+commit.
 
-Invariants: all state between batches is in the table, so a run may end anywhere and another one
-continue, and several may run at once. Dead letters are committed before the rows of their batch,
-with offsets of their own; a new plan leaves out those that are already there. The first commit
-stores where a table begins, so `--from latest` means the moment of the first run, not of each.
-Lost records that a run skips are stored as such in a commit of their own, before the next rows.
-Source: docs/design/tables.md.
+Invariants: all state between batches is in the table, so a run may end at any point and another one
+can continue, and several may run concurrently. Dead letters are committed before the rows of their
+batch, with their own offsets; a new plan omits those that are already there. The first commit
+stores where a table begins, so `--from latest` refers to the first run, not to each run. Lost
+records that a run skips are recorded in a separate commit before the next rows. Source:
+docs/design/tables.md.
 """
 
 import time
@@ -84,7 +84,7 @@ class SyncOptions:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What one batch did, and the table's offsets after it."""
+    """The result of one batch, and the table's offsets after it."""
 
     batch_id: int
     rows: int
@@ -108,7 +108,7 @@ class _Overtaken(Exception):
 
 
 class TableSync:
-    """Export a topic to a table and its dead letters (`rejects`). `on_files` gets the number of
+    """Export a topic to a table and its dead letters (`rejects`). `on_files` receives the number of
     records of each finished task.
     """
 
@@ -183,7 +183,7 @@ class TableSync:
         return _report(commit, results, slices, _remaining(commit.offsets, bounds), began)
 
     def _check_topic(self, table: ExportTable, state: TableState, topic_id: str) -> None:
-        """Raise OtherTopic. Offsets of an earlier topic mean nothing, in dead letters as well."""
+        """Raise OtherTopic. Offsets of an earlier topic are meaningless, also in dead letters."""
         if state.topic_id and state.topic_id != topic_id:
             topic = self._source.topic
             raise OtherTopic(table.name, topic, topic_id, state.topic, state.topic_id)
@@ -218,8 +218,8 @@ class TableSync:
         return self._table.state()
 
     def _skip(self, base: TableState, topic_id: str, lost: list[OffsetRange]) -> TableState:
-        """Commit that the table continues behind lost records, so that later runs do not report
-        them again.
+        """Commit that the table continues after lost records, so that later runs do not report them
+        again.
         """
         offsets = dict(base.offsets) | {item.partition: item.end_offset for item in lost}
         if not commit_batch(
@@ -313,7 +313,7 @@ class TableSync:
         )
 
     def _discard(self, results: list[TaskResult]) -> None:
-        """Delete files that no commit names or ever will. Dead letters may have been committed
+        """Delete files that no commit refers to or ever will. Dead letters may have been committed
         although the rows were not.
         """
         self._table.place().delete([file for result in results for file in result.added])

@@ -1,8 +1,8 @@
-"""The port through which the export sees a table: its state, its files, one conditional commit.
+"""The interface of tables for the export: state, files, and one conditional commit.
 
-Invariant: a commit happens whole or not at all, and only on top of the version that it names.
-Implementations never retry a commit: the next step depends on the offsets that are found then
-(`settle`). Source: docs/design/tables.md.
+Invariant: a commit is atomic, and only succeeds on top of its base version. Implementations never
+retry a commit: the next step depends on the offsets at that time (`settle`). Source:
+docs/design/tables.md.
 """
 
 from typing import Protocol
@@ -21,8 +21,8 @@ from penstock.lake.table.pyarrow_untyped import Table
 
 
 class ExportTable(Protocol):
-    """One table, for one thread. Call `state` first: the other methods describe the table as it was
-    then.
+    """One table, for one thread. Call `state` first: the other methods describe the table as of
+    that call.
     """
 
     @property
@@ -44,8 +44,8 @@ class ExportTable(Protocol):
         ...
 
     def prepare(self, schema: Schema) -> None:
-        """Create the table, upgrade its layout, and add the columns that it lacks. Raise
-        InvalidTable if a column has another type, and InvalidSchema for a reserved name.
+        """Create the table, upgrade its layout, and add missing columns. Raise InvalidTable if a
+        column has another type, and InvalidSchema for a reserved name.
         """
         ...
 
@@ -54,7 +54,7 @@ class ExportTable(Protocol):
         ...
 
     def place(self) -> FilePlace:
-        """Return where executors write. Call `prepare` first."""
+        """Return the location to which executors write. Call `prepare` first."""
         ...
 
     def commit(self, commit: Commit) -> None:

@@ -1,9 +1,9 @@
-"""Convert values to columns: the formats, and what they have in common.
+"""Convert values to columns: the formats, and their common parts.
 
-Invariants: a value becomes either a row or an error; one that does not decode affects no other.
-Columns are all nullable, so that a tombstone is a row of nulls and a field that is added or removed
-needs no rewrite. Rows depend on the values and the schema alone. Must not do I/O: schemas are given
-as bytes.
+Invariants: a value becomes either a row or an error, which does not affect other values. All
+columns are nullable, so that a tombstone is a row of nulls, and adding or removing a field needs no
+rewrite. Rows depend only on the values and the schema. Performs no I/O: schemas are passed as
+bytes.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ _CONFLUENT_BYTES: Final = 5
 
 
 class ValueFormat(NamedTuple):
-    """The format of values. It travels to executors, which create the decoder themselves.
+    """The format of values. It is sent to executors, which create the decoder.
 
     `schema` is the content of the schema's file, `message` the Protobuf message. If `framed`,
     values begin with Confluent's magic byte and schema id, and `schemas` contains the schemas by
-    their ids. Columns are those of `schema`, or by default of the schema with the highest id.
+    id. Columns are those of `schema`, or by default those of the schema with the highest id.
     """
 
     name: str = "raw"
@@ -70,9 +70,7 @@ class RowDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The columns of the good rows, in order, and the errors: index in the batch and reason of each
-    other value.
-    """
+    """The columns of the valid rows, in order, and the index and error of every other value."""
 
     columns: dict[str, Array]
     good: Sequence[int] | None
@@ -92,7 +90,7 @@ class ValueDecoder:
         self.schema: Schema = _columns(self._decoder)
 
     def decode(self, values: Array) -> Decoded:
-        """Decode binary values; nulls are tombstones. Cost: nothing for raw, otherwise some
+        """Decode binary values; nulls are tombstones. Cost: nothing for raw values, otherwise a few
         microseconds for each value and field.
         """
         decoder = self._decoder
@@ -136,8 +134,8 @@ class ValueDecoder:
     def _converted(
         decoder: RowDecoder, rows: list[Any], good: list[int], errors: list[tuple[int, str]]
     ) -> Array:
-        """Convert rows to Arrow. A value that Python reads and Arrow cannot hold (a number beyond
-        64 bits) is an error of its row, found by trying each one.
+        """Convert rows to Arrow. If Arrow cannot represent a value (a number beyond 64 bits), every
+        value is tried separately, and that row becomes an error.
         """
         try:
             return pa.array(rows, decoder.struct)

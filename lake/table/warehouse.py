@@ -1,8 +1,8 @@
 """Find tables: in a warehouse directory or bucket, and for Iceberg in a catalog.
 
-Invariant: one address serves both kinds of table: `file:DIR`, a plain directory, or the URL of a
-bucket as for the log (Iceberg: S3 alone). A file warehouse without a catalog gets SQLite within it;
-elsewhere a catalog must be named. Source: pyiceberg's configuration.
+Invariant: both kinds of table have the same addresses: `file:DIR`, a directory, or a bucket URL as
+for the log (Iceberg: only S3). A file warehouse without a catalog uses a SQLite catalog in it;
+other warehouses require a catalog. Source: pyiceberg's configuration.
 """
 
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ _DEFAULT_NAMESPACE: Final = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warehouse:
-    """A warehouse of `kind` iceberg or parquet. `catalog_properties` override what the other
-    options imply. Raise InvalidTable.
+    """A warehouse of `kind` iceberg or parquet. `catalog_properties` override properties derived
+    from other options. Raise InvalidTable.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Warehouse:
 
     def table(self, name: str, layout: Layout | None) -> ExportTable:
         """Return one table, which may not exist yet. A `layout` of None accepts that of an existing
-        one.
+        table.
         """
         if self.kind == "parquet":
             if not name or name.startswith(".") or "/" in name:
@@ -140,12 +140,14 @@ def qualified(name: str) -> str:
 
 
 def table_name_of(topic: str) -> str:
-    """Return a table name for a topic: dots would be namespaces, and dashes need quotes in SQL."""
+    """Return a table name for a topic, without dots, which would separate namespaces, and dashes,
+    which need quotes in SQL.
+    """
     return topic.replace(".", "_").replace("-", "_")
 
 
 def _s3_properties(store: S3Config) -> dict[str, str]:
-    """Return properties of the store. The prefix `client.` applies to S3 and Glue alike."""
+    """Return properties of the store. The prefix `client.` applies to both S3 and Glue."""
     properties = {
         "s3.endpoint": store.endpoint,
         "client.region": store.region or ("us-east-1" if store.endpoint else None),
