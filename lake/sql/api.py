@@ -33,11 +33,12 @@ def sql(
     """Run one SQL statement on the topics of a store. No broker is contacted.
 
     Topics are tables, and fields of JSON values are columns; `_partition`, `_offset`, `_timestamp`
-    and `_key` are columns of every topic, `_headers` and `_value` of those statements that name
-    them. Committed records are read, up to the newest. The statement cannot read or write files.
+    and `_key` are columns of every topic; `_headers` and `_value` are added to statements that
+    mention them. All committed records are read, up to the newest one. The statement cannot read or
+    write files.
 
-    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, the statement runs in a process of
-    its own, which takes about a second to start and ends at these limits whatever it does.
+    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, the statement runs in a separate
+    process, which takes about a second to start and is killed at these limits.
 
     Args:
         query: One statement of DuckDB's SQL. `FROM orders AS OF TIMESTAMP '2026-03-01'` and
@@ -47,15 +48,16 @@ def sql(
         snapshot: Read all topics from this snapshot.
         strict: Fail if a value does not fit its column, instead of a NULL and a warning.
         on_error: For unreadable records: `raise` a ReadError, or `skip` them with a warning.
-        max_rows: Rows to return at most; `SqlResult.is_truncated` tells whether there were more.
+        max_rows: Maximum number of rows; `SqlResult.is_truncated` shows whether there were more.
         max_seconds: Stop after this time, which begins with the call.
-        max_bytes: Bytes of rows to return at most, in Arrow; an error if the first rows take more.
+        max_bytes: Maximum size of the rows, in Arrow; an error if the first rows are larger.
         cancel: Stop soon after this event is set, from any thread.
         formats: How to decode values of topics that are not JSON, by topic.
         memory_limit: Memory of DuckDB, such as `2GB`; beyond that it spills or fails. The process
-            gets 512 MiB more, for reading topics.
-        temp_directory: Where DuckDB may spill; by default in the system's temporary directory.
-        temp_limit: How much it may spill, such as `10GB`; by default 90 % of the free space.
+            may use 512 MiB more, to read topics.
+        temp_directory: Directory in which DuckDB may spill; by default the system's temporary
+            directory.
+        temp_limit: Maximum size of spilled data, such as `10GB`; by default 90 % of the free space.
         cluster_id: The cluster, needed only if the store holds several.
         wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
 
@@ -64,7 +66,7 @@ def sql(
 
     Raises:
         ValueError: `as_of` has no time zone, or `on_error` is not allowed.
-        SqlError: The statement is invalid, or names unknown topics or columns.
+        SqlError: The statement is invalid, or refers to unknown topics or columns.
         SqlStopped: It was canceled, or took longer than `max_seconds`.
         ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As `scan` does.
 

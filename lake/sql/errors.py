@@ -1,4 +1,4 @@
-"""Define the errors of SQL on topics. The message names the value, what exists and what to do."""
+"""Errors of SQL on topics. A message contains the value, the existing names and a remedy."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -27,7 +27,7 @@ def time_limit_exceeded() -> SqlStopped:
 
 
 def unknown_topic(name: str, known: Sequence[str]) -> SqlError:
-    """Return the error for a table that does not exist. It names the nearest topics."""
+    """Return the error for a table that does not exist, with similar topic names."""
     by_lower = {topic.lower(): topic for topic in known}
     if name.lower() in by_lower:
         return SqlError(
@@ -54,6 +54,6 @@ def read_only(topic: str) -> SqlError:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Join names for a message, and say how many are left out."""
+    """Join names for a message, with the number of omitted ones."""
     left = len(names) - _LISTED_MAX
     return ", ".join(names[:_LISTED_MAX]) + (f" and {left:,} more" if left > 0 else "")

@@ -1,8 +1,8 @@
 """Infer columns from sampled JSON values.
 
-Invariants: depends on the samples alone. Types that conflict become VARCHAR, which holds the text
-of any JSON value, so a column never gets a type that a sample does not fit. Integers that DOUBLE
-would round conflict with fractions. Must not do I/O.
+Invariants: depends on the samples alone. Conflicting types become VARCHAR, which can contain the
+text of any JSON value, so every sample fits the type of its column. Integers that DOUBLE would
+round conflict with fractions. Must not do I/O.
 """
 
 import json
@@ -51,7 +51,9 @@ _EXACT: Final = "exact integer"
 
 
 class InferredSchema(NamedTuple):
-    """The fields of the sampled values, and the numbers of objects, other JSON, and no JSON."""
+    """The fields of the sampled values, and the number of JSON objects, other JSON values, and
+    values that are not JSON.
+    """
 
     fields: tuple[tuple[str, JsonType], ...]
     objects: int
@@ -101,9 +103,9 @@ def structure_fits(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - pa
 
 
 def value_fits(value: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSON
-    """Return whether a value fits into a column of this type without loss. Needed where
-    `structure_fits` is not enough: DuckDB reports `{}` and lists of mixed types as JSON, and does
-    not distinguish large integers.
+    """Return whether a value fits into a column of this type without loss. Needed in addition to
+    `structure_fits`, because DuckDB reports `{}` and lists of mixed types as JSON, and does not
+    distinguish large integers.
     """
     if value is None or kind == "VARCHAR":
         return True
@@ -158,7 +160,7 @@ def _type_of(value: Any, depth: int) -> JsonType:  # noqa: ANN401 - parsed JSON
 
 
 def is_exact(number: int) -> bool:
-    """Return whether DOUBLE holds a 64-bit integer without rounding."""
+    """Return whether a 64-bit integer can be stored in a DOUBLE without rounding."""
     return int(float(number)) == number
 
 
@@ -170,8 +172,8 @@ def _type_of_text(text: str) -> JsonType:
 
 
 def _struct(fields: Sequence[tuple[str, JsonType]]) -> JsonType:
-    """Return a STRUCT, without fields for now if there are none, or VARCHAR if DuckDB could not
-    hold it.
+    """Return a STRUCT, initially without fields if there are none, or VARCHAR if DuckDB does not
+    support it.
     """
     names = {name.lower() for name, _ in fields}
     if len(names) < len(fields) or len(fields) > NESTED_FIELDS_MAX or "" in names:
@@ -180,7 +182,7 @@ def _struct(fields: Sequence[tuple[str, JsonType]]) -> JsonType:
 
 
 def _joined(one: JsonType, other: JsonType) -> JsonType:
-    """Return the type that holds both."""
+    """Return the common type of both."""
     if one == "NULL":
         return other
     if other == "NULL":
@@ -202,7 +204,7 @@ def _joined(one: JsonType, other: JsonType) -> JsonType:
 
 
 def _final(kind: JsonType) -> JsonType:
-    """Return the type of a column: what was only null, or only `{}`, is VARCHAR."""
+    """Return the type of a column: VARCHAR if all values were null or `{}`."""
     if isinstance(kind, ListOf):
         return ListOf(_final(kind.item))
     if isinstance(kind, StructOf):

@@ -1,13 +1,12 @@
-"""Parse JSON values to columns: DuckDB's own vectorized parser, in a database of its own, on the
+"""Parse JSON values to columns, with DuckDB's vectorized parser, in a separate database, on the
 Arrow buffers of the scan.
 
 Invariants: only the fields that a statement needs become columns. A value that does not fit its
-column is NULL and is reported. Nothing is rounded: 1.5 does not fit BIGINT, and 9007199254740993
-not DOUBLE. Values of another JSON
-type do not fit, although DuckDB casts true to 1 and "yes" to true; only VARCHAR takes all of them.
-What does not fit depends on the value and the column alone. Cost: one pass over the values, and one
-more over those of a batch that need a closer look: of rows with NULLs, and of integers beyond 53
-bits.
+column becomes NULL and is reported. Nothing is rounded: 1.5 does not fit BIGINT, and
+9007199254740993 does not fit DOUBLE. Values of another JSON type do not fit, although DuckDB casts
+true to 1 and "yes" to true; only VARCHAR accepts all of them. Whether a value fits depends only on
+the value and the column. Cost: one pass over the values, and a second one over rows with NULLs and
+integers beyond 53 bits.
 """
 
 import json
@@ -36,7 +35,7 @@ Layout").
 
 _FROM_JSON: Final = {
     "BOOLEAN": "CASE {0} WHEN 'true' THEN true WHEN 'false' THEN false END",
-    "BIGINT": "TRY_CAST({0} AS DOUBLE)",  # shows fractions, which DuckDB would round
+    "BIGINT": "TRY_CAST({0} AS DOUBLE)",  # detects fractions, which DuckDB would round
     "DOUBLE": "TRY_CAST({0} AS DOUBLE)",
     "TIMESTAMP": "TRY_CAST(CASE WHEN left({0}, 1) = '\"' THEN {0}::JSON ->> '$' END AS TIMESTAMP)",
     "TIMESTAMPTZ": (
@@ -57,7 +56,7 @@ class JsonColumn(NamedTuple):
 
 
 class MisfitRows(NamedTuple):
-    """Rows of a batch whose value does not fit the column, by their numbers in the batch."""
+    """The row numbers of values in a batch that do not fit the column."""
 
     column: str
     rows: Sequence[int]
@@ -74,7 +73,7 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 def arrow_type(kind: JsonType) -> DataType:
-    """Return the type of the arrays that a column of this type becomes."""
+    """Return the Arrow type of a column of this type."""
     if isinstance(kind, ListOf):
         return pa.list_(pa.field("l", arrow_type(kind.item)))
     if isinstance(kind, StructOf):
@@ -84,7 +83,7 @@ def arrow_type(kind: JsonType) -> DataType:
 
 @dataclass(frozen=True, slots=True)
 class ParsedTable:
-    """Columns in the requested order, and what did not fit."""
+    """Columns in the requested order, and the values that did not fit."""
 
     arrays: list[Array]
     misfits: list[MisfitRows]
@@ -103,13 +102,13 @@ class JsonDecoder:
         """
 
     def close(self) -> None:
-        """Close it. No thread may parse values after that."""
+        """Close it. No thread may parse values afterwards."""
         for connection in (*self._idle, self._database):
             connection.close()
 
     def parse(self, values: Array) -> ParsedTable:
-        """Parse a batch of `string_view` values; a null gives nulls. Any number of threads may
-        parse.
+        """Parse a batch of `string_view` values; a null results in nulls. Any number of threads may
+        parse concurrently.
         """
         misfits: list[MisfitRows] = []
         source, table = values, self._select(values)
@@ -130,7 +129,7 @@ class JsonDecoder:
     # --- one pass over the batch ------------------------------------------------------------------
 
     def _select(self, values: Array) -> Table | None:
-        """Return the columns as parsed; None if a value is no JSON."""
+        """Return the parsed columns; None if a value is not JSON."""
         parsed = ", ".join(
             f"from_json(v, {text_literal(json.dumps(_first_pass(group)))}) AS s{number}"
             for number, group in enumerate(self._groups)
@@ -140,14 +139,14 @@ class JsonDecoder:
         )
         try:
             return self._run(f"SELECT {fields} FROM (SELECT {parsed} FROM batch)", values)  # noqa: S608 - quoted
-        except (duckdb.Error, UnicodeDecodeError):  # its message may quote bytes that are no UTF-8
+        except (duckdb.Error, UnicodeDecodeError):  # its message may quote bytes that are not UTF-8
             return None
 
     def _run(self, sql: str, values: Array) -> Table:
         """Run SQL on the values `v` of the table `batch`."""
         try:
             connection = self._idle.pop()
-        except IndexError:  # all are in use
+        except IndexError:  # all parsers are in use
             connection = self._connect()
         try:
             connection.register("batch", pa.table({"v": values}))
@@ -167,7 +166,7 @@ class JsonDecoder:
         return self._column("SELECT CASE WHEN json_valid(v) THEN v END AS v FROM batch", values)
 
     def _others(self, values: Array, source: Array, found: Sequence[Array]) -> list[int]:
-        """Return the rows whose value is not a JSON object. Only rows without any field can be."""
+        """Return the rows whose value is not a JSON object; these have no fields."""
         empty = pc.is_valid(values)
         for array in found:
             empty = pc.and_(empty, pc.is_null(array))
@@ -238,8 +237,9 @@ class JsonDecoder:
     def _checked_nested(
         self, column: JsonColumn, values: Array, found: Array, misfits: list[MisfitRows]
     ) -> Array:
-        """Compare the structure of each value with the type; a value that has another one is NULL
-        as a whole. So is one that is too deep for DuckDB to say its structure: 128 levels.
+        """Compare the structure of each value with the type; a value with another structure becomes
+        NULL as a whole, and so does one with more than 128 levels, whose structure DuckDB does not
+        return.
         """
         raw = self._raw(column, values)
         structures = self._column("SELECT TRY(json_structure(v))::VARCHAR FROM batch", raw)
@@ -288,8 +288,8 @@ def _holds_doubles(kind: JsonType) -> bool:
 
 
 def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:
-    """Split columns so that no group has two fields whose names differ in case only: DuckDB's
-    structs cannot hold both.
+    """Split columns so that no group has two fields whose names differ only in case: a DuckDB
+    struct cannot contain both.
     """
     groups: list[list[JsonColumn]] = []
     for column in columns:
@@ -319,7 +319,7 @@ def _spec(kind: JsonType) -> Any:  # noqa: ANN401 - JSON
 
 
 def _as_integers(found: Array) -> Array | None:
-    """Return doubles as integers, or None if one is not certainly the number in the text."""
+    """Return doubles as integers, or None if one may differ from the number in the text."""
     extremes = pc.min_max(found).as_py()
     low, high = extremes["min"], extremes["max"]
     if low is None:
@@ -333,9 +333,9 @@ def _as_integers(found: Array) -> Array | None:
 
 
 def _filtered(values: Array, mask: Array) -> Array:
-    """Return the values where the mask is true. Views are filtered as bytes of a fixed size,
-    because Arrow does not filter them, and DuckDB took 6 ms of CPU for a batch where this takes
-    less than one.
+    """Return the values where the mask is true. Views are filtered as fixed-size bytes, because
+    Arrow cannot filter views, and DuckDB takes 6 ms of CPU for a batch for which this takes less
+    than one.
     """
     if values.type != pa.string_view():
         return values.filter(mask)

@@ -1,7 +1,7 @@
-"""Read and parse the batches of a scan ahead of the statement that takes them.
+"""Read and parse the batches of a scan ahead of the statement that consumes them.
 
-Invariant: results come in the order of the batches, and an error comes behind the results before
-it. Memory: the batch that was taken, and one more than there are parsers.
+Invariant: results are in the order of the batches, and an error follows the results before it.
+Memory: the consumed batch, and one batch more than there are parsers.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ def parse_ahead(
 ) -> Generator[_Parsed, None, None]:
     """Yield `parse(batch)` for each batch.
 
-    The first one is read and parsed by the caller's thread: a statement that needs no more reads no
-    more. Behind it one thread reads, and as many as `parsers` parse at the same time.
+    The caller's thread reads and parses the first one, so that a statement that needs no more reads
+    no more. Then one thread reads, and up to `parsers` threads parse concurrently.
     """
     with closing(batches):
         if (first := next(batches, None)) is None:

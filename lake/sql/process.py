@@ -1,8 +1,8 @@
-"""Run a statement in a process of its own, which ends at the limits of the statement.
+"""Run a statement in a separate process, which is killed at the limits of the statement.
 
-Invariants: after `max_seconds`, after `cancel`, and when the result is closed or the program ends,
-the process has ended, whatever it does, and so have its temporary files. Rows come one frame at a
-time; the process waits until the program reads them.
+Invariants: after `max_seconds` or `cancel`, and when the result is closed or the program ends, the
+process has ended, whatever it was doing, and its temporary files are removed. Rows arrive frame by
+frame; the process waits until the program reads them.
 """
 
 import os
@@ -39,7 +39,7 @@ _ALLOCATORS: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX":
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatementLimits:
-    """max_bytes: of rows, as Arrow counts them."""
+    """max_bytes: limit of the rows, as counted by Arrow."""
 
     max_rows: int | None = None
     max_seconds: float | None = None
@@ -53,7 +53,7 @@ class StatementProcess:
     def __init__(
         self, store: str, query: str, options: SessionOptions, limits: StatementLimits
     ) -> None:
-        """Raise SqlError, or what reading a topic raises."""
+        """Raise SqlError, or the errors of reading a topic."""
         check_on_error(options.on_error)
         self._cancel = limits.cancel
         seconds = limits.max_seconds
@@ -126,7 +126,7 @@ class StatementProcess:
         return self._next().data
 
     def _next(self) -> ResultFrame:
-        """Return the next frame. Raise what the process raised, SqlStopped, or SqlError."""
+        """Return the next frame. Raise the error of the process, SqlStopped, or SqlError."""
         try:
             size = int.from_bytes(self._exactly(LENGTH_BYTES), "big")
             frame = decode_frame(self._exactly(size))
@@ -156,7 +156,7 @@ class StatementProcess:
         return found
 
     def _wait_s(self) -> float | None:
-        """Return how long to wait for bytes. Raise SqlStopped if the statement has to end."""
+        """Return how long to wait for bytes. Raise SqlStopped if the statement must end."""
         try:
             left_s = self._check()
         except SqlError:
@@ -167,7 +167,7 @@ class StatementProcess:
         return _CANCEL_POLL_S if left_s is None else min(left_s, _CANCEL_POLL_S)
 
     def _check(self) -> float | None:
-        """Return the seconds that are left. Raise SqlStopped."""
+        """Return the remaining seconds. Raise SqlStopped."""
         if self._cancel is not None and self._cancel.is_set():
             raise canceled()
         if self._deadline_s is None:
@@ -178,7 +178,7 @@ class StatementProcess:
         return left_s
 
     def _broken(self) -> SqlError:
-        """Return why the process ended."""
+        """Return the reason why the process ended."""
         is_closed = self._is_ended
         self._connection.close()
         status = self._process.wait()

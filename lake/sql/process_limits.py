@@ -1,7 +1,7 @@
 """Limit the memory of a process that runs statements.
 
-DuckDB counts what it allocates for its operators, but one call of a function may allocate gigabytes
-beside that, so the kernel enforces the limit. macOS does not.
+DuckDB counts the memory of its operators, but a single function call may allocate gigabytes in
+addition, so the kernel enforces the limit, except on macOS.
 """
 
 import resource
@@ -18,7 +18,7 @@ _DATA_FIELD: Final = 5
 
 
 def limit_memory(duckdb_bytes: int) -> None:
-    """Limit what this process allocates from now on. duckdb_bytes: its own limit."""
+    """Limit later allocations of this process. duckdb_bytes: the limit of DuckDB."""
     with suppress(ValueError, OSError):
         pages = int(_MEMORY.read_text().split()[_DATA_FIELD])
         limit = pages * resource.getpagesize() + duckdb_bytes + EXTRA_BYTES

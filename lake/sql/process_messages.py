@@ -1,7 +1,7 @@
 """The messages between a program and the process that runs its statement.
 
-Invariant: what comes back is decoded without pickle, because that process works on values that
-others wrote. Frames are msgpack behind their length.
+Invariant: responses are decoded without pickle, because the process handles untrusted values.
+Frames are msgpack after their length.
 """
 
 from importlib import import_module
@@ -19,7 +19,9 @@ _Plain = str | int | float | None
 
 
 class RunStatement(Struct, frozen=True):
-    """The request. seconds: after which the kernel ends the process. bytes_max: of rows."""
+    """The request. seconds: time after which the kernel kills the process. bytes_max: limit of the
+    rows.
+    """
 
     store: str
     query: str
@@ -30,7 +32,7 @@ class RunStatement(Struct, frozen=True):
 
 
 class RaisedError(Struct, frozen=True):
-    """An exception: its class, its text, and those of its attributes that are plain values."""
+    """An exception: its class, its text, and its attributes with plain values."""
 
     module: str
     name: str
@@ -47,7 +49,7 @@ class RaisedError(Struct, frozen=True):
         return cls(type(error).__module__, type(error).__qualname__, str(error), plain)
 
     def rebuilt(self) -> Exception:
-        """Return the exception, or a SqlError if the class is not one of ours."""
+        """Return the exception, or a SqlError if its class is not one of Penstock's."""
         if self.module == "builtins" or self.module.startswith(_OURS):
             found: object = getattr(import_module(self.module), self.name, None)
             if isinstance(found, type) and issubclass(found, Exception):
@@ -59,8 +61,8 @@ class RaisedError(Struct, frozen=True):
 
 
 class ResultFrame(Struct, frozen=True, omit_defaults=True):
-    """A part of the result. data: a schema, or a stream of Arrow IPC with one batch. warnings: of
-    what has been read so far. An error, or the end, is the last one.
+    """A part of the result. data: a schema, or an Arrow IPC stream with one batch. warnings: about
+    the records read so far. The last frame is an error or the end.
     """
 
     kind: Literal["schema", "rows", "end", "error"]

@@ -1,9 +1,10 @@
-"""Find the partitions, offsets and times that a filter leaves of a topic.
+"""Determine the partitions, offsets and times of a topic that can match a filter.
 
 Arrow simplifies the filter under an assumption, such as `_partition = 3`; if it becomes false, no
-such record is wanted. So this module need not know the expressions that DuckDB makes.
-Invariant: what is left out has no wanted record; the rest may have none. Cost: 25 us for each
-assumption, and up to 200 for each partition whose offsets are looked for. Must not do I/O.
+such record matches. This module therefore does not depend on the form of DuckDB's expressions.
+Invariant: excluded parts contain no matching record; the rest may contain none either. Cost: 25 us
+for each assumption, and up to 200 assumptions for each partition whose offsets are searched. Must
+not do I/O.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ Offsets = Mapping[int, tuple[int, int]]
 
 
 def prune_offsets(expression: Expression, schema: Schema, offsets: Offsets) -> Offsets:
-    """Return the partitions and offsets that can have wanted records."""
+    """Return the partitions and offsets that may contain matching records."""
     filter_ = _Filter(expression, schema)
     text = str(expression)
     left = dict(offsets)
@@ -60,7 +61,7 @@ def prune_offsets(expression: Expression, schema: Schema, offsets: Offsets) -> O
 
 
 def prune_times(expression: Expression, schema: Schema) -> TimeBounds:
-    """Return the bounds of timestamps that wanted records can have."""
+    """Return the bounds of the timestamps of matching records."""
     if TIMESTAMP not in str(expression):
         return ALL_TIMES
     low, high = _Filter(expression, schema).bounds(
@@ -75,7 +76,7 @@ def prune_times(expression: Expression, schema: Schema) -> TimeBounds:
 
 
 class _Filter:
-    """A filter whose truth is decided under assumptions."""
+    """A filter that is evaluated under assumptions."""
 
     def __init__(self, expression: Expression, schema: Schema) -> None:
         self._expression = expression
@@ -84,8 +85,8 @@ class _Filter:
         self._files = fs.LocalFileSystem()
 
     def possible(self, assumptions: Sequence[Expression]) -> list[bool]:
-        """Return for each assumption whether the filter can be true. No file is touched: a fragment
-        of a dataset is only the carrier of an assumption.
+        """Return for each assumption whether the filter can be true. No file is accessed: a
+        fragment of a dataset only represents an assumption.
         """
         fragments = [
             self._format.make_fragment(

@@ -1,4 +1,4 @@
-"""The result of a statement: batches as they are made, or all rows in the form a program wants."""
+"""The result of a statement: batches as they are produced, or all rows in the requested form."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ ROWS_KEPT: Final = "the rows were read by batches(), which reads them once"
 
 
 class RowSource(Protocol):
-    """A running statement, in this process or in one of its own."""
+    """A running statement, in this process or in a separate one."""
 
     schema: Schema
     is_truncated: bool
@@ -28,13 +28,13 @@ class RowSource(Protocol):
 
 
 class SqlResult:
-    """The rows of a statement, read when they are asked for.
+    """The rows of a statement, read on demand.
 
     Close it, use it in a `with` block, or read it to its end: the statement runs until then.
 
     Attributes:
         schema: The `pyarrow.Schema` of the rows.
-        is_truncated: Whether `max_rows` left out rows; known when the rows have been read.
+        is_truncated: Whether `max_rows` cut off rows; known when the rows have been read.
     """
 
     def __init__(self, running: RowSource, max_rows: int | None) -> None:
@@ -54,13 +54,13 @@ class SqlResult:
 
     @property
     def warnings(self) -> list[str]:
-        """What the reader should know of the rows that have been read so far: records that cannot
-        be read, and values that did not fit their column, with their count and the offset of one.
+        """Warnings about the rows read so far: unreadable records, and values that did not fit
+        their column, with their count and the offset of one.
         """
         return self._running.warnings()
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yield `pyarrow.RecordBatch`es as DuckDB makes them, once.
+        """Yield `pyarrow.RecordBatch`es as DuckDB produces them, once.
 
         Raises:
             SqlStopped: The statement was canceled or took longer than `max_seconds`.
@@ -104,7 +104,7 @@ class SqlResult:
         return frame
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return all rows as tuples of Python values. Timestamps beyond the year 9999 become its
+        """Return all rows as tuples of Python values. Timestamps after the year 9999 become its
         end. Raise as `batches` does.
         """
         columns = [column.to_pylist() for column in for_python(self.arrow()).columns]

@@ -1,4 +1,4 @@
-"""A statement that DuckDB runs: its batches, its end, and its errors in Penstock's words."""
+"""A running DuckDB statement: its batches, its end, and its errors with Penstock's messages."""
 
 from collections.abc import Callable, Iterator
 from threading import Timer
@@ -28,7 +28,7 @@ class RunningStatement:
         explain: Explain,
         seconds: float | None,
     ) -> None:
-        """Raise SqlError, or what reading a topic raises."""
+        """Raise SqlError, or the errors of reading a topic."""
         self._connection = connection
         self._statement = statement
         self._explain = explain
@@ -75,7 +75,7 @@ class RunningStatement:
         self._statement.is_closed = True
         reader, self._reader = self._reader, None
         if reader is not None:
-            # DuckDB reads on until its buffers are full; an interrupt ends that.
+            # DuckDB continues to read until its buffers are full; an interrupt stops it.
             self._interrupt()
             try:
                 reader.close()
@@ -86,8 +86,8 @@ class RunningStatement:
         self._connection.interrupt()
 
     def _error(self, error: Exception) -> BaseException:
-        """Return what a reader of a topic raised, why the statement was stopped, or the error in
-        our words.
+        """Return the error of a topic reader, the reason why the statement was stopped, or DuckDB's
+        error with Penstock's message.
         """
         if self._statement.failure is not None:
             return self._statement.failure

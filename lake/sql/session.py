@@ -1,10 +1,10 @@
-"""Run SQL on the topics of a store: find the topics of a statement, give them to DuckDB as tables,
-and run it.
+"""Run SQL on the topics of a store: find the topics of a statement, register them with DuckDB as
+tables, and run it.
 
-Invariants: DuckDB reads no file, writes none but temporary ones in a directory of its own, loads no
-extension, and its configuration is locked, so a statement can reach nothing but the topics of this
-store. A statement sees what was acknowledged when it first read a topic: committed records, WAL
-tails included. Serves one statement at a time; a new one closes the last one.
+Invariants: DuckDB reads no files, writes only temporary ones in its own directory, loads no
+extensions, and its configuration is locked, so a statement can only access the topics of this
+store. A statement sees the committed records that were acknowledged when it first read a topic,
+including WAL tails. Serves one statement at a time; a new one closes the previous one.
 """
 
 import re
@@ -59,13 +59,13 @@ _WRITES_FILE: Final = re.compile(r"\s*(copy|export)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOptions:
-    """as_of: read topics up to the first record that is not older. snapshot: read topics from it.
+    """as_of: read topics up to the first record that is not older. snapshot: read topics from this
+    snapshot.
 
-    on_error: what to do with records that cannot be read.
-    formats: how to decode the values of topics that are not JSON. memory_limit: as DuckDB's
-    setting, such as `2GB`; by default that of DuckDB. temp_directory: where DuckDB may spill; by
-    default in the system's temporary directory. temp_limit: how much it may spill, such as `10GB`;
-    by default 90 % of the free space.
+    on_error: how to handle unreadable records. formats: the formats of topics whose values are not
+    JSON. memory_limit: DuckDB's setting, such as `2GB`; by default that of DuckDB. temp_directory:
+    directory in which DuckDB may spill; by default the system's temporary directory. temp_limit:
+    maximum size of spilled data, such as `10GB`; by default 90 % of the free space.
     """
 
     cluster_id: str = ""
@@ -119,7 +119,7 @@ class Session:
         self.remove_files()
 
     def remove_files(self) -> None:
-        """Remove the temporary files, also of a statement that cannot be stopped."""
+        """Remove the temporary files, including those of a statement that cannot be stopped."""
         shutil.rmtree(self._temp, ignore_errors=True)
 
     def interrupt(self) -> None:
@@ -130,14 +130,14 @@ class Session:
             self._connection.interrupt()
 
     def memory_limit_bytes(self) -> int:
-        """Return the limit of DuckDB's memory, rounded."""
+        """Return the memory limit of DuckDB, rounded."""
         found = self._connection.execute("SELECT current_setting('memory_limit')").fetchone()[0]
         number, unit = found.split()
         return int(float(number) * _UNIT_BYTES[unit])
 
     def topics(self) -> dict[str, int]:
-        """Return the topics and their numbers of partitions, without internal ones; with a
-        snapshot, those that are in it. Raise ManifestNotFound, SeveralClusters or ObjectStoreError.
+        """Return the topics and their partition counts, without internal ones; with a snapshot, the
+        topics in it. Raise ManifestNotFound, SeveralClusters or ObjectStoreError.
         """
         found: dict[str, int] = {}
         self._topic_ids.clear()
@@ -149,7 +149,7 @@ class Session:
         return dict(sorted(found.items()))
 
     def columns(self, topic: str) -> list[str]:
-        """Return the columns of a topic, which reads a sample of it if no statement has yet."""
+        """Return the columns of a topic. Reads a sample of it if no statement has done so yet."""
         return [*self._schema_of(TableRef(topic, topic)).schema.names, *HIDDEN]
 
     def run(
@@ -161,8 +161,8 @@ class Session:
         cancel: Event | None = None,
         on_progress: OnProgress | None = None,
     ) -> SqlResult:
-        """Run one statement, and return its result. Raise SqlError, SqlStopped, or what reading
-        topics raises.
+        """Run one statement, and return its result. Raise SqlError, SqlStopped, or the errors of
+        reading topics.
         """
         self._stop()
         given = statements_of(sql)
@@ -203,7 +203,7 @@ class Session:
     def _register(
         self, named: Sequence[TableRef], known: Mapping[str, int], words: frozenset[str]
     ) -> None:
-        """Make tables of the topics of a statement, with the hidden columns that it names."""
+        """Create tables for the topics of a statement, with the hidden columns that it mentions."""
         views = self._views()
         by_name: dict[str, str] = {}
         for table in named:
@@ -237,7 +237,7 @@ class Session:
         return self._statement
 
     def _topic_of(self, table: TableRef, known: Mapping[str, int]) -> str | None:
-        """Return the topic of a name: the same one, or the only one that differs in case."""
+        """Return the topic with a name, or the only one whose name differs only in case."""
         if table.topic in known or table.snapshot:
             return table.topic
         near = [name for name in known if name.lower() == table.topic.lower()]
@@ -252,7 +252,7 @@ class Session:
         return topic_schema
 
     def _schema_key(self, table: TableRef, topic: str | None) -> _SchemaKey:
-        """Return the key of a table's columns: a topic that was created again has its own."""
+        """Return the key of a table's columns, which differs for a recreated topic."""
         topic_id = self._topic_ids.get((topic or "", table.snapshot or self._options.snapshot))
         return topic or "", table.known_as.lower(), topic_id
 
@@ -277,7 +277,7 @@ class Session:
             raise SqlError(f"{error}; `penstock snapshots list` lists snapshots") from None
 
     def _views(self) -> dict[str, str]:
-        """Return the views and tables that statements created, by their names in lower case."""
+        """Return the views and tables created by statements, by lowercase name."""
         rows = self._connection.execute(
             "SELECT view_name FROM duckdb_views() WHERE NOT internal"
             " UNION ALL SELECT table_name FROM duckdb_tables() WHERE NOT internal"
@@ -312,7 +312,7 @@ class Session:
         named: Sequence[TableRef],
         known: Mapping[str, int],
     ) -> SqlError:
-        """Return the error of DuckDB with what exists and what to do."""
+        """Return DuckDB's error with the existing names and a remedy."""
         message = str(error).partition("\n\n")[0].strip()
         if isinstance(error, duckdb.OutOfMemoryException):
             return SqlError(f"{message.partition(chr(10))[0]}; raise memory_limit")

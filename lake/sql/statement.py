@@ -1,8 +1,8 @@
-"""What belongs to one statement while it runs: the offsets it reads, progress, values that do not
-fit, and the reason why it was stopped.
+"""The state of a running statement: its offsets, progress, values that do not fit, and the reason
+why it was stopped.
 
-Invariant: DuckDB's threads read topics one at a time for each table, and several tables at once, so
-what they share is behind a lock.
+Invariant: DuckDB reads each table with one thread at a time, but several tables concurrently, so a
+lock protects shared state.
 """
 
 import time
@@ -82,7 +82,7 @@ class Statement:
     _lock: Lock = field(default_factory=Lock)
 
     def scan_of(self, name: str) -> Scan:
-        """Return the scan of a table, the same one each time."""
+        """Return the scan of a table, the same one for each call."""
         with self._lock:
             scan = self._scans.get(name)
             if scan is None:
@@ -90,7 +90,7 @@ class Statement:
         return scan
 
     def watched(self, batches: Generator[Any, None, None]) -> Iterator[Any]:
-        """Yield batches until the statement is stopped, and keep what reading raises."""
+        """Yield batches until the statement is stopped, and store the errors of reading."""
         try:
             with closing(batches):
                 for batch in batches:
@@ -103,7 +103,7 @@ class Statement:
             raise
 
     def leave_out(self, error: ReadError) -> None:
-        """Count records that cannot be read. Raise the error if they must not be left out."""
+        """Count unreadable records. Raise the error if they must not be skipped."""
         if self.on_error == RAISE:
             raise error
         with self._lock:
@@ -111,7 +111,7 @@ class Statement:
         found.add(error)
 
     def warnings(self) -> list[str]:
-        """Return what the reader should know of the rows that have been read so far."""
+        """Return the warnings about the rows read so far."""
         with self._lock:
             left_out = [str(item) for _, item in sorted(self.unreadable.items())]
             return left_out + [str(item) for item in self.misfits.values()]

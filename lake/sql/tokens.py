@@ -1,7 +1,7 @@
-"""Split SQL into statements, find the tables that a statement may name, and replace `AS OF`.
+"""Split SQL into statements, find the tables that a statement may refer to, and replace `AS OF`.
 
-Invariant: works on DuckDB's tokens, so strings and comments are never mistaken for SQL. Text that
-is no SQL passes through unchanged, and DuckDB says what is wrong with it. Must not do I/O.
+Invariant: works on DuckDB's tokens, so strings and comments are never mistaken for SQL. Invalid SQL
+is passed through unchanged, and DuckDB reports the error. Must not do I/O.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ _BEFORE_CHANGED: Final = frozenset(
 
 
 class Token(NamedTuple):
-    """A token. `text` is as written; `start` and `end` are positions in the bytes of the SQL."""
+    """A token. `text` is the original text; `start` and `end` are byte positions in the SQL."""
 
     kind: str
     text: str
@@ -73,12 +73,12 @@ class Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Return the text of a keyword or of an identifier without quotes, in capitals."""
+        """Return the text of a keyword or unquoted identifier, in uppercase."""
         return self.text.upper()
 
     @property
     def name(self) -> str:
-        """Return the name that the token means as an identifier; empty if it cannot be one."""
+        """Return the name of an identifier; empty if the token cannot be one."""
         if self.kind not in {"identifier", "keyword"}:
             return ""
         if self.text.startswith('"'):
@@ -87,9 +87,9 @@ class Token(NamedTuple):
 
 
 class TableRef(NamedTuple):
-    """A table that a statement names: a topic as of a time or snapshot, if the statement says so.
+    """A table in a statement: a topic, optionally as of a time or snapshot.
 
-    `known_as` is its name in the statement that DuckDB gets.
+    `known_as` is its name in the statement for DuckDB.
     """
 
     known_as: str
@@ -99,7 +99,7 @@ class TableRef(NamedTuple):
 
 
 def tokens_of(sql: str) -> list[Token]:
-    """Return all tokens but comments."""
+    """Return all tokens except comments."""
     data = sql.encode()
     marks = [(int(at), kind.name) for at, kind in duckdb.tokenize(sql)]
     found: list[Token] = []
@@ -112,7 +112,7 @@ def tokens_of(sql: str) -> list[Token]:
 
 
 def statements_of(sql: str) -> list[str]:
-    """Split SQL at its semicolons. Empty statements are left out."""
+    """Split SQL at its semicolons. Empty statements are omitted."""
     data, start = sql.encode(), 0
     found: list[str] = []
     ends = [token.start for token in tokens_of(sql) if _is_semicolon(token)]
@@ -131,7 +131,7 @@ def is_complete(sql: str) -> bool:
 
 
 def table_names(tokens: Sequence[Token]) -> Iterator[TableRef]:
-    """Yield the names at places where a table may be. Some are columns or functions."""
+    """Yield the names at positions where a table may occur. Some are columns or functions."""
     for number, token in enumerate(tokens):
         before = tokens[number - 1].word if number else ""
         after = tokens[number + 1].text if number + 1 < len(tokens) else ""
@@ -157,12 +157,12 @@ def changed_name(tokens: Sequence[Token]) -> str:
 
 
 def names_in(tokens: Sequence[Token]) -> frozenset[str]:
-    """Return all names of a statement, in lower case."""
+    """Return all names in a statement, in lowercase."""
     return frozenset(token.name.lower() for token in tokens if token.name)
 
 
 def replace_as_of(sql: str) -> tuple[str, list[TableRef]]:
-    """Replace `NAME AS OF TIMESTAMP '...'` and `NAME AS OF SNAPSHOT '...'` by names of tables.
+    """Replace `NAME AS OF TIMESTAMP '...'` and `NAME AS OF SNAPSHOT '...'` with table names.
 
     Return the statement and those tables. Raise SqlError for an invalid time.
     """
@@ -230,5 +230,5 @@ def _table_as_of(group: Sequence[Token]) -> TableRef:
 
 
 def _is_alias(token: Token | None) -> bool:
-    """Return whether the token behind a table gives it a name."""
+    """Return whether the token after a table is an alias."""
     return token is not None and bool(token.name) and token.word not in _NO_ALIAS

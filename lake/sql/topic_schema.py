@@ -1,7 +1,8 @@
 """Derive the columns of a topic, from its schema or from a sample of its records.
 
-Invariant: a sample is bounded, and has the oldest and the newest records of the fullest partitions.
-System columns begin with `_` and win over fields of the same name, which remain in `_value`.
+Invariant: a sample is bounded, and contains the oldest and the newest records of the largest
+partitions. System columns begin with `_` and take precedence over fields of the same name, which
+are still in `_value`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ class TopicSchema:
 
 
 def schema_of(scan: Scan, value_format: ValueFormat | None = None) -> TopicSchema:
-    """Return the columns of a topic. Raise InvalidSchema, or as reading does."""
+    """Return the columns of a topic. Raise InvalidSchema, or the errors of reading."""
     keys, values = _sample(scan)
     system = [
         pa.field(PARTITION, _TYPES["partition"]),
@@ -81,7 +82,8 @@ def schema_of(scan: Scan, value_format: ValueFormat | None = None) -> TopicSchem
         return TopicSchema(pa.schema([*system, *fields]), {}, value_format)
     sampled = infer(values)
     columns = _json_columns(sampled.fields) if sampled.objects else []
-    # A few broken lines do not hide the columns of a topic; mostly other bytes do.
+    # A few invalid values do not prevent columns; they are only omitted if most values are not
+    # JSON.
     if not columns or sampled.objects < sampled.others + sampled.invalid:
         return TopicSchema(pa.schema([*system, pa.field("value", _text_type(values))]), {})
     fields = [pa.field(column.name, arrow_type(column.kind)) for column in columns]
@@ -89,7 +91,7 @@ def schema_of(scan: Scan, value_format: ValueFormat | None = None) -> TopicSchem
 
 
 def _json_columns(fields: Sequence[tuple[str, JsonType]]) -> list[JsonColumn]:
-    """Name the columns: DuckDB does not distinguish names by case, so later ones get a number."""
+    """Return unique column names: DuckDB ignores case, so later duplicates get a number."""
     taken = set(SOURCES)
     columns: list[JsonColumn] = []
     for field, kind in fields:
@@ -128,7 +130,7 @@ def _records(
     scan: Scan, offsets: Mapping[int, tuple[int, int]], *, is_wide: bool
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Yield key and value of a bounded number of records in a range of each partition. All ranges
-    are one scan, whose requests run side by side; wide ones are read until there are enough.
+    are one scan, whose requests run concurrently; large ones are read until there are enough.
     """
     parts = [{number: part} for number, part in offsets.items()] if is_wide else [offsets]
     for part in parts:
@@ -143,7 +145,7 @@ def _records(
 
 
 def _text_type(sample: Sequence[bytes]) -> DataType:
-    """Return VARCHAR if all bytes are UTF-8, else BLOB."""
+    """Return VARCHAR if all bytes are UTF-8, otherwise BLOB."""
     try:
         for item in sample:
             item.decode()

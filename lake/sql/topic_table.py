@@ -1,10 +1,10 @@
-"""A topic as a table of DuckDB: a dataset of Arrow that reads what a statement needs.
+"""A topic as a DuckDB table: an Arrow dataset that reads what a statement needs.
 
-DuckDB asks for columns and passes filters, at each place where a statement names the table.
+DuckDB requests columns and passes filters, for each occurrence of the table in a statement.
 Invariants: all readers of one statement see the same offsets. Offsets, partitions and times that
-the filter excludes are not requested from the store; of JSON values, only needed fields are parsed.
-Filters are applied to all rows, pruned or not. Memory: two batches more than PARSERS, besides those
-of the scan.
+the filter excludes are not requested from the store; only the required fields of JSON values are
+parsed. Filters are applied to all rows, pruned or not. Memory: two batches more than PARSERS,
+besides those of the scan.
 """
 
 import os
@@ -54,7 +54,7 @@ _TEXT: Final[Any] = pa.string()
 
 
 class Reader:
-    """What DuckDB calls a scanner."""
+    """The scanner interface that DuckDB expects."""
 
     def __init__(self, schema: Schema, batches: Iterator[RecordBatch]) -> None:
         self._schema = schema
@@ -65,14 +65,12 @@ class Reader:
 
 
 class TopicTable(ds.Dataset):  # type: ignore[misc]
-    """The dataset of one topic. It is registered once and reads anew for each statement."""
+    """The dataset of one topic. It is registered once and read again for each statement."""
 
     def __init__(
         self, name: str, topic_schema: TopicSchema, schema: Schema, current: Callable[[], Statement]
     ) -> None:
-        """`current` returns the statement that runs. `schema` has the hidden columns that are
-        wanted.
-        """
+        """`current` returns the running statement. `schema` includes requested hidden columns."""
         self._name = name
         self._topic_schema = topic_schema
         self._schema = schema
@@ -88,7 +86,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
         filter: Expression | None = None,  # noqa: A002 - the name that Arrow gives it
         **_: object,
     ) -> Reader:
-        """Return a reader of these columns of the rows that the filter leaves. Called by DuckDB."""
+        """Return a reader of these columns of the rows that match the filter. Called by DuckDB."""
         wanted = list(self._schema.names if columns is None else columns)
         needed = wanted + self._only_in_filter(wanted, filter)
         statement = self._current()
@@ -97,7 +95,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
         return Reader(result, _chosen(batches, result, filter))
 
     def _only_in_filter(self, wanted: Sequence[str], filter_: Expression | None) -> list[str]:
-        """Return the other columns that the filter may name: those whose names its text has."""
+        """Return the other columns that the filter may use: those whose names occur in its text."""
         if filter_ is None:
             return []
         text = str(filter_)
@@ -137,7 +135,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
 
 
 class _Columns:
-    """Makes the columns of a table from batches of the scan, in any number of threads."""
+    """Converts batches of the scan to the columns of a table, in any number of threads."""
 
     def __init__(
         self, topic: str, topic_schema: TopicSchema, schema: Schema, statement: Statement
@@ -159,7 +157,7 @@ class _Columns:
         sources = ["partition", "offset", *(["value"] if needs_value else [])]
         sources += [SOURCES[name] for name in schema.names if name in SOURCES]
         self.sources: tuple[str, ...] = tuple(dict.fromkeys(sources))
-        # Views save a copy of each value, and only the JSON parser takes them.
+        # Views save a copy of each value, but only the JSON parser accepts them.
         self.config = ReadConfig(
             rows_max=ROWS_MAX,
             batch_bytes_max=BATCH_BYTES_MAX,
@@ -202,7 +200,7 @@ class _Columns:
         }
 
     def _decoded(self, decoder: ValueDecoder, batch: RecordBatch) -> dict[str, Array]:
-        """Decode values by a schema, or take them as they are."""
+        """Decode values with a schema, or return them unchanged."""
         found = decoder.decode(batch.column("value"))
         if found.errors:
             self._report(VALUE, [row for row, _ in found.errors], batch, found.errors[0][1])
@@ -222,7 +220,7 @@ class _Columns:
         return arrays
 
     def _as_text(self, name: str, array: Array, batch: RecordBatch) -> Array:
-        """Return bytes as text. Those that are not UTF-8 become NULL."""
+        """Return bytes as text. Values that are not UTF-8 become NULL."""
         try:
             return array.cast(_TEXT)
         except pa.ArrowInvalid:
@@ -244,7 +242,7 @@ class _Columns:
 
 
 def _counted(scan: Scan, schema: Schema) -> Iterator[RecordBatch]:
-    """Yield as many rows as partitions have records, from metadata where it tells."""
+    """Yield as many rows as partitions have records, counted from metadata if possible."""
     for partition, count in scan.counts().items():
         for at in range(0, count, 1 << 20):
             rows = min(count - at, 1 << 20)
@@ -256,7 +254,7 @@ def _counted(scan: Scan, schema: Schema) -> Iterator[RecordBatch]:
 def _chosen(
     batches: Iterator[RecordBatch], result: Schema, filter_: Expression | None
 ) -> Iterator[RecordBatch]:
-    """Yield the rows that the filter leaves, with the columns of the result."""
+    """Yield the rows that match the filter, with the columns of the result."""
     for batch in batches:
         table: Table = pa.Table.from_batches([batch])
         if filter_ is not None:
@@ -265,7 +263,7 @@ def _chosen(
 
 
 def _sql_type(kind: DataType) -> str:
-    """Return the name that DuckDB has for an Arrow type."""
+    """Return DuckDB's name of an Arrow type."""
     if pa.types.is_timestamp(kind):
         return "TIMESTAMP" if kind.tz is None else "TIMESTAMP WITH TIME ZONE"
     if pa.types.is_nested(kind):

@@ -1,8 +1,8 @@
 """The process that runs one statement for `lake.sql.process`.
 
-DuckDB checks neither time nor memory within one call of a function, and a call may allocate
-gigabytes or compute for hours. So the kernel enforces both limits, and ends this process when its
-parent has ended.
+DuckDB checks neither time nor memory during a function call, and a call may allocate gigabytes or
+run for hours. The kernel therefore enforces both limits, and kills this process when its parent has
+ended.
 """
 
 import fcntl
@@ -40,10 +40,10 @@ _STDOUT: Final = 1
 def main() -> None:
     request = decode_request(_exactly(int.from_bytes(_exactly(LENGTH_BYTES), "big")))
     _end_with_parent()
-    if request.seconds is not None:  # ends the process, whatever it does
+    if request.seconds is not None:  # kills the process, whatever it is doing
         signal.setitimer(signal.ITIMER_REAL, max(request.seconds, 0.001))
     forgo_core_dumps()
-    with suppress(OSError):  # where memory runs out, the kernel ends this process first
+    with suppress(OSError):  # if memory runs out, the kernel kills this process first
         _OOM_SCORE.write_text("1000")
     with os.fdopen(os.dup(_STDOUT), "wb") as out:
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
@@ -85,7 +85,7 @@ def _send_rows(result: SqlResult, request: RunStatement, out: IO[bytes]) -> None
 
 
 def _pieces(result: SqlResult, bytes_max: int) -> Iterator[RecordBatch]:
-    """Yield rows in pieces of at most `bytes_max`; one row may take more."""
+    """Yield rows in parts of at most `bytes_max`; a single row may exceed that."""
     for batch in result.batches():
         waiting = [batch]
         while waiting:
@@ -121,8 +121,8 @@ def _exactly(size: int) -> bytes:
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end this process when the other end of standard input closes. A thread that
-    waits for that would not run while native code holds the GIL.
+    """Make the kernel kill this process when the other end of standard input closes. A waiting
+    thread would not run while native code holds the GIL.
     """
     fcntl.fcntl(_STDIN, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(_STDIN, fcntl.F_SETFL, fcntl.fcntl(_STDIN, fcntl.F_GETFL) | os.O_ASYNC)
