@@ -244,7 +244,7 @@ def _is_new(row: _Numbers, delta: _Numbers) -> NDArray[np.bool_]:
 
 def _frames(group: t.Group) -> tuple[_Numbers, _Numbers, _Numbers]:
     """Return the row of the table, the position after the length, and the end of every record."""
-    # bytes are indexed twice as fast as a memoryview.
+    # indexing bytes is twice as fast as indexing a memoryview
     plain = group.source.tobytes()
     rows: list[int] = []
     starts: list[int] = []

@@ -26,7 +26,7 @@ _SPEED: Final = 3
 class Kernels(NamedTuple):
     """The kernels of `decode_kernel`, which explains their arguments.
 
-    Invariant: the code calls nothing but intrinsics of LLVM and memcpy and its like, which is
+    Invariant: the code calls nothing but LLVM intrinsics and functions such as memcpy, which is
     checked when it is compiled. It therefore cannot raise, and runs without the GIL. Does no I/O;
     `kernel_build` stores the code.
     """
@@ -75,8 +75,8 @@ def compile_kernels() -> bytes:
         else:
             module.link_in(part)
     target = _target()
-    # Numba's wrapper of a function reports what it raised. LLVM detects that these raise nothing,
-    # and removes it.
+    # Numba wraps functions to report exceptions. LLVM detects that these raise none, and removes
+    # the wrapper.
     builder = _llvm.create_pass_builder(
         target, _llvm.create_pipeline_tuning_options(speed_level=_SPEED)
     )

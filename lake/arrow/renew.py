@@ -59,9 +59,9 @@ def read_renewed(
 ) -> Generator[RecordBatch, None, None]:
     """Read slices as `read_slices_sync` does, and plan again when objects are deleted.
 
-    With `committed`, leave out aborted transactions; slices must end at or below last stable
-    offsets. Raise ObjectStillMissing if new plans do not help, OffsetsMissing,
-    ReadError (damage), or what `on_unreadable` raises.
+    With `committed`, skip aborted transactions; slices must end at or below last stable offsets.
+    Raise ObjectStillMissing if new plans do not help, OffsetsMissing, ReadError (damage), or what
+    `on_unreadable` raises.
 
     Invariants: every offset of the slices is returned once, or reported in an error. Rows do not
     depend on the objects that contain them, even with `committed`: aborted transactions are looked

@@ -38,7 +38,7 @@ def _mask(batch: RecordBatch, times: TimeBounds) -> Array:
 
 
 def _us(timestamp_ms: int) -> int:
-    """Return microseconds. Values beyond 64 bits are outside any row's timestamp."""
+    """Return microseconds. No timestamp of a row exceeds 64 bits."""
     return min(max(timestamp_ms * 1_000, -(1 << 63)), (1 << 63) - 1)
 
 

@@ -69,7 +69,7 @@ class Slab:
         return pa.foreign_buffer(self.address + at, size_bytes, self)
 
     def __del__(self) -> None:
-        home = getattr(self, "_home", None)  # missing if there was no memory
+        home = getattr(self, "_home", None)  # missing if allocating the memory failed
         if home is not None:
             home.waiting.append(self._memory)
 

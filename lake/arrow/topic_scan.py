@@ -154,10 +154,10 @@ class Scan:
 
     Attributes:
         schema: The `pyarrow.Schema` of the batches.
-        unreadable: What the last pass left out with `on_error="skip"`: `count` offsets, and the
+        unreadable: What the last pass skipped with `on_error="skip"`: `count` offsets, and the
             first `errors`.
 
-    Invariants: `scan` fixes the offsets when it is called: every pass gives the same rows, each
+    Invariants: `scan` fixes the offsets when it is called: every pass returns the same rows, each
     offset once, in offset order within a partition, regardless of concurrent compaction. It
     includes every record acknowledged before the call (it reads WAL tails). A long pass holds a
     lease; without one (a read-only store), it plans again if objects were deleted. With
@@ -179,8 +179,8 @@ class Scan:
         skips: bool = False,
         on_unreadable: OnUnreadable | None = None,
     ) -> None:
-        """Programs call `scan` instead. `streams` are the stream ids that the partitions had then.
-        With `skips`, unreadable records are skipped.
+        """Programs call `scan` instead. `streams` are the stream ids of the partitions at that
+        time. With `skips`, unreadable records are skipped.
         """
         self._cluster = cluster
         self._ranges = tuple(ranges)
@@ -238,14 +238,13 @@ class Scan:
                 lease.renew_if_due()
 
     def count(self) -> int:
-        """Return the number of records that iteration yields, and read only what that needs.
+        """Return the number of records that iteration yields, reading as little as possible.
 
-        Nothing of a topic without transactions, log compaction and bounds of time is read: the
-        manifest has the count. Otherwise the indexes of objects have most counts, and blocks are
-        read where they do not: in partitions with transactions, and where bounds of time cut a
-        block. A lost or damaged object that does not have to be read is not noticed, and
-        unreadable records count where their block is not read. With `on_error="skip"` all records
-        are read, so that those that are left out do not count.
+        Without transactions, log compaction and time bounds, nothing is read: the manifest contains
+        the count. Otherwise, most counts are in the indexes of objects; blocks are read in
+        partitions with transactions, and where time bounds cut a block. Lost or damaged objects
+        that need not be read are not detected, and unreadable records are counted if their block is
+        not read. With `on_error="skip"` all records are read, so that skipped ones are not counted.
 
         Raises:
             OffsetsLost, TopicReplaced, UnknownPartition, OffsetsMissing, ObjectStillMissing,
@@ -310,8 +309,8 @@ class Scan:
         on_unreadable: OnUnreadable | None = None,
     ) -> "Scan":
         """Return a scan of other columns of a part of this one: a range of offsets of each
-        partition, and of those the records within `times`. It calls `on_unreadable` for unreadable
-        records, or else behaves like this one.
+        partition, and of those the records within `times`. With `on_unreadable`, that is called for
+        unreadable records; otherwise it handles them like this one.
         """
         config = config or self._config or ReadConfig()
         ranges: list[OffsetRange] = []
@@ -333,9 +332,7 @@ class Scan:
         )
 
     def _new_pass(self) -> OnUnreadable:
-        """Clear the unreadable records of the last pass. Return what to do with unreadable
-        records.
-        """
+        """Clear the unreadable records of the last pass, and return their handler."""
         self.unreadable = UnreadableRecords()
         skip = self.unreadable.add if self._skips else raise_unreadable
         return self._on_unreadable or skip
@@ -467,7 +464,7 @@ def _ranges(
 def _offsets(
     cluster: StoreCluster, states: Sequence[PartitionOffsets], ends: Mapping[int, int], place: Place
 ) -> list[int]:
-    """Return the offset of the place in each partition."""
+    """Return the offset of the position in each partition."""
     if place == "earliest":
         return [state.log_start for state in states]
     if place == "latest":
@@ -497,7 +494,7 @@ def _offsets(
 
 
 def _range(state: PartitionOffsets, readable_end: int, start: int, end: int) -> OffsetRange:
-    """Return the range. Raise if it does not lie in the partition as it is now."""
+    """Return the range. Raise if it is outside the current partition."""
     topic, partition = state.topic, state.partition
     if start < 0 or end < start:
         raise ValueError(f"{topic}-{partition}: [{start}, {end}) is not a range of offsets")

@@ -25,7 +25,7 @@ from penstock.stream.wal.wal_store_url import open_for_reads
 class PassTask:
     """One pass over one partition.
 
-    ranges: hold [log.start, log.end), in order and without gaps. targets: as many as the pass can
+    ranges: cover [log.start, log.end), in order and without gaps. targets: as many as the pass can
     need. created_ms: the time of the pass in every attempt. put_until_ms: compared with the
     executor's clock.
     """
@@ -43,9 +43,9 @@ class PassTask:
 class PassResult:
     """The objects that a task has written, in order.
 
-    clean_end: below it no key occurs twice once all exchanges are committed; None if the pass did
-    not end. Then plan again if `is_stale` (the sources changed, or the time was over); otherwise
-    `detail` contains a damaged object. is_map_full: another pass must continue there.
+    clean_end: below it no key occurs twice once all exchanges are committed; None if the pass was
+    not completed. Then plan again if `is_stale` (the sources changed, or the deadline passed);
+    otherwise `detail` describes a damaged object. is_map_full: another pass must continue there.
     """
 
     task: PassTask
@@ -64,7 +64,7 @@ class PassJob:
     wal_store_url: str = ""
 
     def __call__(self, task: PassTask, attempt: Callable[[], str]) -> PassResult:
-        del attempt  # every attempt writes the same
+        del attempt  # the same in every attempt
         return asyncio.run(self._run(task))
 
     async def _run(self, task: PassTask) -> PassResult:

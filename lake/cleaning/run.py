@@ -134,8 +134,8 @@ class TopicCleaner:
     scan after a crash would miss what the pass removes, and at the last stable offset. A commit
     stops at the first exchange in conflict, so no tombstone is removed before a record that it
     deletes; each exchange succeeds only if the log index still contains its sources, so the
-    leader's own cleaner, compaction and other jobs may run at the same time. The job stores no
-    cleaned end: the leader's next pass does, with little work. It contacts no brokers.
+    leader's own cleaner, compaction and other jobs may run at the same time. The job does not store
+    a cleaned end; the leader's next pass does, with little work. It contacts no brokers.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class TopicCleaner:
         """Return the plan of a pass from a fresh view. Raises UnknownPartition, ManifestNotFound,
         SeveralClusters, EndInDoubt or ObjectStoreError.
         """
-        # Before the view, which is then at least as new.
+        # Measured before the view is refreshed, which is then at least as new.
         checkpoints = await self._metadata.checkpoints(self._topic)
         await self._view.refresh()
         offsets = {
@@ -217,8 +217,8 @@ class TopicCleaner:
         """Compact the topic. Raises as `plan` does, and the errors of metadata and tasks. Earlier
         commits stay.
         """
-        # Ends: a pass is the last one of its partition, or it has mapped more keys than the ones
-        # before, or it is one of at most STALE_MAX in a row.
+        # This loop ends: a pass is the last one of its partition, or maps more keys than the
+        # previous ones, or is one of at most STALE_MAX stale ones in a row.
         while planned := await self.plan():
             replaced: list[tuple[ObjectRange, ...]] = []
             for some in _rounds(planned, self._options.round_bytes_max):

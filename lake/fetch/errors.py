@@ -10,7 +10,7 @@ from penstock.lake.fetch.slices import Slice
 
 
 class ReadError(StreamError):
-    """Records, or an object, have invalid bytes. Reading again gives the same error.
+    """Records, or an object, have invalid bytes. Reading again raises the same error.
 
     Records in [offset, end_offset) of the partition cannot be read; end_offset is None for a
     damaged object, which no option skips.
@@ -74,7 +74,7 @@ class ObjectGone(StreamError):
 class ObjectStillMissing(StreamError):
     """Plans from the newest manifest repeatedly reference missing objects.
 
-    Rows before `slice` have been returned. Reading them again gives the same error until an
+    Rows before `slice` have been returned. Reading them again raises the same error until an
     operator restores the object.
     """
 

@@ -66,6 +66,6 @@ class Slice:
 
 def share(number: int, part: int, whole: int) -> int:
     """Estimate a count for `part` of `whole` offsets in proportion, rounded down: only a range with
-    a record at each offset gives a part with a record at each offset.
+    a record at each offset results in a part with a record at each offset.
     """
     return number * part // whole

@@ -113,7 +113,7 @@ class EndInDoubt(StreamError):
 
 
 class WalStoreRequired(StreamError):
-    """The WALs of the cluster are in a store of their own, which the reader was not given."""
+    """The WALs of the cluster are in a separate store, which was not passed to the reader."""
 
     def __init__(self, cluster_id: str, url: str) -> None:
         super().__init__(

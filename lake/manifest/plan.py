@@ -88,11 +88,11 @@ def _may_be_wanted(item: PageRef | TailRange, timestamp_from_ms: int | None) -> 
 def plan(wanted: OffsetRange, source: Source, timestamp_from_ms: int | None = None) -> list[Slice]:
     """Return the slices that hold the wanted offsets.
 
-    With `timestamp_from_ms`, leave out objects whose records are all older. Raise OffsetsLost
-    (below the log start) or OffsetsMissing (a gap, or beyond the end).
+    With `timestamp_from_ms`, skip objects whose records are all older. Raise OffsetsLost (below the
+    log start) or OffsetsMissing (a gap, or beyond the end).
 
     Invariants: the slices of a partition cover [start, end) exactly once and in order, or an error
-    names the offsets. A slice never exceeds the range that was committed for its object, or that
+    contains the offsets. A slice never exceeds the range that was committed for its object, or that
     its WAL slot contains. Committed entries take precedence over WAL slots, which may contain the
     same offsets for a while. Only entries older than a given timestamp are skipped. Must not do
     I/O. Cost: 2 us per slice.

@@ -44,8 +44,8 @@ async def load_root(store: ObjectStore, cluster_id: str, version: int) -> Manife
     return root
 
 
-# Invariant: everything returned was checked against the reference to it. `ObjectNotFound` means
-# that the version was deleted after its grace period, so the reader's manifest is outdated. Limits:
+# Invariant: every section is validated against its reference. `ObjectNotFound` means that the
+# version was deleted after its grace period, so the reader's manifest is outdated. Limits:
 # `GETS_IN_FLIGHT_MAX` x `GET_BYTES_MAX` in flight, or one section if that is larger.
 class SectionReader:
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
@@ -58,7 +58,7 @@ class SectionReader:
     ) -> None:
         """Read sections and call `take` for each one, in any order, one after the other.
 
-        `take` gets the reference, the raw bytes, and the key of the object.
+        `take` receives the reference, the raw bytes, and the key of the object.
         """
         groups = _groups(sorted(set(refs)))
         reads = [asyncio.ensure_future(self._read(group)) for group in groups]

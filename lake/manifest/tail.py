@@ -319,7 +319,7 @@ class WalTails:
         return self._bodies.get(key)
 
     def _cache_slot(self, key: str, index: ObjectIndex, body: bytes) -> None:
-        """Keep only intact slots: their readers could not read them again."""
+        """Cache only intact slots: readers of a cached damaged slot could not read it again."""
         view = memoryview(body)
         if all(
             is_intact(block, view[block.position : block.position + block.size_bytes])

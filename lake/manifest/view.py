@@ -129,7 +129,7 @@ class ClusterView:
         self, store: ObjectStore, cluster_id: str = "", *, wal_store: ObjectStore | None = None
     ) -> None:
         """`cluster_id` may be empty if the store holds only one cluster. wal_store: required if the
-        WALs are in a store of their own; its identity is checked.
+        WALs are in a separate store; its identity is checked.
         """
         configured = None if wal_store is None else ConfiguredWalStore(wal_store, "")
         self._wal_stores = WalStores(store, configured)
@@ -301,8 +301,8 @@ class ClusterView:
         self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
 
     async def _check_wal_stores(self, root: ManifestRoot) -> None:
-        """Check before and after a walk that the WAL store is the right one, because the walk takes
-        an absent slot for the end of a WAL.
+        """Check before and after a walk that the WAL store is the right one, because the walk
+        treats an absent slot as the end of a WAL.
         """
         for listed in root.wal_stores:
             if self._wal_stores.configured is None:
@@ -600,7 +600,9 @@ class ClusterView:
 
 
 async def _gather(items: Sequence[_K], read: Callable[[_K], Awaitable[_T]]) -> list[_T]:
-    """Await `read` for each item, at most `_TXN_READS_MAX` at once. Return the results in order."""
+    """Await `read` for each item, at most `_TXN_READS_MAX` concurrently. Return the results in
+    order.
+    """
     turns = asyncio.Semaphore(_TXN_READS_MAX)
 
     async def one(item: _K) -> _T:

@@ -40,8 +40,8 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """The object that was written, as `new`. Otherwise: with `gone`, the sources have changed, and
-    with `late`, the time of the task was over: plan again; with neither, the sources are damaged.
+    """The object that was written, as `new`. Otherwise: plan again if the sources have changed
+    (`gone`) or the deadline of the task has passed (`late`); with neither, the sources are damaged.
     `detail` says more.
     """
 
@@ -60,7 +60,7 @@ class RewriteJob:
     wal_store_url: str = ""
 
     def __call__(self, task: RewriteTask, attempt: Callable[[], str]) -> RewriteResult:
-        del attempt  # every attempt writes the same
+        del attempt  # the same in every attempt
         return asyncio.run(self._run(task))
 
     async def _run(self, task: RewriteTask) -> RewriteResult:

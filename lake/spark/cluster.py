@@ -52,8 +52,8 @@ class SparkCluster(StoreCluster):
         return dict(zip(items, found, strict=True))
 
     def take_lease(self, lease_id: UUID, ttl_ms: int, *, renewed: bool) -> str | None:
-        """Take or renew a lease on the current objects. Return why that failed, or None: without a
-        lease, the query plans again where necessary.
+        """Acquire or renew a lease on the current objects. Return why that failed, or None: without
+        a lease, the query plans again where necessary.
         """
         try:
             self.lease(lease_id, self.root(), ttl_ms, "spark", renewed=renewed)

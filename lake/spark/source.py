@@ -333,7 +333,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for item in sorted(begin.keys() & latest.keys()):
             if latest[item] < begin[item]:
                 self._query.report(ranges.changed(item, begin[item], latest[item]))
-                # Never go back: these rows were returned already.
+                # Never go back: these rows have already been returned.
                 latest = latest | {item: begin[item]}
         self._latest = latest
         if missing := begin.keys() - latest.keys():
@@ -483,8 +483,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueryStart(self._query.cluster, options.query_id, options.initial_offsets_location)
 
     def _renew_lease(self) -> None:
-        """Take one lease for the query, and renew it at half of its time. It may keep more objects
-        than this micro-batch needs, never fewer.
+        """Acquire one lease for the query, and renew it after half of its duration. It may protect
+        more objects than this micro-batch needs, never fewer.
         """
         now = time.monotonic()
         if now - self._leased_s > self._query.options.read_lease_ttl_ms / 2_000:

@@ -41,8 +41,8 @@ class QueryStart:
     URL (`location`).
 
     Invariant: the first writer decides (`If-None-Match: *`), and all others use the stored start.
-    Older versions also stored topic ids. Nothing here ever changes; deleting the prefix makes the
-    query a new one.
+    Older versions also stored topic ids. Nothing here ever changes; after the prefix is deleted,
+    the query starts anew.
     """
 
     cluster: SparkCluster
@@ -54,7 +54,7 @@ class QueryStart:
         return None if found is None else found.offsets
 
     def decide(self, offsets: OffsetsJson) -> OffsetsJson:
-        """Store these offsets unless another process was faster. Return the stored ones."""
+        """Store these offsets unless another process has stored some. Return the stored ones."""
         return background().run(self._put(_Start(offsets)), DEADLINE_S).offsets
 
     def topic_ids(self, names: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """A task of an executor: read its slices, without rows that do not match the pushed filters.
 
 Invariants: those of `lake.arrow.renew`: every offset of the slices is returned once, or an error
-names it. A loss is an error unless `failOnDataLoss` is false.
+contains it. A loss is an error unless `failOnDataLoss` is false.
 """
 
 import gc
@@ -51,7 +51,7 @@ def freeze_modules() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Slices, and the bodies of their objects that the planner has read completely, by key.
+    """Slices, and the bodies of objects that the planner has read completely, by key.
 
     WAL slots are small and numerous: without the bodies, a task would spend most of its time on
     GETs.

@@ -7,7 +7,9 @@ from penstock.base.errors import StreamError
 
 
 class WriteFailed(StreamError):
-    """A record was not acknowledged, or may not be. `partition` is negative until one is chosen."""
+    """A record was not acknowledged, or may not have been. `partition` is negative until one is
+    chosen.
+    """
 
     def __init__(self, topic: str, partition: int, reason: str) -> None:
         where = f"topic {topic} partition {partition}" if partition >= 0 else f"topic {topic}"

@@ -56,7 +56,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool)
     """Parse the options. Raise InvalidOption.
 
     Invariant: the result depends on the options alone; names are case-insensitive. Options of the
-    source are accepted, so that a job can use one set of options.
+    source are accepted, so that a job can use the same options for both.
     """
     given = {name.lower(): value for name, value in options.items()}
     if overwrite and not streaming:

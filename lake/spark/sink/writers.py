@@ -115,7 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Done(NamedTuple):
-    """The results of all tasks together. A failed task left no message."""
+    """The results of all tasks together. A failed task has left no message."""
 
     row_count: int
     keys: list[str]
