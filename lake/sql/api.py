@@ -53,10 +53,8 @@ def sql(
         max_bytes: Maximum size of the rows, in Arrow; an error if the first rows are larger.
         cancel: Stop soon after this event is set, from any thread.
         formats: How to decode values of topics that are not JSON, by topic.
-        memory_limit: Memory of DuckDB, such as `2GB`; beyond that it spills or fails. The process
-            may use 512 MiB more, to read topics.
-        temp_directory: Directory in which DuckDB may spill; by default the system's temporary
-            directory.
+        memory_limit: Memory of DuckDB, such as `2GB`; the process may use 512 MiB more.
+        temp_directory: Directory for spilled data; by default that of the system.
         temp_limit: Maximum size of spilled data, such as `10GB`; by default 90 % of the free space.
         cluster_id: The cluster, needed only if the store holds several.
         wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
