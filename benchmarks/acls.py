@@ -13,10 +13,10 @@ from typing import Any, Final, cast
 from benchmarks.harness import Measure
 from penstock.base.acls import STANDARD_AUTHORIZER, Operation, PatternType, Permission, ResourceType
 from penstock.base.principal import USER, Principal
-from penstock.broker.handlers.acl_authorizer import Authorizer
-from penstock.broker.handlers.audit import AuditLog
-from penstock.broker.handlers.authorization import allows_topic
 from penstock.broker.handlers.table import API_RIGHTS
+from penstock.broker.requests.acl_authorizer import Authorizer
+from penstock.broker.requests.audit import AuditLog
+from penstock.broker.requests.authorization import allows_topic
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.records import AclEntry
 

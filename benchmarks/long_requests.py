@@ -26,7 +26,7 @@ from benchmarks.harness import Measure
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.collector import tune_collector
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS, ensure_topic
-from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
+from penstock.broker.requests.long_requests import SWITCH_INTERVAL_S
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.protocol import framing

@@ -14,10 +14,10 @@ from typing import Any, Final, cast
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from penstock.base.principal import ANONYMOUS
-from penstock.broker.handlers.quotas import RequestLimits
 from penstock.broker.network.request import RequestContext
 from penstock.broker.quotas.clients import ClientQuotas
 from penstock.broker.quotas.rates import Window
+from penstock.broker.requests.quotas import RequestLimits
 from penstock.controller.metadata.quotas import QuotasImage
 from penstock.controller.metadata.records import QuotaRecord, QuotaTarget
 from penstock.protocol import apis

@@ -28,8 +28,8 @@ from benchmarks.counting import set_counting
 from penstock.base.buffers import Buffer
 from penstock.base.collector import tune_collector
 from penstock.broker.config import BrokerConfig
-from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
 from penstock.broker.node import Broker
+from penstock.broker.requests.long_requests import SWITCH_INTERVAL_S
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer

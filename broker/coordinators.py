@@ -29,10 +29,10 @@ from penstock.broker.groups.share.partitions.window import WindowLimits
 from penstock.broker.groups.share.state.client import RoutedShareStates
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
 from penstock.broker.groups.streams.model import StreamsLimits
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.pending_topics import PendingTopics
 from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
 from penstock.broker.partition.leaders import announced_leader
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.pending_topics import PendingTopics
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.markers import MarkerSender
 from penstock.broker.transactions.model import TopicPartition, TransactionLimits

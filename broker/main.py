@@ -94,7 +94,7 @@ async def serve(
     metrics_sender: MetricsSender | None = None,
     wal_store_url: str = "",
 ) -> int:
-    from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
+    from penstock.broker.requests.long_requests import SWITCH_INTERVAL_S
     from penstock.objectstore.errors import ObjectStoreError
     from penstock.objectstore.url import location, open_store
     from penstock.stream.wal.wal_store import close_stores

@@ -43,22 +43,22 @@ from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.sessions import ShareSession, ShareSessions
 from penstock.broker.groups.share.state.client import RoutedShareStates
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
-from penstock.broker.handlers.acl_authorizer import Authorizer
-from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.handlers.authentication import AuthenticatingDispatcher
-from penstock.broker.handlers.dispatch import RequestDispatcher
-from penstock.broker.handlers.fetch_coalescing import SameFetches
-from penstock.broker.handlers.fetch_sessions import FetchSessions
-from penstock.broker.handlers.recent_brokers import DepartedBrokers
-from penstock.broker.handlers.record_checks import record_checks
 from penstock.broker.handlers.share.requests import release
 from penstock.broker.handlers.table import API_RIGHTS, INLINE, make_handlers
-from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
 from penstock.broker.network.server import Server
 from penstock.broker.partition.log import LogConfig
 from penstock.broker.partition.manager import PartitionManager
+from penstock.broker.requests.acl_authorizer import Authorizer
+from penstock.broker.requests.audit import AuditLog
+from penstock.broker.requests.dispatch import RequestDispatcher
+from penstock.broker.requests.fetch_coalescing import SameFetches
+from penstock.broker.requests.fetch_sessions import FetchSessions
+from penstock.broker.requests.recent_brokers import DepartedBrokers
+from penstock.broker.requests.record_checks import record_checks
+from penstock.broker.requests.topic_change_queue import PartitionTurns
 from penstock.broker.security.access import ClientAccess
 from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.delegation_tokens import DelegationTokens
@@ -114,7 +114,7 @@ _CONFIRM_TIMEOUT_S: Final = 5.0
 
 
 class Broker:
-    """One incarnation of a broker; implements `broker.handlers.node.Node`.
+    """One incarnation of a broker; implements `broker.requests.node.Node`.
 
     It serves clients only once its metadata has caught up, and acknowledges and reads nothing while
     the session is lost. A fenced incarnation never serves again: it completes `ended`, and its

@@ -35,7 +35,7 @@ assigned topics 30,000.
 
 ELEMENTS_AT_ONCE_MAX: Final = 2_000
 """Array elements and tagged fields in one request that the event loop decodes itself: at most about
-4 ms. A thread decodes longer ones (`broker.handlers.long_requests`). No header has as many tagged
+4 ms. A thread decodes longer ones (`broker.requests.long_requests`). No header has as many tagged
 fields, and no request before authentication.
 """
 

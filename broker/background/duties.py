@@ -8,7 +8,7 @@ from typing import Final
 from penstock.broker.background.cleaner import CleanerDuty
 from penstock.broker.background.load_report import LoadReporter
 from penstock.broker.background.retention import RetentionDuty
-from penstock.broker.handlers.node import Node
+from penstock.broker.requests.node import Node
 from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.objectstore.metered import StoreStats
 from penstock.objectstore.ports import ObjectStore

@@ -84,7 +84,7 @@ class CoordinatorLog(Protocol):
     @property
     def leads_alone(self) -> bool:
         """Return False as soon as another broker may coordinate, because the state may then be
-        stale (`broker.handlers.lease`).
+        stale (`broker.requests.lease`).
         """
         ...
 

@@ -120,7 +120,7 @@ class CoordinatorShards(Generic[State]):
         """Return the state that contains `key`.
 
         is_read: the response depends only on the state. Nothing is appended, so the fence in the
-        WAL does not protect the response, and no other broker may lead (`broker.handlers.lease`).
+        WAL does not protect the response, and no other broker may lead (`broker.requests.lease`).
         """
         partition = self.partition_of(key)
         if partition is None:

@@ -7,12 +7,12 @@ If a partition is listed several times, its last directory counts, as in Kafka.
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
 from penstock.broker.groups.offsets.offsets import TopicPartition
-from penstock.broker.handlers.authorization import allows_cluster
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import allows_cluster
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import sliced
 from penstock.protocol.gen.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsResponse,

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Final
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.node import Handler, Node
 from penstock.broker.network.request import RequestContext, Response, SoftwareInfo
+from penstock.broker.requests.node import Handler, Node
 from penstock.controller.metadata.features import (
     METADATA_VERSION,
     WAL_STORE_VERSION,

@@ -14,10 +14,10 @@ from penstock.base.clock import wall_ms
 from penstock.base.log_levels import AUDIT
 from penstock.base.log_limit import LogLimit
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.dispatcher import CannotAnswer, Dispatcher
 from penstock.broker.network.request import ConnectionInfo, RequestContext, Respond, Response
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.node import Node
 from penstock.broker.security.access import ClientAccess
 from penstock.broker.security.exchange import Challenge, CheckPassword, CheckToken, Done, Step
 from penstock.broker.security.oauthbearer import OAuthBearerServer

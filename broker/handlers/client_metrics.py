@@ -13,10 +13,10 @@ from penstock.broker.client_metrics.instances import ClientInstance, TelemetryRe
 from penstock.broker.client_metrics.otlp import MetricsInvalid, resource_of, with_resource
 from penstock.broker.client_metrics.subscriptions import ClientIdentity
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.protocol.batch.compression import Compression, decompress
 from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
 from penstock.protocol.gen import get_telemetry_subscriptions, push_telemetry

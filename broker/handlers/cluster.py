@@ -8,12 +8,12 @@ controllers.
 from typing import Final
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers import advertised
-from penstock.broker.handlers.authorization import cluster_operations
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import ConnectionInfo, RequestContext, Response
+from penstock.broker.requests import advertised
+from penstock.broker.requests.authorization import cluster_operations
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.protocol.gen.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterResponse,

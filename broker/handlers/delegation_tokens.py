@@ -12,12 +12,12 @@ from penstock.base.acls import Operation, ResourceType
 from penstock.base.listeners import SecurityProtocol
 from penstock.base.principal import ANONYMOUS, USER, Principal
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, kafka_error
-from penstock.broker.handlers.authorization import allows, note_change, requester_of
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import allows, note_change, requester_of
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import sliced
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.token_messages import (
     RENEWERS_MAX,

@@ -11,12 +11,12 @@ from typing import Final, TypeAlias
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.authorization import check_cluster
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.storage_usage import PartitionUsage, usage_of
+from penstock.broker.requests.authorization import check_cluster
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.controller.metadata.shared_ranges import SharedRanges
 from penstock.controller.metadata.topics import PartitionKey
 from penstock.protocol.gen.describe_log_dirs import (

@@ -11,15 +11,15 @@ from typing import Final
 from penstock.base.acls import Operation
 from penstock.base.ids import NodeId
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.authorization import find_denied_topics, is_broker
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.txn_markers import led_partition
-from penstock.broker.handlers.yielding import Slices
 from penstock.broker.network.peers import PeerConnections, PeerGone
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.authorization import find_denied_topics, is_broker
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import Slices
 from penstock.controller.metadata.topic_names import is_topic_name
 from penstock.protocol import apis
 from penstock.protocol.errors import WireError

@@ -12,14 +12,14 @@ from penstock.base.acls import Operation, ResourceType
 from penstock.base.ids import NodeId
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.advertised import live_nodes
-from penstock.broker.handlers.authorization import find_denied_topics, operations
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.metadata import partition_metadata
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import listed, sliced, smallest
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.advertised import live_nodes
+from penstock.broker.requests.authorization import find_denied_topics, operations
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import listed, sliced, smallest
 from penstock.controller.metadata.topic_names import is_topic_name
 from penstock.controller.metadata.topics import PartitionMetadata
 from penstock.protocol.gen.describe_topic_partitions import (

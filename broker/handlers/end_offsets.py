@@ -8,9 +8,9 @@ from typing import Final
 from uuid import UUID
 
 from penstock.base.ids import NodeId
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.peers import PeerConnections, PeerGone
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.node import Node
 from penstock.protocol import apis
 from penstock.protocol.errors import WireError
 from penstock.protocol.gen import list_offsets

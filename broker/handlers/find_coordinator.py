@@ -18,13 +18,13 @@ from penstock.broker.coordination.internal_topics import (
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
 from penstock.broker.groups.share.state.model import is_coordinator_key
-from penstock.broker.handlers.advertised import address_of
-from penstock.broker.handlers.authorization import allows, allows_cluster
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import listed
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.advertised import address_of
+from penstock.broker.requests.authorization import allows, allows_cluster
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import listed
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import find_coordinator

@@ -1,7 +1,7 @@
 """ListOffsets: return the earliest or latest offset, the newest timestamp, or the first record at
 or after a timestamp. Offsets lie between the log start and the high watermark, or the last stable
 offset for committed reads. A timestamp after all records returns offset -1 without an error.
-Forking brokers use it for fork points (`broker.handlers.forks`).
+Forking brokers use it for fork points (`broker.handlers.topics.forks`).
 """
 
 import asyncio
@@ -11,16 +11,16 @@ from typing import Final
 from penstock.base.acls import Operation
 from penstock.base.ids import Offset
 from penstock.broker.errors import ErrorCode, code_of
-from penstock.broker.handlers.authorization import check_cluster, undescribed_topics
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.fetch_target import check_leader_epoch
-from penstock.broker.handlers.forks import answer_fork_points, asks_for_fork_points
-from penstock.broker.handlers.lease import led_now, still_leads, wait_led
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import gathered, sliced
+from penstock.broker.handlers.fetch.fetch_target import check_leader_epoch
+from penstock.broker.handlers.topics.forks import answer_fork_points, asks_for_fork_points
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.authorization import check_cluster, undescribed_topics
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.lease import led_now, still_leads, wait_led
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import gathered, sliced
 from penstock.protocol.gen.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

@@ -2,7 +2,7 @@
 allowed.
 
 Only the creation of topics waits for the controller. Without a session, this broker is not listed
-as a leader (`broker.handlers.lease`).
+as a leader (`broker.requests.lease`).
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -16,8 +16,12 @@ from penstock.base.ids import NodeEpoch, NodeId
 from penstock.broker.config import BrokerConfig
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers import advertised
-from penstock.broker.handlers.authorization import (
+from penstock.broker.handlers.topics.frozen_topics import describe_frozen_topics
+from penstock.broker.handlers.topics.topic_creation import create_topics
+from penstock.broker.network.request import LongAnswer, RequestContext, Response
+from penstock.broker.partition.leaders import Gone, announced_leader
+from penstock.broker.requests import advertised
+from penstock.broker.requests.authorization import (
     NOT_REQUESTED,
     allows_cluster,
     cluster_operations,
@@ -25,13 +29,9 @@ from penstock.broker.handlers.authorization import (
     find_denied_topics,
     operations,
 )
-from penstock.broker.handlers.frozen_topics import describe_frozen_topics
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.topic_creation import create_topics
-from penstock.broker.handlers.yielding import SLICE_COUNT, each_once, sliced
-from penstock.broker.network.request import LongAnswer, RequestContext, Response
-from penstock.broker.partition.leaders import Gone, announced_leader
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import SLICE_COUNT, each_once, sliced
 from penstock.controller.api import messages
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topic_names import is_topic_name

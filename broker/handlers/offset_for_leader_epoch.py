@@ -6,15 +6,15 @@ from itertools import islice
 from typing import Final
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.authorization import undescribed_topics
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.fetch_target import check_leader_epoch
-from penstock.broker.handlers.lease import wait_led
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import listed, sliced
+from penstock.broker.handlers.fetch.fetch_target import check_leader_epoch
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.authorization import undescribed_topics
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.lease import wait_led
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import listed, sliced
 from penstock.protocol.gen.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,

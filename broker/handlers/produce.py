@@ -13,12 +13,6 @@ from penstock.base.clock import monotonic_ms
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers import verification
-from penstock.broker.handlers.authorization import allows, denied_topics, find_denied_topics
-from penstock.broker.handlers.leader_hints import LeaderHints
-from penstock.broker.handlers.long_requests import LongRequest
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.record_checks import CheckRequest, InlineLimits, Verdict
-from penstock.broker.handlers.yielding import Slices, sliced
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import LongAnswer, RequestContext, Respond
 from penstock.broker.partition.append import NAMED_TWICE, CheckedBatch, Content, PartitionAppend
@@ -27,6 +21,12 @@ from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.verification import WITHOUT_ID, Guard
 from penstock.broker.quotas.clients import RequestQuota
+from penstock.broker.requests.authorization import allows, denied_topics, find_denied_topics
+from penstock.broker.requests.leader_hints import LeaderHints
+from penstock.broker.requests.long_requests import LongRequest
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.record_checks import CheckRequest, InlineLimits, Verdict
+from penstock.broker.requests.yielding import Slices, sliced
 from penstock.protocol.batch.header import record_count_of
 from penstock.protocol.errors import TooManyElements
 from penstock.protocol.leader_hint import NodeEndpoint
@@ -54,7 +54,7 @@ _ACKS: Final = frozenset({-1, 0, 1})
 
 
 def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> Awaitable[None] | None:
-    """See `broker.handlers.node.InlineHandler`.
+    """See `broker.requests.node.InlineHandler`.
 
     Raises WireError; CannotAnswer without a session, and to report an error to a client with
     acks=0.
@@ -81,14 +81,14 @@ class _ProduceCall:
     connection enter the log in order. A partition that is being opened gets its part as soon as it
     is open, before later requests. After a rejected part, later batches of its producer are
     rejected until that part is sent again. Records are checked first, inline if that is fast,
-    otherwise after earlier batches of the partition (`broker.handlers.record_checks`). The first
+    otherwise after earlier batches of the partition (`broker.requests.record_checks`). The first
     batch of a transaction waits for the transaction coordinator (`broker.handlers.verification`),
     and so do later ones.
 
     acks 1 is the same as acks -1. Clients cannot write to internal topics, regardless of their
     client id. Without a session, nothing is appended and the connection is closed: librdkafka would
     keep refreshing the outdated metadata of this broker after NOT_LEADER. Only a broker that leads
-    alone returns OUT_OF_ORDER_SEQUENCE_NUMBER (`broker.handlers.lease`), because clients do not
+    alone returns OUT_OF_ORDER_SEQUENCE_NUMBER (`broker.requests.lease`), because clients do not
     retry such a batch.
 
     A part waits for its partition at most for the request timeout and 30 s, but only 0.8 s before

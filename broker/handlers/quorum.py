@@ -9,11 +9,11 @@ from uuid import UUID
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, code_of
-from penstock.broker.handlers.authorization import check_cluster
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import check_cluster
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import QuorumMember, QuorumStatus
 from penstock.protocol.gen import describe_quorum as wire

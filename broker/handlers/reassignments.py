@@ -13,17 +13,17 @@ from typing import Final, TypeVar
 from penstock.base.acls import Operation
 from penstock.base.ids import NodeId
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
-from penstock.broker.handlers.authorization import (
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import (
     allows_cluster,
     check_cluster,
     note_change,
     requester_of,
 )
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import listed, sliced
-from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import listed, sliced
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import (
     AlterReassignments,

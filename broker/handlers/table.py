@@ -8,21 +8,16 @@ from typing import Final, NamedTuple
 from penstock.base.acls import Operation, ResourceType
 from penstock.broker.handlers import (
     acls,
-    alter_configs,
     alter_replica_log_dirs,
     authentication,
     client_metrics,
     client_quotas,
     cluster,
-    configs,
     delegation_tokens,
-    delete_records,
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
-    fetch,
     find_coordinator,
-    list_config_resources,
     list_offsets,
     metadata,
     offset_for_leader_epoch,
@@ -30,13 +25,26 @@ from penstock.broker.handlers import (
     quorum,
     reassignments,
     scram_credentials,
-    topics,
     transactions,
     txn_markers,
     unregister_broker,
     update_features,
 )
-from penstock.broker.handlers.api_rights import (
+from penstock.broker.handlers.api_versions import make_handler
+from penstock.broker.handlers.configs import alter_configs, list_config_resources
+from penstock.broker.handlers.configs import describe_configs as configs
+from penstock.broker.handlers.fetch import handler as fetch
+from penstock.broker.handlers.groups import classic, offset_delete
+from penstock.broker.handlers.groups import consumer as consumer_groups
+from penstock.broker.handlers.groups import share as share_groups
+from penstock.broker.handlers.groups import streams as streams_groups
+from penstock.broker.handlers.share import acknowledge as share_acknowledge
+from penstock.broker.handlers.share import fetch as share_fetch
+from penstock.broker.handlers.share import offsets as share_offsets
+from penstock.broker.handlers.share import states as share_states
+from penstock.broker.handlers.topics import delete_records
+from penstock.broker.handlers.topics import handlers as topics
+from penstock.broker.requests.api_rights import (
     AS_BROKER,
     BROKERS,
     CLUSTER,
@@ -55,16 +63,7 @@ from penstock.broker.handlers.api_rights import (
     needs,
     on,
 )
-from penstock.broker.handlers.api_versions import make_handler
-from penstock.broker.handlers.groups import classic, offset_delete
-from penstock.broker.handlers.groups import consumer as consumer_groups
-from penstock.broker.handlers.groups import share as share_groups
-from penstock.broker.handlers.groups import streams as streams_groups
-from penstock.broker.handlers.node import Handler, InlineHandler
-from penstock.broker.handlers.share import acknowledge as share_acknowledge
-from penstock.broker.handlers.share import fetch as share_fetch
-from penstock.broker.handlers.share import offsets as share_offsets
-from penstock.broker.handlers.share import states as share_states
+from penstock.broker.requests.node import Handler, InlineHandler
 from penstock.protocol import apis
 
 

@@ -18,7 +18,12 @@ from penstock.broker.groups.offsets.offsets import TopicPartition
 from penstock.broker.groups.offsets.records import CommittedOffset
 from penstock.broker.groups.offsets.topics import stores_ids
 from penstock.broker.handlers import verification
-from penstock.broker.handlers.authorization import (
+from penstock.broker.handlers.groups.commit_topics import CommitTopics, begin_read, settled
+from penstock.broker.handlers.txn_markers import led_partition
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.verification import Guard
+from penstock.broker.requests.authorization import (
     allows,
     allows_cluster,
     allows_group,
@@ -26,15 +31,10 @@ from penstock.broker.handlers.authorization import (
     check_transactional_id,
     find_denied_topics,
 )
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.groups.commit_topics import CommitTopics, begin_read, settled
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.txn_markers import led_partition
-from penstock.broker.handlers.yielding import each_once, gathered, sliced
-from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.partition.partition import Partition
-from penstock.broker.partition.verification import Guard
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import each_once, gathered, sliced
 from penstock.broker.transactions.coordinator import NO_PRODUCER
 from penstock.broker.transactions.model import (
     NO_EPOCH,

@@ -9,14 +9,14 @@ from typing import TypeAlias
 from penstock.base.acls import Operation
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.authorization import allows_cluster
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import SLICE_COUNT, listed, sliced
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.append import AppendOutcome, PartitionAppend
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.authorization import allows_cluster
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import SLICE_COUNT, listed, sliced
 from penstock.broker.transactions.model import EPOCH_PER_TRANSACTION
 from penstock.protocol.batch.control import Marker
 from penstock.protocol.gen.write_txn_markers import (

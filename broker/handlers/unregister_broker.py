@@ -10,11 +10,11 @@ from typing import Final
 from penstock.base.acls import Operation
 from penstock.base.ids import NodeId
 from penstock.broker.errors import code_of
-from penstock.broker.handlers.authorization import check_cluster, note_change, requester_of
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import check_cluster, note_change, requester_of
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.controller.api.errors import ControllerError, RequestRefused
 from penstock.controller.api.messages import RemoveBroker
 from penstock.protocol.gen.unregister_broker import UnregisterBrokerResponse, decode_request

@@ -12,10 +12,10 @@ from typing import Final
 
 from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.node import Node
 from penstock.broker.partition.leaders import announced_leader
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.verification import UNVERIFIED, WITHOUT_ID, Admitted, Guard
+from penstock.broker.requests.node import Node
 from penstock.broker.transactions.model import Membership, ProducerIdentity
 from penstock.controller.metadata.features import TRANSACTION_VERSION
 from penstock.protocol.batch.header import HEADER_BYTES, TRANSACTIONAL_MASK

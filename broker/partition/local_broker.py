@@ -55,7 +55,7 @@ class LocalBroker(Protocol):
 
     def can_write(self) -> bool:
         """Return False once the session is lost or the broker has found a fence: it may not
-        acknowledge or read any more (`broker.handlers.lease`).
+        acknowledge or read any more (`broker.requests.lease`).
         """
         ...
 

@@ -70,7 +70,7 @@ class TopicRules:
     validation: str = VALIDATES_ALL
     decompressed_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
     schemas: SchemaRules | None = None
-    """Checked before `validate_batch` (`broker.handlers.record_checks`). None for a mirror: its
+    """Checked before `validate_batch` (`broker.requests.record_checks`). None for a mirror: its
     records are those of its source.
     """
     mirror_source: str = ""

@@ -19,9 +19,9 @@ from penstock.base.collector import tune_collector
 from penstock.base.errors import StreamError
 from penstock.base.open_files import raise_open_files_limit
 from penstock.broker.config import BrokerConfig
-from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
 from penstock.broker.network.server import PortTaken
 from penstock.broker.node import Broker
+from penstock.broker.requests.long_requests import SWITCH_INTERVAL_S
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.config import ControllerConfig

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.configs import CONFIGS_MAX
-from penstock.broker.handlers.topic_change_queue import CHUNK_PARTITIONS, FEW_PARTITIONS
-from penstock.broker.handlers.yielding import SLICE_COUNT
+from penstock.broker.handlers.configs.describe_configs import CONFIGS_MAX
+from penstock.broker.requests.topic_change_queue import CHUNK_PARTITIONS, FEW_PARTITIONS
+from penstock.broker.requests.yielding import SLICE_COUNT
 from penstock.controller.api.messages import PARTITIONS_PER_REQUEST_MAX, CreateTopics, NewTopic
 from penstock.controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 from penstock.controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved

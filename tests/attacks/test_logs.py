@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.scram import ScramMechanism, salted_password
-from penstock.broker.handlers.loggers import LOGGERS
+from penstock.broker.handlers.configs.loggers import LOGGERS
 from penstock.controller.metadata.configs import BROKER_LOGGER_RESOURCE
 from penstock.deploy.node import lifeline
 from penstock.objectstore.directory import DirectoryStore

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers import yielding as slices
-from penstock.broker.handlers.fetch_call import FetchCall
-from penstock.broker.handlers.long_requests import AT_ONCE_MAX, LongRequests
+from penstock.broker.handlers.fetch.fetch_call import FetchCall
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests import yielding as slices
+from penstock.broker.requests.long_requests import AT_ONCE_MAX, LongRequests
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.protocol import apis, framing
 from penstock.protocol.batch.records import Record, encode_batch

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from penstock.base.acls import Operation
 from penstock.base.principal import USER, Principal
-from penstock.broker.handlers.api_rights import ApiRights
-from penstock.broker.handlers.authorization import check_cluster
-from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.table import API_RIGHTS, INLINE, make_handlers
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.api_rights import ApiRights
+from penstock.broker.requests.authorization import check_cluster
+from penstock.broker.requests.node import Node
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import heartbeat

@@ -9,7 +9,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from penstock.base.errors import ExpectedError
 from penstock.base.log_levels import LOG_LEVELS
-from penstock.broker.handlers.loggers import LOGGERS
+from penstock.broker.handlers.configs.loggers import LOGGERS
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cli import Cli

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.broker.config import LEADER_ALONE, RACK_AWARE
-from penstock.broker.handlers.racks import COMMITTED_BYTES_MIN
-from penstock.broker.handlers.recent_brokers import LISTED_S
+from penstock.broker.handlers.fetch.racks import COMMITTED_BYTES_MIN
 from penstock.broker.partition.committed_reader import CommittedReads
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.recent_brokers import LISTED_S
 from penstock.stream.config import StreamConfig
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
@@ -129,7 +129,7 @@ async def test_cold_records_come_from_the_rack(world: World) -> None:
 
 async def test_the_broker_of_the_rack_dies(world: World) -> None:
     """If no fetch is under way then, librdkafka returns to the leader when the broker is no longer
-    listed (`broker.handlers.recent_brokers`).
+    listed (`broker.requests.recent_brokers`).
     """
     written = await asyncio.to_thread(fill, world.cluster.bootstrap)
     await world.cool()

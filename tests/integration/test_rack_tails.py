@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.base.ids import NodeId
-from penstock.broker.handlers.recent_brokers import LISTED_S
 from penstock.broker.node import Broker
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.recent_brokers import LISTED_S
 from penstock.broker.tail import links, redirects, session
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from penstock.deploy.clients.wire import WireClient

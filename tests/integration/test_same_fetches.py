@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.handlers.fetch_call import FetchCall
+from penstock.broker.handlers.fetch.fetch_call import FetchCall
 from penstock.protocol import apis
 from penstock.protocol.batch.header import iter_headers
 from penstock.protocol.framing import encode_request_frame, parse_response_header

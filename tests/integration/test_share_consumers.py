@@ -15,10 +15,10 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from penstock.base.ids import NodeId, Offset
-from penstock.broker.handlers.dispatch import RequestDispatcher
-from penstock.broker.handlers.node import Handler
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.dispatch import RequestDispatcher
+from penstock.broker.requests.node import Handler
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from penstock.protocol.apis import SHARE_FETCH
 from penstock.protocol.error_codes import ErrorCode

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker.handlers.racks import COMMITTED_BYTES_MIN
+from penstock.broker.handlers.fetch.racks import COMMITTED_BYTES_MIN
 from tests.integration.test_rack_reads import RACKS, TOPIC, World, fill, world
 from tests.integration.test_rack_tails import UNREADABLE
 from tests.integration.test_rack_tails import World as Tails

@@ -14,7 +14,7 @@ from uuid import UUID
 import structlog
 
 import penstock.broker.coordination.log as coordinator_log_module
-import penstock.broker.handlers.yielding as slices_module
+import penstock.broker.requests.yielding as slices_module
 import penstock.broker.transactions.markers as markers_module
 import penstock.controller.active.controller as active_controller_module
 import penstock.controller.active.server as server_module

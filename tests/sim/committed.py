@@ -19,7 +19,7 @@ from penstock.base.ids import (
     Offset,
     StreamId,
 )
-from penstock.broker.handlers.fetch import handle_fetch
+from penstock.broker.handlers.fetch.handler import handle_fetch
 from penstock.broker.partition.partition import Partition
 from penstock.lake.fetch.errors import ObjectGone, ReadError
 from penstock.lake.fetch.slices import Slice

@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import StreamError
-from penstock.broker.handlers.fetch import handle_fetch
+from penstock.broker.handlers.fetch.handler import handle_fetch
 from penstock.broker.partition.partition import Partition
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol import apis

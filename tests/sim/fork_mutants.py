@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.handlers import forks, snapshot_groups
+from penstock.broker.handlers.topics import forks, snapshot_groups
 from penstock.broker.partition import fork_point, opener
 from penstock.controller.api.messages import ForkedPartition, TopicFork
 from penstock.controller.managers import forks as fork_manager

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.handlers.forks import FORK_DELETED_RECORDS, FORK_OFFSETS
+from penstock.broker.handlers.topics.forks import FORK_DELETED_RECORDS, FORK_OFFSETS
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topic_configs import FORK_SOURCE

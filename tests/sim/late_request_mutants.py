@@ -20,8 +20,9 @@ from penstock.broker.groups.share.partitions.sessions import ShareSessions
 from penstock.broker.groups.share.partitions.window import ShareWindow
 from penstock.broker.groups.share.state import combining
 from penstock.broker.groups.share.state.machine import ShareStates
-from penstock.broker.handlers import fetch_call, topics
-from penstock.broker.handlers.fetch_sessions import FetchSessions
+from penstock.broker.handlers.fetch import fetch_call
+from penstock.broker.handlers.topics import handlers as topics
+from penstock.broker.requests.fetch_sessions import FetchSessions
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.machine import Transaction
 from penstock.broker.transactions.model import Persist, TransactionState

@@ -36,17 +36,11 @@ from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.sessions import ShareSessions
 from penstock.broker.groups.share.state.client import RoutedShareStates
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
-from penstock.broker.handlers.delete_records import handle_delete_records
-from penstock.broker.handlers.dispatch import RequestDispatcher
-from penstock.broker.handlers.fetch import handle_fetch
-from penstock.broker.handlers.fetch_coalescing import SameFetches
-from penstock.broker.handlers.fetch_sessions import FetchSessions
-from penstock.broker.handlers.pending_topics import PendingTopics
+from penstock.broker.handlers.fetch.handler import handle_fetch
 from penstock.broker.handlers.produce import handle_produce
-from penstock.broker.handlers.record_checks import RecordChecks
 from penstock.broker.handlers.share.requests import release
 from penstock.broker.handlers.table import INLINE, make_handlers
-from penstock.broker.handlers.topic_change_queue import PartitionTurns
+from penstock.broker.handlers.topics.delete_records import handle_delete_records
 from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.peer_watch import PeerWatch
@@ -56,6 +50,12 @@ from penstock.broker.partition.leaders import announced_leader
 from penstock.broker.partition.log import LogConfig
 from penstock.broker.partition.manager import PartitionManager
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.dispatch import RequestDispatcher
+from penstock.broker.requests.fetch_coalescing import SameFetches
+from penstock.broker.requests.fetch_sessions import FetchSessions
+from penstock.broker.requests.pending_topics import PendingTopics
+from penstock.broker.requests.record_checks import RecordChecks
+from penstock.broker.requests.topic_change_queue import PartitionTurns
 from penstock.broker.tail.followers import TailFollowers
 from penstock.broker.tail.links import TailLinks
 from penstock.broker.transactions.coordinator import TransactionCoordinator
@@ -142,7 +142,7 @@ class FetchResult:
 
 
 class SimBroker:
-    """Implement `broker.handlers.node.Node` as far as clients of the simulator need it."""
+    """Implement `broker.requests.node.Node` as far as clients of the simulator need it."""
 
     def __init__(self, world: "World", node_id: int, start: int) -> None:
         self.world = world

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import penstock.broker.handlers.fetch_call as fetch_handler
+import penstock.broker.handlers.fetch.fetch_call as fetch_handler
 import penstock.broker.handlers.list_offsets as list_handler
 import penstock.broker.handlers.offset_for_leader_epoch as epoch_handler
 import penstock.stream.read.timestamp_reader as reading

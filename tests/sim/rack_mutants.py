@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.partition.committed_reader import CommittedPartition
+from penstock.broker.requests.leader_hints import LeaderHints
 from penstock.broker.tail import followers
 from penstock.broker.tail.partition import TailPartition, TailView
 from penstock.broker.tail.redirects import RedirectTable

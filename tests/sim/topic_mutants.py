@@ -9,7 +9,7 @@ import msgspec
 
 import penstock.controller.managers.topics as topics
 from penstock.broker.groups.offsets.offsets import GroupOffsets
-from penstock.broker.handlers.fetch_call import FetchCall
+from penstock.broker.handlers.fetch.fetch_call import FetchCall
 from penstock.broker.partition.manager import PartitionManager
 from penstock.controller.active import periodic as ticks
 from penstock.controller.api.messages import NewPartitions

@@ -16,18 +16,18 @@ from penstock.base.listeners import SecurityProtocol
 from penstock.base.principal import ANONYMOUS, Principal
 from penstock.broker.config import BrokerConfig
 from penstock.broker.dynamic_settings import BrokerSettings
-from penstock.broker.handlers.acl_authorizer import Authorizer
-from penstock.broker.handlers.audit import AuditLog
-from penstock.broker.handlers.dispatch import RequestDispatcher
-from penstock.broker.handlers.node import Handler, Node
-from penstock.broker.handlers.pending_topics import PendingTopics
-from penstock.broker.handlers.recent_brokers import DepartedBrokers
 from penstock.broker.handlers.table import API_RIGHTS, INLINE, make_handlers
-from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
 from penstock.broker.network.request import UNKNOWN_SOFTWARE, Response, SoftwareInfo
+from penstock.broker.requests.acl_authorizer import Authorizer
+from penstock.broker.requests.audit import AuditLog
+from penstock.broker.requests.dispatch import RequestDispatcher
+from penstock.broker.requests.node import Handler, Node
+from penstock.broker.requests.pending_topics import PendingTopics
+from penstock.broker.requests.recent_brokers import DepartedBrokers
+from penstock.broker.requests.topic_change_queue import PartitionTurns
 from penstock.broker.security.config import SecurityConfig
 from penstock.broker.security.sasl import SaslState
 from penstock.broker.transactions.producer_ids import ProducerIds

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.broker.handlers.loggers import LOGGERS
+from penstock.broker.handlers.configs.loggers import LOGGERS
 from tests.tidy.repository import ROOT, sources
 
 _LOADED = """
@@ -51,5 +51,5 @@ def test_every_package_that_logs_has_a_logger() -> None:
             inner = folders[1:] if folders[0] == "penstock" else folders
             packages.add(".".join(["penstock", *inner[: 2 if inner[0] in _OF_BROKERS else 1]]))
     missing = packages - {*LOGGERS, "penstock.lake", "penstock.testing"}
-    assert missing == set(), "add them to LOGGERS of penstock.broker.handlers.loggers"
+    assert missing == set(), "add them to LOGGERS of penstock.broker.handlers.configs.loggers"
     assert set(LOGGERS) - packages <= {"root"}

@@ -129,7 +129,7 @@ CORES = (
     "broker/dynamic_settings.py",
     "controller/metadata/acl_index.py",
     "base/acls.py",
-    "broker/handlers/recent_brokers.py",
+    "broker/requests/recent_brokers.py",
     "broker/partition/load_meter.py",
     "broker/partition/producer_watch.py",
     "broker/background/store_rates.py",

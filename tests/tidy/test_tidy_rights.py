@@ -8,7 +8,7 @@ from penstock.protocol.apis import APIS
 from tests.tidy.repository import ROOT, listed, shown, sources, text, tree
 
 CREATORS = {
-    "broker/handlers/topic_creation.py": "checks the rights of the client",
+    "broker/handlers/topics/topic_creation.py": "checks the rights of the client",
     "broker/coordination/internal_topics.py": "creates the topics of coordinators, as the broker",
 }
 """The modules that may ask the controller for new topics, with the reason."""
@@ -24,7 +24,7 @@ def test_every_creation_of_a_topic_checks_the_rights() -> None:
     }
     assert {path for path, _ in calls} >= CREATORS.keys()
     offenders = [
-        f"{path}:{line}: create topics through penstock.broker.handlers.topic_creation"
+        f"{path}:{line}: create topics through penstock.broker.handlers.topics.topic_creation"
         for path, line in sorted(calls)
         if path not in CREATORS
     ]

@@ -15,7 +15,14 @@ from penstock.broker.groups.coordinator.descriptions import GroupDescription
 from penstock.broker.groups.offsets.offsets import GroupOffsets, TopicPartition
 from penstock.broker.groups.offsets.records import CommittedOffset
 from penstock.broker.groups.offsets.topics import stores_ids
-from penstock.broker.handlers.authorization import (
+from penstock.broker.handlers.groups.commit_topics import (
+    CommitTopics,
+    begin_read,
+    is_refreshed,
+    settled,
+)
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import (
     allows_cluster,
     allows_group,
     check_group,
@@ -26,17 +33,10 @@ from penstock.broker.handlers.authorization import (
     operations,
     undescribed_topics,
 )
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.groups.commit_topics import (
-    CommitTopics,
-    begin_read,
-    is_refreshed,
-    settled,
-)
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import each_once, sliced
-from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import each_once, sliced
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (
     delete_groups,

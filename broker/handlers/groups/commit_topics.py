@@ -12,7 +12,7 @@ from uuid import UUID
 from penstock.broker.groups.offsets.offsets import TopicPartition
 from penstock.broker.groups.offsets.records import CommittedOffset
 from penstock.broker.groups.offsets.topics import stores_ids
-from penstock.broker.handlers.node import Node
+from penstock.broker.requests.node import Node
 from penstock.protocol.error_codes import ErrorCode
 
 

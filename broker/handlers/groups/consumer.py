@@ -10,16 +10,16 @@ from penstock.base.acls import Operation
 from penstock.broker.groups.common.model import Assignment
 from penstock.broker.groups.consumer.model import ConsumerMember, HeartbeatRequest
 from penstock.broker.groups.coordinator.consumer import ConsumerGroupDescription
-from penstock.broker.handlers.authorization import (
+from penstock.broker.handlers.groups.descriptions import describe_groups
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import (
     allows_topic,
     check_group,
     check_topics,
 )
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.groups.descriptions import describe_groups
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.controller.metadata.features import GROUP_VERSION
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import consumer_group_describe as describing

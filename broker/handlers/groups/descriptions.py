@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.base.acls import Operation, ResourceType
-from penstock.broker.handlers.authorization import (
+from penstock.broker.network.request import RequestContext
+from penstock.broker.requests.authorization import (
     allows_group,
     find_denied_topics,
     is_broker,
     operations,
 )
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import each_once
-from penstock.broker.network.request import RequestContext
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import each_once
 from penstock.protocol.error_codes import ErrorCode
 
 _HIDDEN_TOPICS: Final = (

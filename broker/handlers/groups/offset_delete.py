@@ -5,11 +5,11 @@ Nonexistent partitions are rejected individually. A group-level error is returne
 
 from penstock.base.acls import Operation
 from penstock.broker.groups.offsets.offsets import TopicPartition
-from penstock.broker.handlers.authorization import check_group, find_denied_topics, note_change
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import check_group, find_denied_topics, note_change
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen.offset_delete import (
     OffsetDeleteRequest,

@@ -7,16 +7,16 @@ from penstock.broker.groups.common.model import Assignment
 from penstock.broker.groups.coordinator.share import ShareGroupDescription
 from penstock.broker.groups.share.assignor import SIMPLE
 from penstock.broker.groups.share.model import ShareHeartbeatRequest, ShareMember
-from penstock.broker.handlers.authorization import (
+from penstock.broker.handlers.groups.descriptions import describe_groups
+from penstock.broker.handlers.share.requests import are_shares_on
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import (
     check_group,
     check_topics,
 )
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.groups.descriptions import describe_groups
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.share.requests import are_shares_on
-from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import share_group_describe as describing
 from penstock.protocol.gen import share_group_heartbeat as heartbeats

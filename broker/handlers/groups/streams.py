@@ -22,14 +22,14 @@ from penstock.broker.groups.streams.values import (
     Tasks,
     Topology,
 )
-from penstock.broker.handlers.authorization import check_group, check_topics
-from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.groups.descriptions import describe_groups
 from penstock.broker.handlers.groups.streams_topics import with_missing_topics
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import each_once, sliced
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import check_group, check_topics
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import each_once, sliced
 from penstock.controller.metadata.features import STREAMS_VERSION
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.controller.metadata.topic_names import is_topic_name

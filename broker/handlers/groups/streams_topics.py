@@ -13,10 +13,10 @@ import structlog
 
 from penstock.base.acls import Operation
 from penstock.broker.groups.streams.model import MissingTopic, Status, StreamsHeartbeatResult
-from penstock.broker.handlers.authorization import allows_cluster, find_denied_topics
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.topic_creation import create_topics
+from penstock.broker.handlers.topics.topic_creation import create_topics
 from penstock.broker.network.request import RequestContext
+from penstock.broker.requests.authorization import allows_cluster, find_denied_topics
+from penstock.broker.requests.node import Node
 from penstock.controller.api import messages
 from penstock.controller.metadata.topic_configs import is_own
 

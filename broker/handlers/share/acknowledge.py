@@ -13,11 +13,6 @@ from penstock.broker.groups.share.partitions.sessions import (
     ShareSessionRefused,
     TopicIdPartition,
 )
-from penstock.broker.handlers.authorization import allows_group
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.leader_hints import LeaderHints
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.share.requests import (
     NO_TOPIC_ID,
     RENEW_FROM,
@@ -28,6 +23,11 @@ from penstock.broker.handlers.share.requests import (
     find_unreadable_topics,
 )
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import allows_group
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.leader_hints import LeaderHints
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.protocol.gen.share_acknowledge import (
     LeaderIdAndEpoch,
     NodeEndpoint,

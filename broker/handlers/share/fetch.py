@@ -24,10 +24,6 @@ from penstock.broker.groups.share.partitions.sessions import (
     TopicIdPartition,
 )
 from penstock.broker.groups.share.partitions.window import AcquireOptions
-from penstock.broker.handlers.authorization import allows_group
-from penstock.broker.handlers.leader_hints import LeaderHints
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.share.fetch_target import ShareFetchAnswer, ShareFetchTarget
 from penstock.broker.handlers.share.requests import (
     NO_TOPIC_ID,
@@ -40,10 +36,14 @@ from penstock.broker.handlers.share.requests import (
     find_unreadable_topics,
     unreadable_topics,
 )
-from penstock.broker.handlers.yielding import chunked, listed, sliced
 from penstock.broker.network.request import LongAnswer, RequestContext, Response
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.authorization import allows_group
+from penstock.broker.requests.leader_hints import LeaderHints
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import chunked, listed, sliced
 from penstock.protocol.gen.share_fetch import ShareFetchRequest, decode_request
 from penstock.protocol.share_fetch import ShareFetchPartitionResult, encode_share_fetch_response
 from penstock.stream.errors import OffsetOutOfRange
@@ -65,7 +65,7 @@ _BATCH_RECORDS_MIN: Final = 1
 
 
 def handle_share_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
-    """See `broker.handlers.node.Handler`. Raises WireError, LateRequest."""
+    """See `broker.requests.node.Handler`. Raises WireError, LateRequest."""
     request = decoded(ctx, decode_request)
     try:
         if not are_shares_on(node):

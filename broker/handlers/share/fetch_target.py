@@ -6,8 +6,8 @@ from penstock.broker.errors import ErrorCode
 from penstock.broker.groups.share.partitions.batches import FetchedBatches
 from penstock.broker.groups.share.partitions.partition import SharePartition
 from penstock.broker.groups.share.partitions.sessions import TopicIdPartition
-from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.leader_hints import LeaderHints
 from penstock.protocol.share_fetch import ShareFetchPartitionResult
 
 

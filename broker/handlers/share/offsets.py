@@ -15,19 +15,19 @@ from penstock.broker.groups.share.state.model import (
     ShareStateError,
     ShareStateSummary,
 )
-from penstock.broker.handlers.authorization import (
+from penstock.broker.handlers.end_offsets import end_offsets
+from penstock.broker.handlers.share.requests import are_shares_on
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import (
     allows_group,
     check_group,
     find_denied_topics,
     note_change,
 )
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.end_offsets import end_offsets
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.share.requests import are_shares_on
-from penstock.broker.handlers.yielding import listed, sliced
-from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import listed, sliced
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import alter_share_group_offsets as altering
 from penstock.protocol.gen import delete_share_group_offsets as deleting

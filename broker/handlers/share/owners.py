@@ -9,10 +9,10 @@ from typing import Final
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.broker.groups.share.state.model import SharePartitionKey, ShareStateError
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import listed, sliced
 from penstock.broker.network.peers import PeerGone
 from penstock.broker.partition.leaders import announced_leader
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import listed, sliced
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.errors import WireError

@@ -15,11 +15,11 @@ from penstock.broker.groups.share.partitions.sessions import (
     TopicIdPartition,
 )
 from penstock.broker.groups.share.partitions.spans import REJECT, RENEW, Acknowledgement
-from penstock.broker.handlers.authorization import allows_topic
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import each_once
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.authorization import allows_topic
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import each_once
 from penstock.controller.metadata.features import SHARE_VERSION
 
 RENEW_FROM: Final = 2

@@ -18,13 +18,13 @@ from penstock.broker.groups.share.state.model import (
     ShareStateSummary,
     StateBatch,
 )
-from penstock.broker.handlers.authorization import allows_cluster, is_broker
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.share.owners import unowned_epochs
-from penstock.broker.handlers.yielding import listed, sliced
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import allows_cluster, is_broker
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import listed, sliced
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import delete_share_group_state as deleting
 from penstock.protocol.gen import initialize_share_group_state as initializing

@@ -12,9 +12,9 @@ from penstock.base.version import VERSION
 from penstock.broker.client_metrics.sender import SentCounts
 from penstock.broker.errors import ErrorCode
 from penstock.broker.groups.common.model import GroupState
-from penstock.broker.handlers.record_checks import BATCH_REASONS, REASONS
 from penstock.broker.health import BrokerHealth
 from penstock.broker.node import Broker
+from penstock.broker.requests.record_checks import BATCH_REASONS, REASONS
 from penstock.broker.transactions.model import TransactionState
 from penstock.deploy.node.metrics import table
 from penstock.deploy.node.metrics.exposition import Reading

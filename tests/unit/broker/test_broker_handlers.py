@@ -14,11 +14,11 @@ from penstock.base.ids import (
     Offset,
 )
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.dispatch import error_response
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.recent_brokers import LISTED_S
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import Response
+from penstock.broker.requests.dispatch import error_response
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.recent_brokers import LISTED_S
 from penstock.controller.api import messages
 from penstock.controller.metadata.features import newest_levels
 from penstock.controller.metadata.records import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.broker.handlers.delete_records import handle_delete_records
+from penstock.broker.handlers.topics.delete_records import handle_delete_records
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import delete_records as wire

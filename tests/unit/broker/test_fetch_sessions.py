@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.ids import Offset
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.fetch_sessions import EVICTION_S, FetchSessions
+from penstock.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
 from penstock.protocol.fetch import FetchPartitionResult
 from penstock.protocol.gen.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tests.support.partition_harness import PartitionHarness, batch

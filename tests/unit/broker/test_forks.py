@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from penstock.broker.errors import ErrorCode, KafkaError
-from penstock.broker.handlers.forks import (
+from penstock.broker.handlers.topics.forks import (
     ForkRequest,
     PointRefusal,
     find_fork_points,

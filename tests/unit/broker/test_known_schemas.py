@@ -12,7 +12,7 @@ import pytest
 
 from penstock.base.settings import SettingInvalid
 from penstock.broker.config import BrokerConfig
-from penstock.broker.handlers.record_checks import record_checks
+from penstock.broker.requests.record_checks import record_checks
 from penstock.broker.schemas import known_schemas, messages
 from penstock.broker.schemas.known_schemas import FRESH_S, PAUSE_S, KnownSchemas
 from penstock.broker.schemas.messages import CheckSchema, RegisteredSchema

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from penstock.base.ids import Millis, Offset
 from penstock.broker.background import cleaner as cleaner_duty
 from penstock.broker.background.cleaner import CleanerDuty
-from penstock.broker.handlers.forks import PointRefusal, find_fork_points
+from penstock.broker.handlers.topics.forks import PointRefusal, find_fork_points
 from penstock.broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
 from penstock.broker.partition.fork_point import WantedPoint
 from penstock.controller.api import messages as m

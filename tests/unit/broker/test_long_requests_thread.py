@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.handlers import long_requests
-from penstock.broker.handlers.long_requests import LongRequests
 from penstock.broker.network.request import LongAnswer
+from penstock.broker.requests import long_requests
+from penstock.broker.requests.long_requests import LongRequests
 
 WORK_S = 0.25
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.handlers import fetch_call
+from penstock.broker.handlers.fetch import fetch_call
 from penstock.broker.partition.byte_limiter import ByteLimiter
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.protocol.error_codes import ErrorCode

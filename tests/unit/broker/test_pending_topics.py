@@ -1,6 +1,6 @@
 """What a broker creates for streams groups at a time, and which failures it keeps."""
 
-from penstock.broker.handlers.pending_topics import CREATED_MAX, FAILURES_MAX, PendingTopics
+from penstock.broker.requests.pending_topics import CREATED_MAX, FAILURES_MAX, PendingTopics
 
 
 async def test_a_topic_is_created_once_at_a_time() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.base.ids import NodeId, Offset, StreamId
-from penstock.broker.handlers.racks import COMMITTED_BYTES_MIN, broker_in_rack, is_far_behind
+from penstock.broker.handlers.fetch.racks import COMMITTED_BYTES_MIN, broker_in_rack, is_far_behind
 from tests.support.managers_cluster import ManagersCluster, part, uploaded
 
 TOPIC_ID = UUID(int=7)

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.record_checks import (
+from penstock.broker.partition.record_check import RecordCheck, TakesLong
+from penstock.broker.partition.refusal import Refusal
+from penstock.broker.partition.validation import SAMPLED_ONE_IN, TopicRules, validate_batch
+from penstock.broker.requests.record_checks import (
     BATCH_REASONS,
     INLINE_BYTES_MAX,
     CheckRequest,
     InlineLimits,
     RecordChecks,
 )
-from penstock.broker.partition.record_check import RecordCheck, TakesLong
-from penstock.broker.partition.refusal import Refusal
-from penstock.broker.partition.validation import SAMPLED_ONE_IN, TopicRules, validate_batch
 from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS
 from penstock.protocol.batch import walk
 from penstock.protocol.batch.compression import Compression

@@ -7,17 +7,17 @@ import pytest
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.base.principal import Principal
-from penstock.broker.handlers.acl_authorizer import Authorizer
-from penstock.broker.handlers.audit import AuditLog
-from penstock.broker.handlers.fetch import handle_fetch
-from penstock.broker.handlers.fetch_call import FetchCall
-from penstock.broker.handlers.fetch_coalescing import (
+from penstock.broker.handlers.fetch.fetch_call import FetchCall
+from penstock.broker.handlers.fetch.handler import handle_fetch
+from penstock.broker.handlers.table import API_RIGHTS
+from penstock.broker.requests.acl_authorizer import Authorizer
+from penstock.broker.requests.audit import AuditLog
+from penstock.broker.requests.fetch_coalescing import (
     SEEN_MAX_COUNT,
     TRUST_COUNT,
     SameFetches,
     same_key,
 )
-from penstock.broker.handlers.table import API_RIGHTS
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.records import AclEntry
 from penstock.protocol import apis

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.handlers.yielding import STARTED_COUNT, gathered, smallest
+from penstock.broker.requests.yielding import STARTED_COUNT, gathered, smallest
 
 
 @pytest.mark.parametrize(

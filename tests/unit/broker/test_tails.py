@@ -11,15 +11,15 @@ import pytest
 
 from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from penstock.broker.handlers.acl_authorizer import Authorizer
-from penstock.broker.handlers.audit import AuditLog
-from penstock.broker.handlers.fetch import handle_fetch
-from penstock.broker.handlers.fetch_sessions import FetchSessions
+from penstock.broker.handlers.fetch.handler import handle_fetch
 from penstock.broker.handlers.table import API_RIGHTS
 from penstock.broker.partition.aborted_transactions import TxnStream
 from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.transactions import AbortedTail, Transactions
+from penstock.broker.requests.acl_authorizer import Authorizer
+from penstock.broker.requests.audit import AuditLog
+from penstock.broker.requests.fetch_sessions import FetchSessions
 from penstock.broker.security.config import SecurityConfig
 from penstock.broker.tail import redirects
 from penstock.broker.tail.links import FETCH_VERSION

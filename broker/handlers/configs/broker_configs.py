@@ -20,7 +20,7 @@ from penstock.broker.dynamic_settings import (
     problem,
     setting_of,
 )
-from penstock.broker.handlers.config_entry import (
+from penstock.broker.handlers.configs.config_entry import (
     DEFAULT,
     DYNAMIC_BROKER,
     DYNAMIC_DEFAULT_BROKER,
@@ -28,8 +28,8 @@ from penstock.broker.handlers.config_entry import (
     ConfigEntry,
     synonyms_of,
 )
-from penstock.broker.handlers.node import Node
 from penstock.broker.listener_settings import listener_field
+from penstock.broker.requests.node import Node
 from penstock.controller.metadata.topic_configs import BROKER_SYNONYMS, ConfigType
 
 _TYPES: Final = {

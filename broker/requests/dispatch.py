@@ -11,11 +11,6 @@ import structlog
 
 from penstock.base.log_limit import LogLimit
 from penstock.broker.errors import ErrorCode, code_of
-from penstock.broker.handlers.authorization import is_broker
-from penstock.broker.handlers.lease import check_session
-from penstock.broker.handlers.long_requests import Decode, LongRequest, LongRequests
-from penstock.broker.handlers.node import Handler, InlineHandler, Node
-from penstock.broker.handlers.quotas import RequestLimits, is_of_brokers, work_of
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import (
     ConnectionInfo,
@@ -27,6 +22,11 @@ from penstock.broker.network.request import (
 from penstock.broker.network.request_meter import RequestMeter
 from penstock.broker.quotas.clients import ClientQuotas
 from penstock.broker.quotas.rates import Window
+from penstock.broker.requests.authorization import is_broker
+from penstock.broker.requests.lease import check_session
+from penstock.broker.requests.long_requests import Decode, LongRequest, LongRequests
+from penstock.broker.requests.node import Handler, InlineHandler, Node
+from penstock.broker.requests.quotas import RequestLimits, is_of_brokers, work_of
 from penstock.protocol import apis, framing
 from penstock.protocol.apis import ApiSpec
 from penstock.protocol.codecs import CODECS

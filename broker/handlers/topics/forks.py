@@ -15,13 +15,13 @@ import msgspec
 from penstock.base.errors import StreamError
 from penstock.base.ids import NodeId, Offset
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, kafka_error
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.lease import still_leads, wait_led
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.peers import PeerConnections, PeerGone
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.fork_point import AT_END, WantedPoint, find_fork_point
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.lease import still_leads, wait_led
+from penstock.broker.requests.node import Node
 from penstock.controller.api.messages import ForkedPartition, TopicFork
 from penstock.controller.metadata.streams import is_cleaned_beyond
 from penstock.controller.metadata.topic_configs import FORK_SOURCE

@@ -6,13 +6,13 @@ does.
 from collections.abc import Iterable
 
 from penstock.base.ids import Offset
-from penstock.broker.handlers.authorization import is_broker
-from penstock.broker.handlers.fetch_call import FetchCall
-from penstock.broker.handlers.fetch_sessions import SessionCall
-from penstock.broker.handlers.fetch_target import FetchTarget
-from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.fetch.fetch_call import FetchCall
+from penstock.broker.handlers.fetch.fetch_target import FetchTarget
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.authorization import is_broker
+from penstock.broker.requests.fetch_sessions import SessionCall
+from penstock.broker.requests.node import Node
 from penstock.broker.tail.reported_tail import SLOTS_MAX, encode_reported_tail
 from penstock.protocol.gen.fetch import FetchRequest
 

@@ -11,7 +11,7 @@ import structlog
 
 from penstock.base.log_levels import LEVELS, LOG_LEVELS, ROOT
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.config_entry import DYNAMIC_BROKER_LOGGER, ConfigEntry
+from penstock.broker.handlers.configs.config_entry import DYNAMIC_BROKER_LOGGER, ConfigEntry
 from penstock.controller.metadata.topic_configs import ConfigType
 from penstock.protocol.gen.incremental_alter_configs import AlterableConfig
 
@@ -24,6 +24,7 @@ LOGGERS: Final = (
     "penstock.broker.handlers",
     "penstock.broker.network",
     "penstock.broker.partition",
+    "penstock.broker.requests",
     "penstock.broker.schemas",
     "penstock.broker.security",
     "penstock.broker.tail",

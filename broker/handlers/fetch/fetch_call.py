@@ -10,25 +10,25 @@ from penstock.base.buffers import Buffer
 from penstock.base.ids import NodeId, Offset
 from penstock.broker.config import RACK_AWARE
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.authorization import allows_topic
-from penstock.broker.handlers.cold_reads import ColdReads, set_out_of_range
-from penstock.broker.handlers.fetch_coalescing import SameAnswer, SameKey, SameWait
-from penstock.broker.handlers.fetch_sessions import SessionCall
-from penstock.broker.handlers.fetch_target import (
+from penstock.broker.handlers.fetch.cold_reads import ColdReads, set_out_of_range
+from penstock.broker.handlers.fetch.fetch_target import (
     NO_EPOCH,
     FetchTarget,
     aborted_of,
     check_leader_epoch,
     end_offset_of,
 )
-from penstock.broker.handlers.leader_hints import LeaderHints
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.racks import broker_in_rack, is_far_behind
-from penstock.broker.handlers.yielding import chunked, sliced
+from penstock.broker.handlers.fetch.racks import broker_in_rack, is_far_behind
 from penstock.broker.network.request import LongAnswer, RequestContext, Response
 from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.authorization import allows_topic
+from penstock.broker.requests.fetch_coalescing import SameAnswer, SameKey, SameWait
+from penstock.broker.requests.fetch_sessions import SessionCall
+from penstock.broker.requests.leader_hints import LeaderHints
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import chunked, sliced
 from penstock.broker.tail.partition import TailPartition, TailView
 from penstock.protocol.fetch import (
     FetchPartitionResult,
@@ -62,7 +62,7 @@ class FetchCall:
     A response contains nothing at or above the high watermark. Committed reads end at the last
     stable offset, and list every aborted transaction in their range. Without a session, nothing is
     read. Only a broker that leads alone returns OFFSET_OUT_OF_RANGE, because the client then resets
-    its offset (`broker.handlers.lease`). The response is sent once min_bytes are available or a
+    its offset (`broker.requests.lease`). The response is sent once min_bytes are available or a
     partition has an error, otherwise at max_wait. The first partition with data returns at least
     one whole batch (KIP-74); everything else stays within the limits. A damaged object only fails
     fetches that begin in it.
@@ -72,7 +72,7 @@ class FetchCall:
     objects, and the tail reported by the leader (`broker.tail`). If it cannot be read, the client
     returns to the leader, which serves it for a minute. Replicas get NOT_LEADER_OR_FOLLOWER,
     because there are none; live brokers that fetch as replicas get a report of the tail
-    (`broker.handlers.tail_fetch`).
+    (`broker.handlers.fetch.tail_fetch`).
     """
 
     __slots__ = (
@@ -170,7 +170,7 @@ class FetchCall:
         return all(target.is_plain for target in self._targets)
 
     def serves(self, ctx: RequestContext) -> bool:
-        """See `broker.handlers.fetch_coalescing.SharedCall`."""
+        """See `broker.requests.fetch_coalescing.SharedCall`."""
         node = self._node
         if node.config is not self._config or self._first(ctx) != self._first(self._ctx):
             return False
@@ -181,11 +181,11 @@ class FetchCall:
         )
 
     def is_valid(self) -> bool:
-        """See `broker.handlers.fetch_coalescing.SharedCall`."""
+        """See `broker.requests.fetch_coalescing.SharedCall`."""
         return self._node.can_write() and all(target.is_led() for target in self._targets)
 
     def count_again(self) -> None:
-        """See `broker.handlers.fetch_coalescing.SharedCall`."""
+        """See `broker.requests.fetch_coalescing.SharedCall`."""
         for partition, size_bytes, records in self._counts:
             partition.requests_count += 1
             if size_bytes:

@@ -15,17 +15,21 @@ import msgspec
 from penstock.base.acls import Operation
 from penstock.base.ids import NodeId
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
-from penstock.broker.handlers import forks, snapshot_groups, topic_creation
-from penstock.broker.handlers.authorization import find_denied_topics, note_change, requester_of
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.mutation_quota import note_throttle, quota_client
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.topic_change_queue import chunks
-from penstock.broker.handlers.topic_creation import DENIED, TOO_MANY, is_frozen
-from penstock.broker.handlers.topic_rights import denied_creations, hide_configs, refuse_undeletable
-from penstock.broker.handlers.yielding import counted, listed, sliced
+from penstock.broker.handlers.topics import forks, snapshot_groups, topic_creation
+from penstock.broker.handlers.topics.mutation_quota import note_throttle, quota_client
+from penstock.broker.handlers.topics.topic_creation import DENIED, TOO_MANY, is_frozen
+from penstock.broker.handlers.topics.topic_rights import (
+    denied_creations,
+    hide_configs,
+    refuse_undeletable,
+)
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import find_denied_topics, note_change, requester_of
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.topic_change_queue import chunks
+from penstock.broker.requests.yielding import counted, listed, sliced
 from penstock.broker.schemas.rules import is_schema_config
 from penstock.controller.api import messages
 from penstock.controller.api.errors import ControllerError

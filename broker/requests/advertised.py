@@ -5,8 +5,8 @@ Kafka (KIP-103).
 from dataclasses import dataclass
 
 from penstock.base.ids import NodeId
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import ConnectionInfo
+from penstock.broker.requests.node import Node
 from penstock.controller.metadata.nodes import NodeState
 
 
@@ -51,7 +51,7 @@ def live_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
 
 
 def known_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
-    """Return live brokers and recently departed ones (`broker.handlers.recent_brokers`)."""
+    """Return live brokers and recently departed ones (`broker.requests.recent_brokers`)."""
     states = sorted([*live_nodes(node), *node.departed()], key=lambda state: state.node_id)
     return [address_of(node, state, connection) for state in states]
 

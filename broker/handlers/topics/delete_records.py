@@ -14,15 +14,15 @@ from penstock.base.errors import StreamError
 from penstock.base.ids import Offset
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
 from penstock.broker.errors import ErrorCode, code_of
-from penstock.broker.handlers.authorization import find_denied_topics, note_change
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.lease import led_now, still_leads, wait_led
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import gathered, listed
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.retention import allows_delete_records
+from penstock.broker.requests.authorization import find_denied_topics, note_change
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.lease import led_now, still_leads, wait_led
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import gathered, listed
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.metadata.topic_configs import DELETE_GRACE
 from penstock.protocol.gen.delete_records import (

@@ -6,10 +6,10 @@ moving partition it is the next leader.
 """
 
 from penstock.base.ids import NodeId
-from penstock.broker.handlers import advertised
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.leaders import announced_leader
+from penstock.broker.requests import advertised
+from penstock.broker.requests.node import Node
 from penstock.protocol.leader_hint import CurrentLeader, NodeEndpoint
 
 

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.authorization import allows_group, allows_topic
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext
+from penstock.broker.requests.authorization import allows_group, allows_topic
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import sliced
 from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.streams import StreamState

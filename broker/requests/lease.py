@@ -9,10 +9,10 @@ import asyncio
 from typing import Final
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.node import Node
 from penstock.protocol import apis
 
 _CLOSED: Final = frozenset({apis.DESCRIBE_CLUSTER.key, apis.FIND_COORDINATOR.key})

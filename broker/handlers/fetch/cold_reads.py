@@ -13,10 +13,10 @@ import structlog
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Offset
 from penstock.broker.errors import ErrorCode, code_of
-from penstock.broker.handlers.fetch_target import FetchTarget, aborted_of, end_offset_of
-from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.fetch.fetch_target import FetchTarget, aborted_of, end_offset_of
 from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.node import Node
 from penstock.broker.tail.links import SlotRead, await_report
 from penstock.broker.tail.partition import TailView
 from penstock.objectstore.errors import ObjectNotFound

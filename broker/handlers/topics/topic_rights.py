@@ -10,14 +10,14 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.authorization import (
+from penstock.broker.network.request import RequestContext
+from penstock.broker.requests.authorization import (
     allows_cluster,
     allows_topic,
     find_denied_topics,
 )
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import sliced
-from penstock.broker.network.request import RequestContext
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import sliced
 from penstock.controller.api import messages
 from penstock.controller.metadata.topic_sources import TopicSource, sources_of
 from penstock.protocol.gen import create_topics, delete_topics

@@ -1,5 +1,5 @@
 """The rights that an API declares in `broker.handlers.table`: which rights its handler may check,
-and how it rejects a client that lacks them. `broker.handlers.acl_authorizer` fails for undeclared
+and how it rejects a client that lacks them. `broker.requests.acl_authorizer` fails for undeclared
 rights.
 """
 

@@ -5,9 +5,9 @@ the functions of `authorization`.
 from collections.abc import Mapping
 
 from penstock.base.acls import Operation, ResourceType
-from penstock.broker.handlers.api_rights import ApiRights
-from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.network.request import RequestContext
+from penstock.broker.requests.api_rights import ApiRights
+from penstock.broker.requests.audit import AuditLog
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.acl_index import AclIndex
 from penstock.controller.metadata.delta import MetadataDelta

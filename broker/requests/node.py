@@ -11,15 +11,15 @@ from penstock.broker.groups.share.partitions.partitions import SharePartitions
 from penstock.broker.groups.share.partitions.sessions import ShareSessions
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator
 from penstock.broker.groups.share.state.model import ShareStateStore
-from penstock.broker.handlers.acl_authorizer import Authorizer
-from penstock.broker.handlers.fetch_coalescing import SameFetches
-from penstock.broker.handlers.fetch_sessions import FetchSessions
-from penstock.broker.handlers.pending_topics import PendingTopics
-from penstock.broker.handlers.record_checks import RecordChecks
-from penstock.broker.handlers.topic_change_queue import PartitionTurns
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.request import RequestContext, Respond, Response
 from penstock.broker.partition.local_broker import LocalBroker
+from penstock.broker.requests.acl_authorizer import Authorizer
+from penstock.broker.requests.fetch_coalescing import SameFetches
+from penstock.broker.requests.fetch_sessions import FetchSessions
+from penstock.broker.requests.pending_topics import PendingTopics
+from penstock.broker.requests.record_checks import RecordChecks
+from penstock.broker.requests.topic_change_queue import PartitionTurns
 from penstock.broker.security.delegation_tokens import DelegationTokens
 from penstock.broker.tail.followers import TailFollowers
 from penstock.broker.tail.links import TailLinks

@@ -2,7 +2,7 @@
 docs/design/fairness.md.
 
 Both take up to 100 ms of Python and would block the event loop. Lookups stay on the event loop, in
-slices (`broker.handlers.yielding`).
+slices (`broker.requests.yielding`).
 """
 
 import asyncio

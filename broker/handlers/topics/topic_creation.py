@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
-from penstock.broker.handlers import configs
-from penstock.broker.handlers.authorization import note_change, requester_of
-from penstock.broker.handlers.mutation_quota import note_throttle, quota_client
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.topic_change_queue import chunks
-from penstock.broker.handlers.topic_rights import denied_creations
-from penstock.broker.handlers.yielding import listed, sliced
+from penstock.broker.handlers.configs import describe_configs as configs
+from penstock.broker.handlers.topics.mutation_quota import note_throttle, quota_client
+from penstock.broker.handlers.topics.topic_rights import denied_creations
 from penstock.broker.network.request import RequestContext
+from penstock.broker.requests.authorization import note_change, requester_of
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.topic_change_queue import chunks
+from penstock.broker.requests.yielding import listed, sliced
 from penstock.controller.api import messages
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.metadata.topic_configs import UNDELETE, canonical

@@ -7,12 +7,12 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
-from penstock.broker.handlers.advertised import live_nodes
-from penstock.broker.handlers.authorization import check_cluster
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.advertised import live_nodes
+from penstock.broker.requests.authorization import check_cluster
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,

@@ -11,14 +11,13 @@ from typing import Final
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode
 from penstock.broker.groups.coordinator.configs import group_defaults
-from penstock.broker.handlers.authorization import allows_cluster, allows_group, allows_topic
-from penstock.broker.handlers.broker_configs import (
+from penstock.broker.handlers.configs.broker_configs import (
     broker_entries,
     broker_layers,
     common_entries,
     described_name_problem,
 )
-from penstock.broker.handlers.config_entry import (
+from penstock.broker.handlers.configs.config_entry import (
     DEFAULT,
     DYNAMIC_BROKER,
     DYNAMIC_CLIENT_METRICS,
@@ -28,15 +27,16 @@ from penstock.broker.handlers.config_entry import (
     ConfigEntry,
     synonyms_of,
 )
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.loggers import (
+from penstock.broker.handlers.configs.loggers import (
     described_broker_problem,
     logger_entries,
 )
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import allows_cluster, allows_group, allows_topic
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import sliced
 from penstock.controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
 from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,

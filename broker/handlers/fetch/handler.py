@@ -1,18 +1,18 @@
 """Fetch: the hot read path. Cached and read-ahead data is returned immediately, without a task;
 cold reads and waits run in a task. High watermarks wake parked fetches; nothing polls. `FetchCall`
-describes the rules, `broker.handlers.fetch_sessions` keeps state between requests, and identical
-requests share responses (`broker.handlers.fetch_coalescing`).
+describes the rules, `broker.requests.fetch_sessions` keeps state between requests, and identical
+requests share responses (`broker.requests.fetch_coalescing`).
 """
 
 from collections.abc import Awaitable
 from typing import Final
 
-from penstock.broker.handlers.fetch_call import FetchCall
-from penstock.broker.handlers.fetch_coalescing import SameAnswer, SameKey, SameWait, same_key
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.tail_fetch import TailFetch, is_of_follower
+from penstock.broker.handlers.fetch.fetch_call import FetchCall
+from penstock.broker.handlers.fetch.tail_fetch import TailFetch, is_of_follower
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.fetch_coalescing import SameAnswer, SameKey, SameWait, same_key
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.fetch import FetchPartitionResult, encode_fetch_response
 from penstock.protocol.gen.fetch import FetchRequest, decode_request
@@ -24,7 +24,7 @@ _FIRST_WITHOUT_TOPICS: Final = 13
 
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
-    """See `broker.handlers.node.Handler`. Raises WireError."""
+    """See `broker.requests.node.Handler`. Raises WireError."""
     same, key = node.coalesced_fetches, same_key(ctx)
     if key is not None:
         found = same.answer(key)

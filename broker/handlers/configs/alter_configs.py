@@ -12,20 +12,20 @@ from typing import Final, TypeAlias
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
 from penstock.broker.groups.coordinator.configs import group_problem
-from penstock.broker.handlers.authorization import note_change, requester_of
-from penstock.broker.handlers.broker_configs import (
+from penstock.broker.handlers.configs.broker_configs import (
     BrokerConfigRefused,
     check_altered_name,
     checked_values,
     list_default,
 )
-from penstock.broker.handlers.configs import configs_denial
-from penstock.broker.handlers.dispatch import encode_response
-from penstock.broker.handlers.loggers import LoggerRefused, alter_loggers
-from penstock.broker.handlers.long_requests import decoded
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import listed, sliced
+from penstock.broker.handlers.configs.describe_configs import configs_denial
+from penstock.broker.handlers.configs.loggers import LoggerRefused, alter_loggers
 from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.requests.authorization import note_change, requester_of
+from penstock.broker.requests.dispatch import encode_response
+from penstock.broker.requests.long_requests import decoded
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import listed, sliced
 from penstock.broker.schemas.rules import is_schema_config
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import (

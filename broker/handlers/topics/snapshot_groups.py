@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 from penstock.base.ids import NodeId, Offset
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.broker.errors import ErrorCode, kafka_error
-from penstock.broker.handlers.node import Node
 from penstock.broker.network.peers import PeerConnections, PeerGone
+from penstock.broker.requests.node import Node
 from penstock.controller.metadata.records import GroupOffsets
 from penstock.protocol import apis
 from penstock.protocol.error_codes import known_code

@@ -10,9 +10,9 @@ from penstock.base.acls import CLUSTER_NAME, Operation, ResourceType
 from penstock.base.ids import NodeId
 from penstock.base.principal import ANONYMOUS
 from penstock.broker.errors import ErrorCode, kafka_error
-from penstock.broker.handlers.node import Node
-from penstock.broker.handlers.yielding import sliced
 from penstock.broker.network.request import RequestContext
+from penstock.broker.requests.node import Node
+from penstock.broker.requests.yielding import sliced
 from penstock.controller.api.messages import Requester
 from penstock.controller.metadata.acl_index import ALL_OPERATIONS
 from penstock.controller.metadata.topic_sources import of_log
