@@ -152,9 +152,11 @@ async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch)
 async def test_the_next_coordinator_is_asked() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.NOT_COORDINATOR, ErrorCode.NONE]
+    peers.gate.clear()
     peers.ask("a", T0)
     await until(lambda: len(peers.requests) == 1)
     peers.node = NodeId(2)
+    peers.gate.set()
     await until(lambda: bool(peers.answers))
     assert [node_id for node_id, _ in peers.requests] == [1, 2]
 
