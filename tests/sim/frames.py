@@ -20,6 +20,7 @@ def connection_info(number: int) -> SimpleNamespace:
         peer_host="sim",
         security_protocol=SecurityProtocol.PLAINTEXT,
         principal=ANONYMOUS,
+        sender=None,  # clients share connections, so none is known to wait
         close_quietly=lambda: None,
     )
 

@@ -73,6 +73,7 @@ from penstock.stream.config import StreamConfig
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.recovery.recoverer import recover_wal
 from penstock.stream.storage import Storage
+from penstock.stream.wal.sender import Sender
 
 CONFIG = StreamConfig(wal_linger_ms=0, wal_linger_idle_ms=0, wal_pause_ms=0)
 NOW = 1_700_000_000_000
@@ -363,6 +364,7 @@ class Broker:
             peer_host="test",
             security_protocol=SecurityProtocol.PLAINTEXT,
             principal=ANONYMOUS,
+            sender=Sender(),
         )
         frame = memoryview(bytearray(body))
         return RequestContext(
