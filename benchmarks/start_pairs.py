@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.start import tree_cpu_s
 
@@ -47,21 +47,24 @@ class Tree:
         )
         return [_children_cpu_s() - before]
 
-    def dev(self) -> list[float]:
+    def dev(self, store: str = "file:data") -> list[float]:
         """Return the CPU seconds of `penstock dev` until it is ready, and the resident megabytes of
         its broker then.
         """
-        with tempfile.TemporaryDirectory() as name, self._dev(Path(name)) as (process, state):
-            cpu_s = tree_cpu_s(process.pid)
-            broker = next(node for node in state["processes"] if node["role"] == "broker")
-            return [cpu_s, _resident_mb(broker["pid"])]
+        with self.running(store) as (process, state):
+            return [tree_cpu_s(process.pid), _resident_mb(broker_pid(state))]
 
     @contextmanager
+    def running(self, store: str) -> Generator[tuple["subprocess.Popen[bytes]", dict[str, Any]]]:
+        """Run `penstock dev` with one broker; return its process and state file."""
+        with tempfile.TemporaryDirectory() as name:
+            yield from self._dev(Path(name), store)
+
     def _dev(
-        self, directory: Path
-    ) -> Generator[tuple["subprocess.Popen[bytes]", dict[str, list[dict[str, object]]]]]:
+        self, directory: Path, store: str
+    ) -> Generator[tuple["subprocess.Popen[bytes]", dict[str, Any]]]:
         state = directory / "state.json"
-        options = ("--port", "0", "--brokers", "1", "--store", "file:data", "--state-file", state)
+        options = ("--port", "0", "--brokers", "1", "--store", store, "--state-file", state)
         process = subprocess.Popen(
             (*self.command, "dev", *options),
             env=self.environment,
@@ -86,6 +89,23 @@ MEASURES: Final[dict[Callable[[Tree], list[float]], tuple[str, ...]]] = {
 }
 
 
+@contextmanager
+def other_tree(commit: str) -> Generator[Tree]:
+    """Check a commit out beside this tree."""
+    with tempfile.TemporaryDirectory(prefix="penstock-start-") as name:
+        path = Path(name) / "tree"
+        git = ("git", "-C", str(ROOT), "worktree")
+        subprocess.run((*git, "add", "--quiet", "--detach", path, commit), check=True)
+        try:
+            yield Tree(path)
+        finally:
+            subprocess.run((*git, "remove", "--force", path), check=True)
+
+
+def broker_pid(state: dict[str, Any]) -> int:
+    return int(next(node["pid"] for node in state["processes"] if node["role"] == "broker"))
+
+
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     """Return the median, and the bounds of its 95 % interval (bootstrap)."""
     rng = Random(0)
@@ -102,7 +122,7 @@ def _children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _resident_mb(pid: object) -> float:
+def _resident_mb(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / _MB
 
@@ -112,31 +132,29 @@ def main() -> None:
     parser.add_argument("commit", help="the commit to compare with")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="penstock-start-") as name:
-        other = Path(name) / "tree"
-        git = ("git", "-C", str(ROOT), "worktree")
-        subprocess.run((*git, "add", "--quiet", "--detach", other, given.commit), check=True)
-        try:
-            _compare(Tree(other), Tree(ROOT), given.pairs)
-        finally:
-            subprocess.run((*git, "remove", "--force", other), check=True)
+    with other_tree(given.commit) as other:
+        for measure, names in MEASURES.items():
+            compare(measure, names, (other, Tree(ROOT)), given.pairs)
 
 
-def _compare(before: Tree, after: Tree, pairs: int) -> None:
-    for measure, names in MEASURES.items():
-        for tree in (before, after):
-            measure(tree)  # writes the bytecode
-        found: list[tuple[list[float], list[float]]] = []
-        for number in range(pairs):
-            if number % 2:
-                second, first = measure(after), measure(before)
-            else:
-                first, second = measure(before), measure(after)
-            found.append((first, second))
-        for at, what in enumerate(names):
-            middle, low, high = interval([second[at] / first[at] for first, second in found])
-            old, new = (median(pair[side][at] for pair in found) for side in (0, 1))
-            print(f"{what}: {old:.2f} -> {new:.2f}, ratio {middle:.3f} [{low:.3f}, {high:.3f}]")
+def compare(
+    measure: Callable[[Tree], list[float]],
+    names: Sequence[str],
+    trees: tuple[Tree, Tree],
+    pairs: int,
+) -> None:
+    """Print the ratios of interleaved pairs. trees: before and after."""
+    for tree in trees:
+        measure(tree)  # writes the bytecode
+    found: list[list[list[float]]] = []
+    for number in range(pairs):
+        order = (1, 0) if number % 2 else (0, 1)
+        by_side = {side: measure(trees[side]) for side in order}
+        found.append([by_side[0], by_side[1]])
+    for at, what in enumerate(names):
+        middle, low, high = interval([second[at] / first[at] for first, second in found])
+        old, new = (median(pair[side][at] for pair in found) for side in (0, 1))
+        print(f"{what}: {old:.2f} -> {new:.2f}, ratio {middle:.3f} [{low:.3f}, {high:.3f}]")
 
 
 if __name__ == "__main__":
