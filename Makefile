@@ -175,9 +175,9 @@ spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Conne
 	$(BIN)/pytest -q tests/spark/test_spark_standalone.py tests/table/test_table_iceberg_spark.py $(ARGS)
 
 .PHONY: stores
-stores: venv jre ## moto, a directory, memory, a stand-in for Google, Azurite (npm), and versitygw and MinIO, compiled once if Go is at hand: contract, failover, Spark; 8 minutes
+stores: venv jre ## a directory, memory, moto, a stand-in for Google, Azurite (npm), and versitygw, MinIO and SeaweedFS, compiled once with Go: contract, failover, scan, Spark and demo, with a table; 15 minutes
 	@tools/ensure-s3-servers.sh $(IF_POSSIBLE)
-	$(BIN)/pytest -q tests/stores $(ARGS)
+	$(BIN)/pytest -q -rfE tests/stores $(ARGS)
 
 .PHONY: helm
 helm: venv helm-program ## the chart, the image's steps and compose; compiles helm once if Go is at hand

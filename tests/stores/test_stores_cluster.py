@@ -1,99 +1,168 @@
-"""A cluster on each store: its first record, a broker that is killed amid records, and Spark beside
-live brokers. `make test` runs the first test on a directory, moto and versitygw.
+"""A cluster on each store: a broker is killed between records, and a consumer, `scan` and Spark
+must return all of them; then `penstock demo` runs. `A+B` keeps data in A and WALs in B. `make test`
+runs failover and scan on a directory, moto and versitygw.
 """
 
-import os
 import subprocess
-import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
+from penstock import scan
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.demo import clients
-from penstock.deploy.demo.delays import delays_in
-from penstock.deploy.demo.flights import Flight, read_flights
+from penstock.deploy.demo.flights import RECORDS, read_flights
 from penstock.deploy.demo.record_count import Tally
 from penstock.deploy.local.handle import LocalCluster
-from tests.support.dev_cluster import penstock
-from tests.support.store_servers import CLOUDS, S3_NAMES, SECRET_KEY, store_server
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.dev_cluster import PENSTOCK, penstock
+from tests.support.spark_session import spark_session
+from tests.support.store_servers import (
+    CLOUDS,
+    S3_NAMES,
+    SECRET_KEY,
+    WAL_PAIRS,
+    StoreServer,
+    store_server,
+)
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-
-@pytest.fixture(
-    params=["file", *S3_NAMES, *(pytest.param(name, marks=pytest.mark.long) for name in CLOUDS)]
-)
-def store_url(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    # There `penstock dev` keeps the metadata of a store with a URL.
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    if request.param == "file":
-        yield f"file:{tmp_path}/store"
-        return
-    with store_server(request.param, tmp_path) as server:
-        yield server.new_url()
+FLIGHTS: Final = 4_000
+LONG: Final = [pytest.param(name, marks=pytest.mark.long) for name in CLOUDS]
+PAIRS: Final = [pytest.param(name, marks=pytest.mark.long) for name in WAL_PAIRS]
+DEMO_S: Final = 500
 
 
-def on(store_url: str) -> LocalCluster:
-    return LocalCluster(("--store", store_url, "--log-level", "error"))
+@dataclass(frozen=True)
+class Survivor:
+    """A cluster that lost a broker, and what was sent before and after."""
+
+    cluster: LocalCluster
+    sent: Tally
 
 
-def produce_around_a_crash(cluster: LocalCluster, flights: list[Flight]) -> None:
-    """Produce the flights, and kill a broker when half of them are acknowledged."""
-    # The flights are of 2013, and retention deletes by the time of the records.
-    Kafka(cluster.bootstrap).create_topic("flights", 4, -1, {"retention.ms": "-1"})
-    half = len(flights) // 2
-    clients.produce(cluster.bootstrap, "flights", flights[:half], lambda _: None)
-    killed = cluster.brokers()[:1]
-    cluster.kill(killed)
-    clients.produce(cluster.bootstrap, "flights", flights[half:], lambda _: None)
-    cluster.wait_for_new(killed)
+@pytest.fixture(scope="module", autouse=True)
+def _data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """There `penstock dev` keeps the metadata of a store with a URL."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
 
 
-def test_the_first_record_and_all_others_survive_their_broker(store_url: str) -> None:
-    flights = list(read_flights(4_000))
-    sent = Tally()
-    for flight in flights:
-        sent.add(*flight)
-    with on(store_url) as cluster:
-        assert SECRET_KEY not in cluster.ready_line
-        assert penstock(cluster, "produce", "greetings", given="hello\n").returncode == 0
-        asked = ("consume", "greetings", "--from-beginning", "--max-messages", "1")
-        assert penstock(cluster, *asked).stdout == "hello\n"
-        produce_around_a_crash(cluster, flights)
-        read = clients.consume(
-            cluster.bootstrap, "flights", len(flights), lambda _: None, lambda: None
-        )
-    assert read == sent
+@pytest.fixture(scope="module", params=["file", *S3_NAMES, *LONG, *PAIRS])
+def stores(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[StoreServer]]:
+    """Run the store, and that of the WALs if it is another."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(store_server(name, tmp_path_factory.mktemp(name)))
+            for name in request.param.split("+")
+        ]
+
+
+@pytest.fixture(scope="module")
+def survivor(stores: list[StoreServer]) -> Iterator[Survivor]:
+    """Produce half of the flights, kill a broker, and produce the others."""
+    store, *wal_store = (server.new_url() for server in stores)
+    more = ("--wal-store", *wal_store) if wal_store else ()
+    with LocalCluster(("--store", store, *more, "--log-level", "error")) as cluster:
+        # The flights are of 2013, and retention deletes by the time of the records.
+        Kafka(cluster.bootstrap).create_topic("flights", 4, -1, {"retention.ms": "-1"})
+        flights = list(read_flights(FLIGHTS))
+        sent = Tally()
+        for flight in flights:
+            sent.add(*flight)
+        half = len(flights) // 2
+        clients.produce(cluster.bootstrap, "flights", flights[:half], lambda _: None)
+        killed = cluster.brokers()[:1]
+        cluster.kill(killed)
+        clients.produce(cluster.bootstrap, "flights", flights[half:], lambda _: None)
+        cluster.wait_for_new(killed)
+        yield Survivor(cluster, sent)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session() as session:
+        yield session
+
+
+def test_failover_loses_no_record(survivor: Survivor) -> None:
+    cluster = survivor.cluster
+    assert SECRET_KEY not in cluster.ready_line
+    assert penstock(cluster, "produce", "greetings", given="hello\n").returncode == 0
+    asked = ("consume", "greetings", "--from-beginning", "--max-messages", "1")
+    assert penstock(cluster, *asked).stdout == "hello\n"
+    read = clients.consume(cluster.bootstrap, "flights", FLIGHTS, lambda _: None, lambda: None)
+    assert read == survivor.sent
+
+
+def test_scan_returns_all_records(survivor: Survivor) -> None:
+    state = survivor.cluster.state()
+    columns = ("key", "timestamp", "value")
+    found = scan(state.store_url, "flights", columns=columns, wal_store=state.wal_store_url)
+    read = Tally()
+    for row in found.to_table().to_pylist():
+        read.add(row["key"], round(row["timestamp"].timestamp() * 1_000), row["value"])
+    assert read == survivor.sent
 
 
 @pytest.mark.long
-def test_spark_reads_beside_live_brokers_what_one_left(store_url: str, tmp_path: Path) -> None:
-    flights = list(read_flights(20_000))
-    with on(store_url) as cluster:
-        produce_around_a_crash(cluster, flights)
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "docs" / "examples" / "flights_spark.py")],
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ
-            | {
-                "STORE": cluster.state().store_url,
-                "PYTHONPATH": str(ROOT),
-                "PYSPARK_PYTHON": sys.executable,
-            },
+@pytest.mark.costly("the JVM, and the Python workers of the executors")
+def test_spark_returns_all_records(survivor: Survivor, spark: SparkSession) -> None:
+    """Compute the tally in the executors, next to live brokers."""
+    state = survivor.cluster.state()
+    options = {"store": state.store_url, "subscribe": "flights"}
+    if state.wal_store_url:
+        options["wal_store"] = state.wal_store_url
+    log = spark.read.format("penstock").options(**options).load()
+    text = f.crc32(f.concat("key", "value")).bitwiseXOR(f.unix_millis("timestamp"))
+    rows = (
+        log.groupBy(f.col("key").cast("string").alias("carrier"))
+        .agg(
+            f.count("*").alias("count"),
+            f.sum(f.length("value")).alias("size_bytes"),
+            f.sum(text).alias("checksum"),
         )
-    assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-4_000:]
+        .collect()
+    )
+    assert survivor.sent == Tally(
+        count=sum(row["count"] for row in rows),
+        value_bytes=sum(row["size_bytes"] for row in rows),
+        checksum=sum(row["checksum"] for row in rows),
+        count_by_key=Counter({row["carrier"]: row["count"] for row in rows}),
+    )
+
+
+@pytest.mark.long
+@pytest.mark.costly("all flights, through brokers that are killed")
+def test_demo_reads_back_all_flights(stores: list[StoreServer], tmp_path: Path) -> None:
+    if len(stores) > 1:
+        pytest.skip("the demo has no WAL store")
+    done = subprocess.run(
+        (*PENSTOCK, "demo", "--store", stores[0].new_url()),
+        capture_output=True,
+        text=True,
+        timeout=DEMO_S,
+        check=False,
+        cwd=tmp_path,
+    )
     lines = done.stdout.splitlines()
-    for item in delays_in(flights):
-        assert any(item.carrier in line and f" {item.flights}|" in line for line in lines), (
-            f"not {item.flights} flights of {item.carrier}:\n{done.stdout}"
-        )
+    assert lines[-1:] == [f"demo: OK {RECORDS} records"], done.stdout + done.stderr
+    shown = {
+        cells[0]: cells[-3:]
+        for line in lines
+        if "equal" in line and (cells := line.replace("│", " ").split())
+    }
+    counts = Counter(flight.key.decode() for flight in read_flights(RECORDS))
+    assert shown == {
+        carrier: [f"{count:,}", f"{count:,}", "equal"] for carrier, count in counts.items()
+    }

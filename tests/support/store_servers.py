@@ -8,15 +8,17 @@ import hmac
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from email.utils import formatdate
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -42,20 +44,69 @@ from tests.support.npm import NODE, package
 from tests.support.ports import free_ports
 
 SERVERS: Final = Path(__file__).parents[2] / "build" / "s3-servers"
-S3_NAMES: Final = ("moto", "versitygw", pytest.param("minio", marks=pytest.mark.long))
+COMPILED: Final = ("versitygw", "minio", "seaweedfs")
+S3_NAMES: Final = (
+    "moto",
+    "versitygw",
+    pytest.param("minio", marks=pytest.mark.long),
+    pytest.param("seaweedfs", marks=pytest.mark.long),
+)
 CLOUDS: Final = ("gcs", "azurite")
 LOCAL: Final = ("file", "memory")
 NAMES: Final = (*S3_NAMES, *CLOUDS, *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL))
-"""MinIO is long, and the unit tests hold those without a server to the contract."""
+"""MinIO and SeaweedFS are long, and the unit tests hold those without a server to the contract."""
+WAL_PAIRS: Final = ("azurite+versitygw", "versitygw+gcs", "gcs+azurite")
+"""Stores of different kinds for data and WALs."""
 ACCESS_KEY: Final = "local"
 SECRET_KEY: Final = "local-secret"
 START_S: Final = 60
 _AZURITE: Final = "3.35.0"
+NOT_RUN: Final = {
+    "fake-gcs-server": ("1.56.1", "responds with 400 invalid uploadType to a PUT of the XML API"),
+}
+"""Servers that cannot run Penstock: version and reason."""
 _AZURITE_ACCOUNT: Final = "devstoreaccount1"
+_SEAWEEDFS: Final = (
+    "-ip=127.0.0.1",
+    "-ip.bind=127.0.0.1",
+    "-webdav=false",
+    "-admin.ui=false",
+    "-master.telemetry=false",
+    "-s3.port.iceberg=0",
+    "-s3.port.lance=0",
+    "-admin.port.legacy=0",
+)
+_SEAWEEDFS_PORTS: Final = (
+    "admin.port",
+    "admin.port.grpc",
+    "s3.port.grpc",
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+)
 _NO_HEADERS: Final = "\n" * 12
 """The signed text of a request has a line for each of twelve headers."""
 
 _bucket_numbers = itertools.count()
+
+
+def version_of(name: str) -> str:
+    """Return the version of one of NAMES, or of a pair; "" for those of this repository."""
+    if "+" in name:
+        return "+".join(filter(None, map(version_of, name.split("+"))))
+    if name in COMPILED:
+        file = SERVERS / f"{name}.version"
+        return _day(file.read_text().strip().rpartition("@")[2]) if file.exists() else ""
+    return {"moto": version("moto"), "azurite": _AZURITE}.get(name, "")
+
+
+def _day(tag: str) -> str:
+    """Return the day of a version without a tag: v0.0.0-YYYYMMDDhhmmss-HASH."""
+    found = re.fullmatch(r"v0\.0\.0-(\d{4})(\d\d)(\d\d)\d{6}-.*", tag)
+    return "-".join(found.groups()) if found else tag
 
 
 class StoreServer(ABC):
@@ -173,20 +224,20 @@ _KINDS: Final[dict[str, type[StoreServer]]] = {"gcs": GcsServer, "azurite": Azur
 
 
 @contextmanager
-def s3_server(name: str, directory: Path) -> Iterator[S3Server]:
-    """Run moto, versitygw or minio. Skips where it is not compiled; in CI that fails."""
+def s3_server(name: str, directory: Path) -> Generator[S3Server]:
+    """Run moto, versitygw, minio or seaweedfs. Skips where it is not compiled; in CI that fails."""
     with store_server(name, directory) as server:
         assert isinstance(server, S3Server)
         yield server
 
 
 @contextmanager
-def store_server(name: str, directory: Path) -> Iterator[StoreServer]:
+def store_server(name: str, directory: Path) -> Generator[StoreServer]:
     """Run one of NAMES. Skips where it is not compiled; in CI that fails."""
     if name in LOCAL:
         yield LocalStore(name, str(directory))
         return
-    (port,) = free_ports(1)
+    port, *more_ports = free_ports(1 + len(_SEAWEEDFS_PORTS))
     files, log = directory / "files", directory / "log"
     files.mkdir()
     keys = {
@@ -195,10 +246,12 @@ def store_server(name: str, directory: Path) -> Iterator[StoreServer]:
         "MINIO_ROOT_USER": ACCESS_KEY,
         "MINIO_ROOT_PASSWORD": SECRET_KEY,
         "MINIO_BROWSER": "off",
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
-            _command(name, port, files),
+            _command(name, port, files, more_ports),
             env=os.environ | keys,
             stdout=output,
             stderr=output,
@@ -213,7 +266,7 @@ def store_server(name: str, directory: Path) -> Iterator[StoreServer]:
         process.wait()
 
 
-def _command(name: str, port: int, files: Path) -> list[str]:
+def _command(name: str, port: int, files: Path, more_ports: list[int]) -> list[str]:
     if name == "moto":
         module = ("-m", "penstock.deploy.local.moto_store")
         return [sys.executable, *module, "--bucket", "first", "--port", str(port)]
@@ -227,9 +280,11 @@ def _command(name: str, port: int, files: Path) -> list[str]:
     if not program.exists():
         missing(f"{name} is not compiled: tools/ensure-s3-servers.sh {name}")
     address = f"127.0.0.1:{port}"
+    others = (f"-{at}={number}" for at, number in zip(_SEAWEEDFS_PORTS, more_ports, strict=True))
     arguments = {
         "versitygw": ("--quiet", "--port", address, "posix", str(files)),
         "minio": ("server", "--quiet", "--address", address, str(files)),
+        "seaweedfs": ("mini", *_SEAWEEDFS, f"-dir={files}", f"-s3.port={port}", *others),
     }
     return [str(program), *arguments[name]]
 
