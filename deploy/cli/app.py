@@ -18,44 +18,119 @@ _WITHOUT_WAIT = frozenset({"dev", "console", "top", "doctor", "broker", "control
 
 
 class _Commands(LazyCommands):
-    """A command is one line: its name, and the function or `typer.Typer` that runs it."""
+    """Commands by panel of `penstock --help`: a name, the function or `typer.Typer` that runs it,
+    and a summary.
+    """
 
-    table: ClassVar = {
-        "dev": "penstock.deploy.cli.dev:dev",
-        "demo": "penstock.deploy.cli.demo:demo",
-        "snippets": "penstock.deploy.cli.snippets:snippets",
-        "profile": "penstock.deploy.cli.profile:app",
-        "topics": "penstock.deploy.cli.topics:app",
-        "snapshots": "penstock.deploy.cli.snapshots:app",
-        "produce": "penstock.deploy.cli.produce:produce",
-        "consume": "penstock.deploy.cli.consume:consume",
-        "sql": "penstock.deploy.cli.sql:sql",
-        "groups": "penstock.deploy.cli.groups:app",
-        "streams": "penstock.deploy.cli.streams:app",
-        "top": "penstock.deploy.cli.top:top",
-        "mirror": "penstock.deploy.cli.mirror:app",
-        "console": "penstock.deploy.cli.console:console",
-        "doctor": "penstock.deploy.cli.doctor:doctor",
-        "nodes": "penstock.deploy.cli.nodes:app",
-        "log-dirs": "penstock.deploy.cli.log_dirs:app",
-        "reassign": "penstock.deploy.cli.reassign:app",
-        "transactions": "penstock.deploy.cli.transactions:app",
-        "features": "penstock.deploy.cli.features:app",
-        "acls": "penstock.deploy.cli.acls:app",
-        "users": "penstock.deploy.cli.users:app",
-        "tokens": "penstock.deploy.cli.tokens:app",
-        "quotas": "penstock.deploy.cli.quotas:app",
-        "certs": "penstock.deploy.cli.certs:app",
-        "elect": "penstock.deploy.cli.elect:elect",
-        "balance": "penstock.deploy.cli.balance:balance",
-        "quorum": "penstock.deploy.cli.quorum:app",
-        "controller": "penstock.deploy.cli.controller:app",
-        "compact": "penstock.deploy.cli.compact:compact",
-        "table": "penstock.deploy.cli.table:app",
-        "wal": "penstock.deploy.cli.wal:app",
-        "configs": "penstock.deploy.cli.configs:app",
-        "config": "penstock.deploy.cli.config:app",
-        "completion": "penstock.deploy.cli.completion:completion",
+    panels: ClassVar = {
+        "Start here": {
+            "dev": ("penstock.deploy.cli.dev:dev", "Run a cluster on this machine."),
+            "demo": (
+                "penstock.deploy.cli.demo:demo",
+                "Kill brokers while they write, and compare the records.",
+            ),
+            "snippets": (
+                "penstock.deploy.cli.snippets:snippets",
+                "Print a client program for the running cluster.",
+            ),
+            "console": ("penstock.deploy.cli.console:console", "Serve the web console."),
+            "top": (
+                "penstock.deploy.cli.top:top",
+                "Show throughput, latency, cost and the busiest topics.",
+            ),
+            "doctor": (
+                "penstock.deploy.cli.doctor:doctor",
+                "Check a deployment, and say what to do.",
+            ),
+        },
+        "Records and topics": {
+            "produce": (
+                "penstock.deploy.cli.produce:produce",
+                "Send lines of standard input or of a file as records.",
+            ),
+            "consume": ("penstock.deploy.cli.consume:consume", "Print the records of a topic."),
+            "sql": ("penstock.deploy.cli.sql:sql", "Query topics with SQL, from the object store."),
+            "table": (
+                "penstock.deploy.cli.table:app",
+                "Export topics to Iceberg or Parquet tables.",
+            ),
+            "topics": (
+                "penstock.deploy.cli.topics:app",
+                "Create, list, alter, fork, delete and undelete topics.",
+            ),
+            "snapshots": (
+                "penstock.deploy.cli.snapshots:app",
+                "Create, list, delete and restore snapshots of topics.",
+            ),
+            "groups": (
+                "penstock.deploy.cli.groups:app",
+                "List and delete groups; reset their offsets.",
+            ),
+            "mirror": (
+                "penstock.deploy.cli.mirror:app",
+                "Copy topics, groups and ACLs of another cluster.",
+            ),
+            "compact": (
+                "penstock.deploy.cli.compact:compact",
+                "Rewrite small objects of a topic into large ones.",
+            ),
+        },
+        "Operation": {
+            "nodes": (
+                "penstock.deploy.cli.nodes:app",
+                "Show brokers, their load, and WALs to recover.",
+            ),
+            "reassign": ("penstock.deploy.cli.reassign:app", "Move partitions to other brokers."),
+            "elect": ("penstock.deploy.cli.elect:elect", "Elect preferred leaders."),
+            "balance": ("penstock.deploy.cli.balance:balance", "Balance the load of brokers."),
+            "configs": ("penstock.deploy.cli.configs:app", "Describe and alter dynamic configs."),
+            "features": (
+                "penstock.deploy.cli.features:app",
+                "List, upgrade and downgrade features.",
+            ),
+            "transactions": (
+                "penstock.deploy.cli.transactions:app",
+                "List transactions; abort hanging ones.",
+            ),
+            "log-dirs": (
+                "penstock.deploy.cli.log_dirs:app",
+                "Show the size of partitions, by broker.",
+            ),
+            "quorum": (
+                "penstock.deploy.cli.quorum:app",
+                "Show and change the quorum of controllers.",
+            ),
+            "controller": (
+                "penstock.deploy.cli.controller:app",
+                "Run a controller, or recover a cluster without any.",
+            ),
+            "streams": (
+                "penstock.deploy.cli.streams:app",
+                "Show the epochs, ranges and objects of streams.",
+            ),
+            "wal": ("penstock.deploy.cli.wal:app", "Inspect and repair the WALs of brokers."),
+        },
+        "Security": {
+            "acls": ("penstock.deploy.cli.acls:app", "List, add and remove ACLs."),
+            "users": ("penstock.deploy.cli.users:app", "Manage users of SCRAM and PLAIN."),
+            "tokens": ("penstock.deploy.cli.tokens:app", "Manage delegation tokens."),
+            "quotas": ("penstock.deploy.cli.quotas:app", "List, set and delete quotas."),
+            "certs": ("penstock.deploy.cli.certs:app", "Generate certificates for development."),
+        },
+        "Settings of this command": {
+            "profile": (
+                "penstock.deploy.cli.profile:app",
+                "Manage cluster profiles, and select one.",
+            ),
+            "config": (
+                "penstock.deploy.cli.config:app",
+                "Show effective settings, and document all settings.",
+            ),
+            "completion": (
+                "penstock.deploy.cli.completion:completion",
+                "Print the shell completion script.",
+            ),
+        },
     }
 
 
@@ -123,6 +198,6 @@ def main(
         use_file(command_config)
 
 
-@app.command("broker", add_help_option=False)
+@app.command("broker", add_help_option=False, rich_help_panel="Operation")
 def broker() -> None:
-    """Run one broker. `penstock broker --help` lists its settings: flags, variables, TOML file."""
+    """Run a broker. Its --help lists all settings."""

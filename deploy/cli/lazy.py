@@ -1,11 +1,9 @@
-"""Load commands lazily: building the options of all commands takes longer than most commands run.
-
-Invariant: only `--help`, which needs the first sentence of every command, loads all of them.
-"""
+"""Load commands lazily, because building the options of all takes longer than most of them run."""
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -51,19 +49,45 @@ class Group(TyperGroup):
 
 
 class LazyCommands(TyperGroup):
-    """The commands, as module and attribute names. GLOBAL_OPTIONS may appear anywhere, as in
+    """Commands that are imported when they are called. GLOBAL_OPTIONS may appear anywhere, as in
     Kafka's tools.
     """
 
-    table: ClassVar[Mapping[str, str]] = {}
+    panels: ClassVar[Mapping[str, Mapping[str, tuple[str, str]]]] = {}
+    """Module and attribute, and summary, of each command, by panel and name."""
+    _lists_summaries = False
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
-        return [*self.table, *super().list_commands(ctx)]
+        return [*self._names(), *super().list_commands(ctx)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - click's context and command
-        if cmd_name in self.table:
-            return _load(cmd_name, self.table[cmd_name])
+        for panel, commands in self.panels.items():
+            if cmd_name in commands:
+                place, summary = commands[cmd_name]
+                if self._lists_summaries:
+                    return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
+                return _load(cmd_name, place)
         return super().get_command(ctx, cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's
+        with self._summaries():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:  # noqa: ANN401 - click's
+        with self._summaries():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _summaries(self) -> Generator[None]:
+        """Let `get_command` return the summaries of the commands only."""
+        self._lists_summaries = True
+        try:
+            yield
+        finally:
+            self._lists_summaries = False
+
+    def _names(self) -> list[str]:
+        return [name for commands in self.panels.values() for name in commands]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         if args and (option := args[0].partition("=")[0]) in _BOOTSTRAP:
@@ -76,7 +100,7 @@ class LazyCommands(TyperGroup):
         """Suggest a command; Typer suggests only loaded ones."""
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-"):
-            near = ", ".join(repr(each) for each in get_close_matches(name, self.table))
+            near = ", ".join(repr(each) for each in get_close_matches(name, self._names()))
             if near:
                 ctx.fail(f"No such command {name!r}. Did you mean {near}?")
         return super().resolve_command(ctx, args)

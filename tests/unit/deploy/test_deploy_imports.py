@@ -47,6 +47,17 @@ def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
     assert not loaded & LEAN
 
 
+def test_the_list_of_commands_loads_no_command() -> None:
+    code = (
+        "import contextlib, io, sys; sys.argv = ['penstock', '--help']\n"
+        "from penstock.deploy.cli.app import app\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        "    app()"
+    )
+    loaded = {name for name in loaded_by(code) if name.startswith("penstock.deploy.cli.")}
+    assert loaded == {f"penstock.deploy.cli.{name}" for name in ("app", "completing", "lazy")}
+
+
 def test_help_loads_no_client() -> None:
     loaded = loaded_by("import penstock.deploy.cli.app")
     assert not loaded & {
