@@ -172,6 +172,8 @@ class _Reading:
         """Until the end: the offset behind what was read of each partition."""
         self._passed: dict[int, int] = {}
         """The offsets behind batches that were passed."""
+        self._first_ends: dict[int, int] = {}
+        """The first known end of partitions that begin at their end."""
         self._batches: dict[int, StoredBatch] = {}
         """The last batch of each partition that was decoded for its headers."""
         self._stalled: dict[tuple[int, int], float] = {}
@@ -245,7 +247,7 @@ class _Reading:
         passed = False
         for part in self._consumer.position(self._consumer.assignment()):
             low, high = self._consumer.get_watermark_offsets(part, cached=True)
-            at = max(self._position_of(part, low), self._passed.get(part.partition, 0))
+            at = max(self._position_of(part, low, high), self._passed.get(part.partition, -1))
             place = (part.partition, at)
             if not 0 <= at < high:
                 continue
@@ -255,15 +257,22 @@ class _Reading:
                 passed = self._pass_batch(*place) or passed
         return passed
 
-    def _position_of(self, part: "TopicPartition", low: int) -> int:
-        """Return the next offset of a partition, or -1 if it is unknown."""
+    def _position_of(self, part: "TopicPartition", low: int, high: int) -> int:
+        """Return the next offset of a partition, or -1 if it is unknown. low, high: the known
+        bounds of its log.
+        """
         if part.offset >= 0:
             return part.offset
         starts, is_earliest = self.begin
         start = starts.get(part.partition, -1)
         if start < 0 and not starts:
             start = self._consumer.committed([part], timeout=_COMMITTED_S)[0].offset
-        return low if start < 0 and is_earliest else start
+        if start >= 0:
+            return start
+        # librdkafka has no position before the first record: not even at the end of the log.
+        if is_earliest:
+            return low
+        return self._first_ends.setdefault(part.partition, high) if high >= 0 else high
 
     def _pass_batch(self, partition: int, offset: int) -> bool:
         """Print the readable records of the batch at this offset, and continue after it. Return

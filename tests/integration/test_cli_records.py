@@ -105,6 +105,13 @@ async def test_records_go_in_and_come_out(cli: Cli) -> None:
             await cli.run("consume", "orders", *wrong)
 
 
+@pytest.mark.parametrize("begin", [(), ("--offset", "latest"), ("--group", "new")])
+async def test_consume_prints_only_new_records_by_default(cli: Cli, begin: tuple[str, ...]) -> None:
+    """Also when it has waited for so long that a partition counts as stalled."""
+    await cli.run("produce", "orders", "-p", "0", given=b"old\nolder\n")
+    assert await cli.run("consume", "orders", *begin, "--timeout", "3") == ""
+
+
 async def test_produce_prints_where_records_are(cli: Cli) -> None:
     send = ("produce", "orders", "-p", "1")
     assert await cli.run(*send, "-v", given=b"a\nb\n") == (
