@@ -103,11 +103,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     cells = [list(row) for row in rows]
-    shown_count = _fitting_count(columns, cells, console.width)
+    shown_count = fitting_count(columns, cells, console.width)
     hidden = columns[shown_count:]
-    caption = None if cells else "(nothing)"
-    if hidden:
-        caption = f"too narrow for: {', '.join(hidden)}; --output json prints all"
+    caption = hidden_columns(hidden) if hidden else None if cells else "(nothing)"
     table = Table(
         title=cell(title) if title else None,
         title_justify="left",
@@ -123,7 +121,12 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console.print(table)
 
 
-def _fitting_count(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> int:
+def hidden_columns(names: Sequence[str]) -> str:
+    """Return the caption of a table that is too narrow for these columns."""
+    return f"too narrow for: {', '.join(names)}; --output json prints all"
+
+
+def fitting_count(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> int:
     """Return the number of columns that fit with at least _FOLDED_CHARS per line of a longer
     cell.
     """

@@ -1,15 +1,18 @@
 """Render the page of `penstock top`.
 
-Invariant: unknown values are dashes, never zeros.
+Invariant: unknown values are dashes, never zeros. A narrow terminal shows fewer columns.
 """
 
-from rich.console import Group
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 
 from penstock.controller.api.load_messages import StoreRequests
 from penstock.deploy.admin.cost import usd_month
 from penstock.deploy.admin.views import NodeView
-from penstock.deploy.output import cell, size
+from penstock.deploy.output import cell, fitting_count, hidden_columns, size
 from penstock.deploy.top.view import TopView
 
 TOPICS_MAX = 20
@@ -19,57 +22,54 @@ def page(view: TopView) -> Group:
     return Group(_nodes(view), _store(view), _topics(view))
 
 
-def _nodes(view: TopView) -> Table:
+def _nodes(view: TopView) -> "_FittingTable":
     cluster = view.cluster
     title = (
         f"cluster {cluster.cluster_id}, controller {cluster.controller}, {cluster.objects:,}"
         f" objects, {size(view.stored_bytes)} committed"
     )
-    table = _table(
-        title,
-        ["node", "state", "address"],
-        ["leads", "in MB/s", "out MB/s", "requests/s", "append p50/p99 ms", "loop lag ms"],
-    )
-    table.add_column("note")
-    for node in cluster.nodes:
-        table.add_row(
+    rows = [
+        [
             str(node.node_id),
             "fenced" if node.fenced else "alive",
-            cell(node.address),
+            node.address,
             f"{node.leads:,}",
             _megabytes(node.bytes_in_s),
             _megabytes(node.bytes_out_s),
             _whole(node.requests_s),
             _answers(node),
             "-" if node.loop_lag_ms is None else f"{node.loop_lag_ms:,.0f}",
-            cell(node.note or "-"),
-        )
-    return table
+            node.note or "-",
+        ]
+        for node in cluster.nodes
+    ]
+    names = ["node", "state", "address", "leads", "in MB/s", "out MB/s", "requests/s"]
+    names += ["append p50/p99 ms", "loop lag ms", "note"]
+    return _FittingTable(title, names, rows, texts=("node", "state", "address", "note"))
 
 
-def _store(view: TopView) -> Table:
+def _store(view: TopView) -> "_FittingTable":
     cost = view.cost
-    table = _table(
-        "requests to the object store",
-        ["node"],
-        ["PUT/s", "LIST/s", "GET/s", "DELETE/s", "failed/s", "MB/s written", "USD/month"],
-    )
-    for node in view.cluster.nodes:
-        if not node.fenced:
-            table.add_row(
-                str(node.node_id),
-                *_requests(
-                    node.store, None if node.store is None else usd_month(node.store, cost.prices)
-                ),
-            )
-    table.add_row("all brokers", *_requests(cost.requests, cost.requests_usd_month))
+    rows = [
+        [
+            str(node.node_id),
+            *_requests(
+                node.store, None if node.store is None else usd_month(node.store, cost.prices)
+            ),
+        ]
+        for node in view.cluster.nodes
+        if not node.fenced
+    ]
+    rows.append(["all brokers", *_requests(cost.requests, cost.requests_usd_month)])
     each = (
         f"USD {cost.prices.put_usd_per_1000:g} per 1,000 PUT and LIST,"
         f" {cost.prices.get_usd_per_1000:g} per 1,000 GET"
     )
     kept = f"{size(view.stored_bytes)} stored: USD {cost.storage_usd_month:,.2f} a month more"
-    table.caption = cell(f"at this rate, {each} ({cost.prices.source}); {kept}")
-    return table
+    names = ["node", "PUT/s", "LIST/s", "GET/s", "DELETE/s", "failed/s", "MB/s written"]
+    names += ["USD/month"]
+    caption = f"at this rate, {each} ({cost.prices.source}); {kept}"
+    return _FittingTable("requests to the object store", names, rows, caption, texts=("node",))
 
 
 def _requests(requests: StoreRequests | None, usd: float | None) -> list[str]:
@@ -86,34 +86,52 @@ def _requests(requests: StoreRequests | None, usd: float | None) -> list[str]:
     return [*(f"{rate:,.2f}" for rate in rates), f"{usd:,.2f}"]
 
 
-def _topics(view: TopView) -> Table:
+def _topics(view: TopView) -> "_FittingTable":
     left = len(view.topics) - TOPICS_MAX
-    table = _table(
-        "topics, the busiest first",
-        ["topic"],
-        ["partitions", "without leader", "records/s", "records", "committed"],
-    )
-    for topic in view.topics[:TOPICS_MAX]:
-        rate = "-" if topic.records_s is None else f"{topic.records_s:,.0f}"
-        table.add_row(
-            cell(topic.name),
+    rows = [
+        [
+            topic.name,
             f"{topic.partitions:,}",
             f"{topic.without_leader:,}",
-            rate,
+            "-" if topic.records_s is None else f"{topic.records_s:,.0f}",
             _whole(topic.records),
             size(topic.stored_bytes),
+        ]
+        for topic in view.topics[:TOPICS_MAX]
+    ]
+    caption = f"and {left:,} more" if left > 0 else "" if view.topics else "(no topics)"
+    names = ["topic", "partitions", "without leader", "records/s", "records", "committed"]
+    return _FittingTable("topics, the busiest first", names, rows, caption, texts=("topic",))
+
+
+@dataclass(frozen=True)
+class _FittingTable:
+    """A table with as many columns as the terminal has room for. texts: columns of words."""
+
+    title: str
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    texts: tuple[str, ...] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        count = fitting_count(self.names, self.rows, min(console.width, options.max_width))
+        hidden = [hidden_columns(self.names[count:])] if count < len(self.names) else []
+        caption = "; ".join([self.caption, *hidden] if self.caption else hidden)
+        table = Table(
+            title=cell(self.title),
+            title_justify="left",
+            header_style="bold",
+            caption=cell(caption) if caption else None,
+            expand=True,
         )
-    table.caption = f"and {left:,} more" if left > 0 else None if view.topics else "(no topics)"
-    return table
-
-
-def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
-    table = Table(title=cell(title), title_justify="left", header_style="bold", expand=True)
-    for name in texts:
-        table.add_column(name)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
+        for name in self.names[:count]:
+            table.add_column(
+                name, justify="left" if name in self.texts else "right", overflow="fold"
+            )
+        for row in self.rows:
+            table.add_row(*map(cell, row[:count]))
+        yield table
 
 
 def _whole(value: int | None) -> str:

@@ -4,12 +4,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from rich.console import Console
 
 from penstock.controller.api.load_messages import StoreRequests
 from penstock.deploy.admin.cost import Prices, prices_of, store_cost, usd_month
 from penstock.deploy.admin.views import ClusterView
 from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.offsets import Measured
+from penstock.deploy.top.page import page
 from penstock.deploy.top.view import Stored, view_top
 
 CLUSTER = ClusterView("c", "127.0.0.1:1", 1, 1, 1, 1, [], [])
@@ -40,6 +42,19 @@ def test_rates_compare_two_measurements_and_the_busiest_topic_is_first() -> None
         (topic.name, topic.records, topic.records_s, topic.without_leader) for topic in view.topics
     ] == [("b", 90, 20.0, 2), ("a", 90, 0.0, 0), ("new", 5, None, 0)]
     assert (view.stored_bytes, counts.records_s) == (150, 20.0)
+
+
+@pytest.mark.parametrize("width", [200, 80, 40])
+def test_a_narrow_terminal_shows_whole_columns(width: int) -> None:
+    """Instead of `(as cli…` and `requ…`."""
+    view = view_top(CLUSTER, STORED, RecordCounts().add(STORED, [], 0.0))
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(page(view))
+    text = capture.get()
+    assert "…" not in text
+    assert ("too narrow for" in text) == (width < 200)
+    assert "without leader" in text.replace("\n", " ")
 
 
 def test_deleted_records_do_not_count() -> None:
