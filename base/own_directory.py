@@ -4,8 +4,12 @@ later.
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
+
+_NO_HOME: Final = Path("/nonexistent")
+"""The home directory of users that have none."""
 
 
 def cache_roots() -> list[Path]:
@@ -15,6 +19,18 @@ def cache_roots() -> list[Path]:
     except RuntimeError:
         home = []
     return [*home, Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"]
+
+
+def user_directory(environment: Mapping[str, str], variable: str, name: str) -> Path:
+    """Return Penstock's directory below that of an XDG variable, or below a directory of the home.
+    A user without a home has one in the temporary directory, if no other user can write there.
+    """
+    if named := environment.get(variable):
+        return Path(named) / "penstock"
+    try:
+        return Path.home() / name / "penstock"
+    except RuntimeError:
+        return own_directory(cache_roots()[-1:]) or _NO_HOME
 
 
 def own_directory(places: Iterable[Path]) -> Path | None:

@@ -39,6 +39,7 @@ class PortTaken(ExpectedError):
             f" port with {flag} (0: any free port)"
         )
         self.port = port
+        self.flag = flag
 
 
 class ClusterFailed(ExpectedError):

@@ -159,9 +159,10 @@ def _ask(brokers: str, kind: str) -> list[str]:
 def _cache_path(key: str) -> Path:
     from hashlib import sha256
 
-    cache = os.environ.get("XDG_CACHE_HOME")
-    directory = Path(cache) if cache else Path.home() / ".cache"
-    return directory / "penstock" / "completion" / sha256(key.encode()).hexdigest()[:32]
+    from penstock.base.own_directory import user_directory
+
+    directory = user_directory(os.environ, "XDG_CACHE_HOME", ".cache")
+    return directory / "completion" / sha256(key.encode()).hexdigest()[:32]
 
 
 def _read_cache(path: Path) -> list[str] | None:

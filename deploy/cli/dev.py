@@ -1,13 +1,12 @@
 """Run `penstock dev`: a whole cluster on this machine."""
 
-import os
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.deploy.clients.state_file import VARIABLE, default_path
+from penstock.deploy.clients.state_file import VARIABLE
 from penstock.deploy.local.plan import ClusterOptions
 
 _STARTED_AT = time.monotonic()
@@ -195,4 +194,4 @@ def dev(
         console=console,
         console_port=console_port,
     )
-    run_dev(options, state_file or default_path(os.environ), _STARTED_AT, contents)
+    run_dev(options, state_file, _STARTED_AT, contents)

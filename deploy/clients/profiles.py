@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.base.own_directory import user_directory
 from penstock.deploy.errors import UsageError, near_hint
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -92,8 +93,7 @@ def check_name(name: str) -> None:
 
 def default_path(environment: Mapping[str, str]) -> Path:
     """Return the path of the file."""
-    config = environment.get("XDG_CONFIG_HOME")
-    return (Path(config) if config else Path.home() / ".config") / "penstock" / "profiles.toml"
+    return user_directory(environment, "XDG_CONFIG_HOME", ".config") / "profiles.toml"
 
 
 def read(path: Path) -> Profiles:

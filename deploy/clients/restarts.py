@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
-from penstock.base.errors import ExpectedError
 from penstock.deploy.clients import state_file
 from penstock.deploy.clients.state_file import ClusterState
 from penstock.deploy.output import remark
@@ -56,7 +55,4 @@ def has_restarted(bootstrap: str, pause: Callable[[float], None] = time.sleep) -
 
 
 def _read() -> ClusterState | None:
-    try:
-        return state_file.read(state_file.default_path(os.environ))
-    except ExpectedError:
-        return None
+    return state_file.known(state_file.default_path(os.environ))

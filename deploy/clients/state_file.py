@@ -5,6 +5,7 @@ writer removes it on exit, unless another cluster has replaced it. If the writer
 remains; `read` detects that by the missing process.
 """
 
+import itertools
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.base.errors import ExpectedError
+from penstock.base.own_directory import user_directory
 
 Phase = Literal["starting", "serving", "stopped"]
 VARIABLE: Final = "PENSTOCK_STATE_FILE"
@@ -64,8 +66,29 @@ def default_path(environment: Mapping[str, str]) -> Path:
     runtime = environment.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "penstock" / "dev.json"
-    cache = environment.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "penstock" / "dev.json"
+    return user_directory(environment, "XDG_CACHE_HOME", ".cache") / "dev.json"
+
+
+def unused_path(path: Path) -> Path:
+    """Return the path, or `dev-2.json` beside it and so on if running clusters use it: commands
+    and the consoles of two clusters must not mix them up.
+    """
+    numbers = itertools.count(2)
+    candidate = path
+    while known(candidate) is not None:
+        candidate = path.with_stem(f"{path.stem}-{next(numbers)}")
+    return candidate
+
+
+def check_writable(path: Path) -> None:
+    """Raise ExpectedError if `write` could not write the file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.touch(mode=0o600)
+        beside.unlink()
+    except OSError as error:
+        raise _not_written(path, error) from None
 
 
 def write(path: Path, state: ClusterState) -> None:
@@ -81,10 +104,14 @@ def write(path: Path, state: ClusterState) -> None:
             opened.write(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
         beside.replace(path)
     except OSError as error:
-        raise ExpectedError(
-            f"cannot write the state file {path}: {error.strerror}; choose another one with"
-            " --state-file"
-        ) from None
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: Path, error: OSError) -> ExpectedError:
+    return ExpectedError(
+        f"cannot write the state file {path}: {error.strerror}; choose another one with"
+        f" --state-file, or for all commands with {VARIABLE}"
+    )
 
 
 def read(path: Path) -> ClusterState | None:
@@ -96,6 +123,14 @@ def read(path: Path) -> ClusterState | None:
     except (OSError, msgspec.MsgspecError) as error:
         raise ExpectedError(f"state file {path} cannot be read: {error}") from None
     return state if is_running(state.pid) else None
+
+
+def known(path: Path) -> ClusterState | None:
+    """Return the state, or None if there is no cluster, or no readable file."""
+    try:
+        return read(path)
+    except ExpectedError:
+        return None
 
 
 def remove(path: Path) -> None:

@@ -18,14 +18,16 @@ from typing import Final
 
 from penstock.base.collector import pause_collector
 from penstock.base.errors import ExpectedError
+from penstock.base.extras import install_hint
 from penstock.controller.config import QUORUM_SIZES
 from penstock.deploy.clients import state_file
 from penstock.deploy.clients.security import current_security, use
 from penstock.deploy.clients.state_file import ClusterState, ProcessState
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.local import client_snippets as snippets
 from penstock.deploy.local.contents import FirstContents
 from penstock.deploy.local.directories import (
+    check_store_directory,
     close_objects,
     controller_directory,
     security_directory,
@@ -59,12 +61,13 @@ _FORMS: Final = (
 
 def run_dev(
     options: ClusterOptions,
-    state_path: Path,
+    state_path: Path | None,
     started_at: float,
     contents: FirstContents | None = None,
 ) -> None:
-    """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: by time.monotonic(), for the ready
-    line. Raises ExpectedError.
+    """Run a cluster until SIGINT, SIGTERM or SIGHUP. state_path: None for the default one, or one
+    beside it if another cluster uses that. started_at: by time.monotonic(), for the ready line.
+    Raises ExpectedError.
     """
     lifeline.die_with_parent(os.environ)
     signals = EndingSignals()
@@ -73,7 +76,11 @@ def run_dev(
     for option, url in (("--store", options.store), ("--wal-store", options.wal_store)):
         if is_remote(url):
             asyncio.run(_check_bucket(option, url))
-    ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
+    other = state_file.known(state_file.default_path(os.environ))
+    path = state_path or state_file.unused_path(state_file.default_path(os.environ))
+    ports = _find_ports(options, other)
+    state_file.check_writable(path)
+    check_store_directory(options.store)
     with controller_directory(options.store, os.environ) as directory, signals:
         files = SecurityFiles(security_directory(options.store, directory))
         plan = plan_cluster(
@@ -93,14 +100,33 @@ def run_dev(
             plan,
             contents,
             security=files if options.secure else None,
-            state_path=state_path,
+            state_path=path,
             started_at=started_at,
             ports=ports,
             signals=signals,
         )
+        if other is not None and state_path is None:
+            _say(
+                f"another `penstock dev` (pid {other.pid}) runs with brokers at {other.bootstrap},"
+                f" and commands use it; for this cluster: export {state_file.VARIABLE}={path}"
+            )
         _say(f"starting {_described(options)}; {_data(options.store)}")
         _run(dev, is_in_process=options.store == "memory")
         _say(f"stopped; {_data(options.store, has_ended=True)}")
+
+
+def _find_ports(options: ClusterOptions, other: ClusterState | None) -> Ports:
+    """Find the ports. other: the cluster that runs already. Raises ExpectedError."""
+    try:
+        return find_ports(options, Random())  # noqa: S311 - which port is no secret
+    except PortTaken as error:
+        if other is None or error.port not in {process.port for process in other.processes}:
+            raise
+        raise ExpectedError(
+            f"port {error.port} is taken by the `penstock dev` that runs already (pid"
+            f" {other.pid}): press Ctrl-C in its terminal, or choose another port with"
+            f" {error.flag} (0: any free port)"
+        ) from None
 
 
 def _run(dev: "_Dev", *, is_in_process: bool) -> None:
@@ -239,6 +265,8 @@ class _Dev:
         """Serve the console in this context, if it is requested and installed."""
         options = self._options
         listening = listen_for_console(options.console_port) if options.console else None
+        if listening is None and options.console:
+            _say(f"no web console: its packages are missing; {install_hint('console')}")
         if listening is None:
             yield
             return
@@ -280,26 +308,29 @@ class _Dev:
         await run_in_process(self._plan, stop, ready)
 
     def _write_state(self, processes: Sequence[ProcessState]) -> None:
-        state_file.write(
-            self._state_path,
-            ClusterState(
-                pid=os.getpid(),
-                bootstrap=self._plan.bootstrap,
-                controller=self._plan.controller,
-                store_url=self._plan.store_url,
-                wal_store_url=self._plan.wal_store_url,
-                processes=list(processes),
-                command_config=str(self._security.client_properties) if self._security else "",
-                controller_tls=self._security.node_settings("admin") if self._security else {},
-                console="" if self._console is None else self._console.url,
-                restarts=self._options.restart,
-            ),
+        state = ClusterState(
+            pid=os.getpid(),
+            bootstrap=self._plan.bootstrap,
+            controller=self._plan.controller,
+            store_url=self._plan.store_url,
+            wal_store_url=self._plan.wal_store_url,
+            processes=list(processes),
+            command_config=str(self._security.client_properties) if self._security else "",
+            controller_tls=self._security.node_settings("admin") if self._security else {},
+            console="" if self._console is None else self._console.url,
+            restarts=self._options.restart,
         )
+        try:
+            state_file.write(self._state_path, state)
+        except ExpectedError as error:  # for example, the disk is full: clients do not need it
+            _say(str(error))
 
     def _ready(self) -> None:
         """Create topics before the ready line, for clients that wait for it; write records
         afterwards.
         """
+        if self._stop.is_set():
+            return
         if self._contents:
             self._filling = asyncio.get_running_loop().create_task(self._fill())
         else:

@@ -16,6 +16,7 @@ from secrets import token_hex
 from typing import Final
 
 from penstock.base.errors import ExpectedError
+from penstock.base.own_directory import user_directory
 from penstock.deploy.clients.state_file import is_running
 from penstock.objectstore.url import is_remote
 
@@ -30,8 +31,8 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
     if store.startswith("file:"):
         yield f"{store.removeprefix('file:').removeprefix('//').rstrip('/')}/controller"
     elif is_remote(store):
-        data = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-        yield str(Path(data) / "penstock" / hashlib.sha256(store.encode()).hexdigest()[:16])
+        data = user_directory(environment, "XDG_DATA_HOME", ".local/share")
+        yield str(data / hashlib.sha256(store.encode()).hexdigest()[:16])
     else:
         # Not with mkdtemp: a signal could arrive between the creation of the directory and `try`.
         name = f"{TEMPORARY_PREFIX}{os.getpid()}-{token_hex(8)}"
@@ -41,6 +42,22 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
             yield str(directory)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def check_store_directory(store: str) -> None:
+    """Create the directory of a `file:` store. Raises ExpectedError if it is not writable."""
+    if not store.startswith("file:"):
+        return
+    directory = Path(store.removeprefix("file:").removeprefix("//"))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(directory, os.W_OK | os.X_OK) else "it is read-only"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise ExpectedError(
+            f"cannot write to {directory}: {reason}; choose another directory with --store file:DIR"
+        )
 
 
 def security_directory(store: str, controllers: str) -> Path:

@@ -16,13 +16,18 @@ from rich.console import Console
 from penstock.base.errors import ExpectedError
 from penstock.broker.config import BrokerConfig
 from penstock.controller.config import ControllerConfig
+from penstock.deploy.clients import profiles
 from penstock.deploy.clients import state_file as state
 from penstock.deploy.clients.state_file import ClusterState, ProcessState
 from penstock.deploy.demo.story import Demo
 from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.local import moto_store
 from penstock.deploy.local.dev_cluster import check
-from penstock.deploy.local.directories import TEMPORARY_PREFIX, controller_directory
+from penstock.deploy.local.directories import (
+    TEMPORARY_PREFIX,
+    check_store_directory,
+    controller_directory,
+)
 from penstock.deploy.local.plan import ClusterOptions, Ports, plan_cluster
 from penstock.deploy.local.ports import find_ports
 from penstock.deploy.local.supervisor import describe_end, restart_delay_s
@@ -209,6 +214,50 @@ def test_state_of_a_cluster_that_was_killed_is_no_state(tmp_path: Path) -> None:
     over.wait()
     state.write(tmp_path / "s", make_state(over.pid))
     assert state.read(tmp_path / "s") is None
+
+
+def test_clusters_that_run_at_once_have_state_files_of_their_own(tmp_path: Path) -> None:
+    """Otherwise commands and consoles of one would show the other."""
+    path = tmp_path / "dev.json"
+    for name in ("dev.json", "dev-2.json", "dev-3.json"):
+        unused = state.unused_path(path)
+        assert unused == tmp_path / name
+        state.write(unused, make_state(os.getpid()))
+    state.remove(tmp_path / "dev-2.json")
+    assert state.unused_path(path) == tmp_path / "dev-2.json"
+    path.write_text("{")
+    assert state.unused_path(path) == path
+
+
+def test_what_cannot_be_written_is_named_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "dev.json"
+    with pytest.raises(ExpectedError, match=r"--state-file, or .* with PENSTOCK_STATE_FILE"):
+        state.check_writable(below)
+    state.check_writable(tmp_path / "new" / "dev.json")
+    assert list((tmp_path / "new").iterdir()) == []
+    for store in (f"file:{below}", f"file:{tmp_path / 'file'}"):
+        with pytest.raises(ExpectedError, match=r"cannot write to .*; .* --store file:DIR"):
+            check_store_directory(store)
+    check_store_directory(f"file:{tmp_path / 'data'}")
+    check_store_directory("s3://bucket")
+
+
+def test_a_user_without_a_home_has_a_state_file_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose user id is not in /etc/passwd."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    own = tmp_path / f"penstock-{os.getuid()}"
+    assert state.default_path({}) == own / "dev.json"
+    assert profiles.read(profiles.default_path({})) == profiles.Profiles()
+    own.chmod(0o777)
+    assert not state.default_path({}).is_relative_to(tmp_path), "others can write there"
 
 
 def test_default_state_file_follows_the_environment(tmp_path: Path) -> None:
