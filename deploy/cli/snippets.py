@@ -51,6 +51,7 @@ def snippets(
     from penstock.deploy.clients.target import DEFAULT_BOOTSTRAP, dev_cluster
     from penstock.deploy.local.client_snippets import SNIPPETS, filled, lines
 
+    client = None if client is None else client.lower()
     if client is not None and client not in SNIPPETS:
         raise UsageError(f"client {client!r} is not supported: {', '.join(SNIPPETS)}")
     state = dev_cluster(state_file)

@@ -7,6 +7,7 @@ import typer
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Controller, Output, StateFile, TopicName
+from penstock.deploy.errors import near_hint
 from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
@@ -37,14 +38,13 @@ def describe(
     from penstock.deploy.clients.metadata import find_controller, read_metadata
     from penstock.deploy.output import print_document
 
-    found: list[StreamView] | None = read_metadata(
+    found, names = read_metadata(
         find_controller(controller, state_file, os.environ),
-        lambda image: view_streams(image, topic),
+        lambda image: (view_streams(image, topic), [known.name for known in image.topics]),
     )
     if found is None:
-        raise ExpectedError(
-            f"topic {topic!r} does not exist; `penstock topics list` lists the topics"
-        )
+        hint = near_hint(topic, names, "`penstock topics list` lists the topics")
+        raise ExpectedError(f"topic {topic!r} does not exist; {hint}")
     if output is not Format.TABLE:
         print_document(output, found)
         return

@@ -9,14 +9,15 @@
 The names are those of librdkafka; Java's `sasl.jaas.config` with user and password, and
 `ssl.truststore.location` and `ssl.keystore.location` with PEM files, are equivalent. For
 OAUTHBEARER, the names of both are supported, see `_tokens`. Other properties are ignored, because
-files are shared with other clients.
+files are shared with other clients; misspelled ones are rejected.
 """
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,15 @@ _OAUTH: Final = "sasl.oauthbearer."
 _JAAS: Final = re.compile(
     r'\b(username|password|clientId|clientSecret|scope)\s*=\s*"((?:\\.|[^"\\])*)"'
 )
+_NAMES: Final = (
+    "security.protocol",
+    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.jaas.config"),
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
+    *("ssl.keystore.location", "ssl.truststore.location"),
+    "ssl.endpoint.identification.algorithm",
+)
+_MISSPELLED: Final = 0.91
+"""The similarity of a misspelled name. That of two names of Kafka or librdkafka is lower."""
 _PROPERTY: Final = re.compile(r"\s*([^\s=:#!]+)\s*[=:]\s*(.*?)\s*")
 
 
@@ -168,6 +178,7 @@ def read_file(path: Path) -> ClientSecurity:
 def parse(text: str) -> ClientSecurity:
     """Read client properties. Raises ValueError, whose message never contains a secret."""
     given = dict(_properties(text))
+    _check_names(given)
     protocol = given.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in SecurityProtocol.__members__:
         allowed = ", ".join(SecurityProtocol)
@@ -190,6 +201,16 @@ def parse(text: str) -> ClientSecurity:
     if found.protocol.has_sasl:
         _check_sasl(found)
     return found
+
+
+def _check_names(given: Iterable[str]) -> None:
+    """Raise ValueError for a misspelled property. Others that are unknown here are left to other
+    clients that read the same file.
+    """
+    for name in given:
+        near = get_close_matches(name, _NAMES, n=1, cutoff=_MISSPELLED)
+        if near and name not in _NAMES:
+            raise ValueError(f"property {name!r} is not known: did you mean {near[0]}?")
 
 
 def _tokens(given: Mapping[str, str], jaas: Mapping[str, str]) -> TokenSource:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.base.errors import ExpectedError
 from penstock.deploy.clients import profiles, security, state_file
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import NoResponse
@@ -29,10 +28,13 @@ class Target:
 def find_brokers(given: str) -> Target:
     """Return the bootstrap brokers. given: the value of --bootstrap; empty if there is none.
 
-    Clients of a running `penstock dev` use the security settings in its state file, unless
-    --command-config or a profile overrides them.
+    Clients of a running `penstock dev` use the security settings in its state file, also if an
+    option names its addresses, unless --command-config or a profile overrides them.
     """
     if given:
+        dev = _known_dev_cluster()
+        if dev is not None and _addresses(given) <= _addresses(dev.bootstrap):
+            _connect_as(dev)
         is_variable = os.environ.get("PENSTOCK_BOOTSTRAP") == given
         return Target(given, "$PENSTOCK_BOOTSTRAP" if is_variable else "")
     used = profiles.current_profile()
@@ -44,9 +46,14 @@ def find_brokers(given: str) -> Target:
     if state is None:
         missing = f"; profile {used.name} names no brokers" if used.name else ""
         return Target(DEFAULT_BOOTSTRAP, f"the default address{missing}")
-    if state.command_config and not security.is_chosen():
-        security.use_file(Path(state.command_config))
+    _connect_as(state)
     return Target(state.bootstrap, "the running `penstock dev`")
+
+
+def _connect_as(dev: state_file.ClusterState) -> None:
+    """Use the security settings of a local cluster, unless others are chosen."""
+    if dev.command_config and not security.is_chosen():
+        security.use_file(Path(dev.command_config))
 
 
 def find_store(state_path: Path | None = None) -> str:
@@ -105,8 +112,8 @@ def _addresses(text: str) -> set[str]:
     return {re.sub(r"^localhost:", "127.0.0.1:", address) for address in found}
 
 
-def no_broker(target: Target) -> NoResponse:
-    """Return the error for brokers that do not respond, with a remedy."""
+def no_broker(target: Target, reason: str = "") -> NoResponse:
+    """Return the error for brokers that do not respond, with a remedy. reason: if it is known."""
     origin = f" ({target.origin})" if target.origin else ""
     state = _known_dev_cluster()
     if state is None:
@@ -115,11 +122,19 @@ def no_broker(target: Target) -> NoResponse:
         advice = f"`penstock dev` runs with brokers at {state.bootstrap}: use --bootstrap"
     else:
         advice = "`penstock dev` runs, but its brokers do not answer: see its output"
-    return NoResponse(f"no broker answers at {target.bootstrap}{origin}; {advice}")
+    reason = _malformed(target.bootstrap) or reason
+    why = f": {reason}" if reason else ""
+    return NoResponse(f"no broker answers at {target.bootstrap}{origin}{why}; {advice}")
+
+
+def _malformed(bootstrap: str) -> str:
+    """Return what is wrong with the form of the addresses; empty if nothing is."""
+    for address in (part.strip() for part in bootstrap.split(",")):
+        host, _, port = address.rpartition(":")
+        if not (host and port.isdecimal()):
+            return f"{address!r} is not HOST:PORT, as in {host or address}:9092"
+    return ""
 
 
 def _known_dev_cluster() -> state_file.ClusterState | None:
-    try:
-        return state_file.read(state_file.default_path(os.environ))
-    except ExpectedError:
-        return None
+    return state_file.known(state_file.default_path(os.environ))

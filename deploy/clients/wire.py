@@ -29,30 +29,40 @@ class WireClient(Connection):
 
 def reached(target: Target, connect: Callable[[], _T]) -> _T:
     """Return the result of `connect`, retrying while the brokers restart. Raises KafkaFailed."""
-    with suppress(NoBroker):
+    try:
         return connect()
+    except NoBroker as error:
+        reason = error.reason
     if has_restarted(target.bootstrap):
         with suppress(NoBroker):
             return connect()
-    raise no_broker(target)
+    raise no_broker(target, reason)
 
 
 def check_reachable(target: Target, security: ClientSecurity) -> None:
     """Raise KafkaFailed if no broker responds with TLS, or without it, as the client connects."""
-    if _is_reachable(target, security):
-        return
-    if not (has_restarted(target.bootstrap) and _is_reachable(target, security)):
-        raise no_broker(target)
+    reason = _why_unreachable(target, security)
+    if reason is not None and has_restarted(target.bootstrap):
+        reason = _why_unreachable(target, security)
+    if reason is not None:
+        raise no_broker(target, reason)
 
 
-def _is_reachable(target: Target, security: ClientSecurity) -> bool:
+def _why_unreachable(target: Target, security: ClientSecurity) -> str | None:
+    """Return None if a broker responds, otherwise the reason; empty if it is unknown."""
+    reason = ""
     has_tls = security.protocol.has_tls
     without_login = replace(
         security, protocol=SecurityProtocol.SSL if has_tls else SecurityProtocol.PLAINTEXT
     )
     for address in target.bootstrap.split(","):
-        with suppress(NoResponse), Connection(address, without_login) as connection:
-            if not has_tls:  # a handshake is a response, too
-                connection.greet(_GREETING_S)
-            return True
-    return False
+        try:
+            with Connection(address, without_login) as connection:
+                if not has_tls:  # a handshake is a response, too
+                    connection.greet(_GREETING_S)
+                return None
+        except NoBroker as error:
+            reason = error.reason
+        except NoResponse:
+            pass
+    return reason

@@ -68,6 +68,7 @@ class Demo:
             style="bold",
             highlight=False,
             markup=False,
+            soft_wrap=True,  # a command in it can be copied
         )
         return not problem
 

@@ -55,7 +55,9 @@ class Cluster(Brokers):
                 raise KafkaFailed(
                     f"the source cannot be reached: {error}; check --from and --from-config"
                 ) from None
-            raise no_broker(self._target) if isinstance(error, NoBroker) else error from None
+            if not isinstance(error, NoBroker):
+                raise error from None
+            raise no_broker(self._target, error.reason) from None
 
     def topics(self) -> tuple[str, dict[str, TopicInfo]]:
         """Return the id of the cluster, and its topics by name."""

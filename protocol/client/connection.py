@@ -168,9 +168,13 @@ class Connection:
         )
 
     def _connect(self, addresses: list[str], access: Access) -> socket.socket:
-        slow = ""
+        slow = reason = ""
         for address in addresses:
-            connection = _connected(address, access)
+            try:
+                connection = _connected(address, access)
+            except socket.gaierror:
+                reason = f"the host name {address.strip().rpartition(':')[0]!r} cannot be resolved"
+                continue
             if connection is None:
                 continue
             if len(addresses) == 1 or self._greets(connection):
@@ -179,7 +183,7 @@ class Connection:
             slow = slow or address
         connection = _connected(slow, access) if slow else None
         if connection is None:
-            raise NoBroker(self.bootstrap)
+            raise NoBroker(self.bootstrap, reason)
         return connection
 
     def _greets(self, connection: socket.socket) -> bool:
@@ -221,7 +225,8 @@ class Connection:
             return framing.frame_size_bytes(prefix)
         except FrameTooLarge:
             raise KafkaFailed(
-                f"the answer of {self.bootstrap} to {api.name} is not a Kafka response"
+                f"{self.bootstrap} is not a Kafka broker (its answer to {api.name} is not a Kafka"
+                " response): use the address of a broker"
             ) from None
 
     def _read(self, count: int) -> bytearray:
@@ -247,13 +252,17 @@ def _check_plain(begin: bytes | bytearray, address: str) -> None:
 
 
 def _connected(address: str, access: Access) -> socket.socket | None:
-    """Return a connection, None if nothing responds there. Raises KafkaFailed for faults of TLS."""
+    """Return a connection, None if nothing responds there. Raises KafkaFailed for faults of TLS,
+    gaierror for an unknown host.
+    """
     host, _, port = address.strip().rpartition(":")
     host = host.strip("[]")
     try:
         connection = socket.create_connection(
             (host, int(port)), timeout=min(_CONNECT_TIMEOUT_S, patience_s())
         )
+    except socket.gaierror:
+        raise
     except (OSError, ValueError, OverflowError):
         return None
     try:

@@ -17,10 +17,11 @@ class NoResponse(KafkaFailed):
 
 
 class NoBroker(NoResponse):
-    """No address accepts connections."""
+    """No address accepts connections. reason: what is wrong with an address; empty if unknown."""
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(f"no broker answers at {bootstrap}")
+    def __init__(self, bootstrap: str, reason: str = "") -> None:
+        super().__init__(f"no broker answers at {bootstrap}" + (f": {reason}" if reason else ""))
+        self.reason = reason
 
 
 class Moved(KafkaFailed):

@@ -67,6 +67,9 @@ def test_ready_line_and_state_file_tell_the_same(cluster: LocalCluster) -> None:
     for process in state.processes:
         with socket.create_connection((process.host, process.port), timeout=5):
             pass
+    taken = penstock(cluster, "dev", "--port", state.bootstrap.split(",")[0].split(":")[1])
+    assert taken.returncode == 1
+    assert f"by the `penstock dev` that runs already (pid {state.pid})" in taken.stderr
     assert json.loads(cluster.state_path.read_text())["processes"][2]["port"] == int(
         state.bootstrap.split(",")[0].split(":")[1]
     )
@@ -179,7 +182,19 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
             1,
             "error: no broker answers at 127.0.0.1:1",
         ),
+        (
+            ("topics", "list", "--bootstrap", "127.0.0.1"),
+            1,
+            "at 127.0.0.1: '127.0.0.1' is not HOST:PORT, as in 127.0.0.1:9092; ",
+        ),
+        (
+            ("topics", "list", "--bootstrap", "no-such-host.invalid:1"),
+            1,
+            "the host name 'no-such-host.invalid' cannot be resolved",
+        ),
         (("streams", "describe", "nope"), 1, "error: topic 'nope' does not exist"),
+        (("reassign", "trace", "nope-0"), 1, "error: topic 'nope' does not exist"),
+        (("snippets", "JAVA", "--bootstrap"), 2, "requires an argument"),
         (("consume", "nope"), 1, "error: topic 'nope' does not exist"),
         (
             ("produce", "x", "--from-file", "/no/such/file"),

@@ -10,6 +10,7 @@ from penstock.controller.api.messages import MoveTrace, TraceMove
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.deploy.admin.reassign.plan import Key
 from penstock.deploy.clients.controllers import answer_of, connect
+from penstock.deploy.errors import near_hint
 
 _TIMEOUT_S: Final = 10.0
 
@@ -115,10 +116,13 @@ async def _ask(controller: str, key: Key) -> MoveView | None:
     try:
         await answer_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
         topic = follower.image.topics.by_name(key.topic)
-        if topic is None or key.partition >= len(topic.partitions):
-            raise ExpectedError(
-                f"partition {key} does not exist; `penstock topics list` lists the topics"
-            )
+        if topic is None:
+            names = [known.name for known in follower.image.topics]
+            hint = near_hint(key.topic, names, "`penstock topics list` lists the topics")
+            raise ExpectedError(f"topic {key.topic!r} does not exist; {hint}")
+        if key.partition >= len(topic.partitions):
+            last = len(topic.partitions) - 1
+            raise ExpectedError(f"partition {key} does not exist; the last one is {last}")
         record = topic.partitions[key.partition]
         wanted = TraceMove(topic_id=topic.topic_id, partition=key.partition)
         traces = await answer_of(

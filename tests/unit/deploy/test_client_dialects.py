@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from penstock.base.listeners import SecurityProtocol
 from penstock.deploy.clients.assertions import Assertion
 from penstock.deploy.clients.bearer_tokens import TokenSource
@@ -47,6 +49,27 @@ def test_files_of_java_and_librdkafka_mean_the_same_to_commands() -> None:
     for security in (PLAINTEXT, MUTUAL_TLS, SCRAM, SECRET, *ASSERTIONS):
         assert parse(dialects.properties_text(dialects.java(security))) == security
         assert parse(dialects.properties_text(dialects.librdkafka(security))) == security
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("security.protcol=SSL", "security.protocol"),
+        ("security_protocol=SSL", "security.protocol"),
+        ("sasl.mechansim=PLAIN", "sasl.mechanism"),
+        ("sasl.user.name=ada", "sasl.username"),
+        ("ssl.ca.loction=/ca.pem", "ssl.ca.location"),
+    ],
+)
+def test_misspelled_properties_are_rejected(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"did you mean {meant}?"):
+        parse(text)
+
+
+def test_properties_of_other_clients_are_left_to_them() -> None:
+    names = ("ssl.crl.location", "ssl.keystore.password", "ssl.ca.pem", "linger.ms", "acks")
+    names += ("ssl.truststore.type", "sasl.login.class", "https.ca.location")
+    assert parse("".join(f"{name}=x\n" for name in names)) == PLAINTEXT
 
 
 def test_python_clients_get_files_and_logins() -> None:

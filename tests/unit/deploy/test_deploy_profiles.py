@@ -96,14 +96,14 @@ def test_options_win_over_variables_profiles_and_dev(
         assert find_brokers("other:1").bootstrap == "other:1"
         with pytest.raises(UsageError, match="--command-config /none"):
             security.current_security()
-        assert "prod:1 (profile prod); `penstock dev` runs with brokers at dev:1" in str(
-            no_broker(find_brokers(""))
-        )
+        said = str(no_broker(find_brokers("")))
+        assert "prod:1 (profile prod)" in said
+        assert said.endswith("; `penstock dev` runs with brokers at dev:1: use --bootstrap")
 
     copy_context().run(with_profile)
     monkeypatch.setenv("PENSTOCK_BOOTSTRAP", "env:1")
-    assert str(no_broker(find_brokers("env:1"))).startswith(
-        "no broker answers at env:1 ($PENSTOCK_BOOTSTRAP); "
+    assert "no broker answers at env:1 ($PENSTOCK_BOOTSTRAP)" in str(
+        no_broker(find_brokers("env:1"))
     )
 
 
