@@ -10,7 +10,7 @@ from penstock.controller.api.messages import BrokerRegistered, RegisterBroker
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
 from penstock.objectstore.ports import ObjectStore
-from penstock.objectstore.probe import probe_store
+from penstock.objectstore.probe import probe_store, probe_wal_store
 from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, identity_of
 
 
@@ -27,10 +27,12 @@ class BrokerStores:
         return self._configured is not None
 
     async def probe(self, prefix: str, name: str) -> None:
-        """Check that each store has what the WAL relies on. Raises the errors of `probe_store`."""
+        """Check that each store has what it is used for. Raises the errors of `probe_store`, and
+        FileSystemUnsuitable.
+        """
         await probe_store(self.store, prefix, name)
         if self._configured is not None:
-            await probe_store(self._configured.store, prefix, name)
+            await probe_wal_store(self._configured.store, prefix, name)
 
     def on_batch(self, _delta: MetadataDelta, image: MetadataImage) -> None:
         if self._wal_stores is not None:

@@ -108,7 +108,7 @@ class DirectoryStore:
     ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
         entries = islice(
-            walk(self._root, prefix.encode(), start_after.encode(), RESERVED_FOLDER.encode()),
+            walk(self._root, prefix.encode(), start_after.encode(), _is_reserved),
             limit or None,
         )
 
@@ -337,6 +337,10 @@ class DirectoryStore:
                         os.unlink(entry.path)
                 except FileNotFoundError:
                     continue  # another process opened the store at the same time
+
+
+def _is_reserved(name: bytes) -> bool:
+    return name == RESERVED_FOLDER.encode() + b"/"
 
 
 def _temporary_path(folder: bytes) -> bytes:

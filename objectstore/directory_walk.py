@@ -6,28 +6,35 @@ precedes `a-b`. Only folders that may contain requested keys are opened.
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 def walk(
-    root: bytes, prefix: bytes, start_after: bytes, reserved: bytes
+    root: bytes, prefix: bytes, start_after: bytes, is_hidden: Callable[[bytes], bool]
 ) -> Iterator[tuple[bytes, os.stat_result]]:
     """Yield keys with the prefix that are greater than `start_after`. Keeps the names of the
-    folders on the current path in memory.
+    folders on the current path in memory. is_hidden: whether files and folders of this name are no
+    objects.
 
     Files that appear or disappear during the walk may or may not be included.
     """
-    return _walk(root, b"", prefix, start_after, reserved)
+    return _walk(root, b"", prefix, start_after, is_hidden)
 
 
 def _walk(
-    folder: bytes, base: bytes, prefix: bytes, start_after: bytes, reserved: bytes
+    folder: bytes,
+    base: bytes,
+    prefix: bytes,
+    start_after: bytes,
+    is_hidden: Callable[[bytes], bool],
 ) -> Iterator[tuple[bytes, os.stat_result]]:
     for name, is_folder in _names(folder):
         key = base + name
+        if is_hidden(name):
+            continue
         if is_folder:
-            if key != reserved + b"/" and _may_hold(key, prefix, start_after):
-                yield from _walk(os.path.join(folder, name), key, prefix, start_after, reserved)
+            if _may_hold(key, prefix, start_after):
+                yield from _walk(os.path.join(folder, name), key, prefix, start_after, is_hidden)
         elif key > start_after and key.startswith(prefix):
             try:
                 found = os.stat(os.path.join(folder, name), follow_symlinks=False)

@@ -185,6 +185,14 @@ class InvalidStoreConfig(InvalidStoreUrl):
         self.redacted_url = ""
 
 
+class FileSystemUnsuitable(ObjectStoreError):
+    """The directory of a WAL store is missing, or its file system cannot be shared."""
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(f"the directory {directory} cannot be a WAL store: {reason}")
+        self.directory = directory
+
+
 class UnexpectedResponse(ObjectStoreError):
     """An error response that is not retriable and has no class of its own."""
 

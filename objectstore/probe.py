@@ -37,6 +37,25 @@ async def probe_store(store: ObjectStore, key_prefix: str, unique: str) -> None:
     await _probe_list_order(store, f"{key_prefix}probe-{unique}-order")
 
 
+async def probe_wal_store(store: ObjectStore, key_prefix: str, unique: str) -> None:
+    """Raise ConditionalWritesIgnored or ListOrderUnsupported if WALs cannot be in the store. They
+    replace nothing, so `put_if_match` is not needed.
+
+    unique: a value that no other probe uses (a UUID). Other errors of the store propagate.
+    """
+    key = f"{key_prefix}probe-{unique}"
+    raced = [f"{key}-{race}" for race in range(RACES_COUNT)]
+    try:
+        await store.put_if_absent(key, b"first")
+        if not await _refused(store.put_if_absent(key, b"second")):
+            raise ConditionalWritesIgnored("a PUT with If-None-Match: * replaced an object")
+        for race in raced:
+            await _race(store, race)
+    finally:
+        await store.delete([key, *raced])
+    await _probe_list_order(store, f"{key}-order")
+
+
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: str) -> None:
     """Raise ConditionalWritesIgnored if the store overwrites where it must refuse, or if several of
     parallel `put_if_absent` of one key succeed. On such a store a dead writer cannot be fenced.

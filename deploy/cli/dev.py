@@ -31,7 +31,7 @@ WalStore = Annotated[
     str,
     typer.Option(
         help=(
-            "Second object store for the WALs: moto (another bucket of it) |"
+            "Second object store for the WALs: moto (another bucket of it) | file:DIR |"
             " s3://BUCKET?endpoint=URL | gs://BUCKET | az://ACCOUNT/CONTAINER"
         ),
         show_default=False,

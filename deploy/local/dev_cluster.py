@@ -50,8 +50,9 @@ from penstock.deploy.node.config.definition import ROLES
 from penstock.deploy.node.config.load import given_outside_flags
 from penstock.deploy.node.config.sources import check_assignment
 from penstock.deploy.output import Progress, counted
+from penstock.objectstore.config import DirectoryConfig
 from penstock.objectstore.errors import InvalidStoreUrl
-from penstock.objectstore.url import is_remote, redact_url
+from penstock.objectstore.url import is_remote, parse_store_url, redact_url
 from penstock.stream.wal.wal_store_url import check_wal_store_url
 
 _FORMS: Final = (
@@ -176,17 +177,32 @@ def check(options: ClusterOptions) -> ClusterOptions:
         raise UsageError(f"--store {store} is not allowed: {_FORMS}")
     elif store == "moto":
         _check_moto()
-    _check_wal_store(options.wal_store.removesuffix(":"), store)
+    wal_store = options.wal_store.removesuffix(":")
+    _check_wal_store(wal_store, store)
+    if wal_store.startswith("file:"):
+        wal_store = f"file:{_created(wal_store)}"
     for text in options.settings:
         check_assignment(text)
     config = str(Path(options.config).absolute()) if options.config else ""
     return replace(
         options,
         store=store,
-        wal_store="moto" if options.wal_store == "moto:" else options.wal_store,
+        wal_store=wal_store,
         config=config,
         given=frozenset(given_outside_flags(ROLES, os.environ, config)),
     )
+
+
+def _created(url: str) -> Path:
+    """Create the directory of a file: URL, which nodes require. Raises UsageError."""
+    config = parse_store_url(url)
+    assert isinstance(config, DirectoryConfig), f"{url} is no directory"
+    directory = Path(config.directory).absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--wal-store {url}: cannot create it: {error.strerror}") from None
+    return directory
 
 
 def _check_wal_store(wal_store: str, store: str) -> None:
@@ -401,7 +417,7 @@ async def _check_bucket(option: str, url: str) -> None:
     the client takes 0.5 s.
     """
     from penstock.objectstore.errors import BucketNotFound, ObjectStoreError
-    from penstock.objectstore.url import open_store, parse_store_url
+    from penstock.objectstore.url import open_store
 
     try:
         config = parse_store_url(url)

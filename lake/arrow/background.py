@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
 from penstock.stream.wal.wal_store import FIRST_STORE_ID, ConfiguredWalStore, WalStores
-from penstock.stream.wal.wal_store_url import check_wal_store_url
+from penstock.stream.wal.wal_store_url import check_wal_store_url, open_backend
 
 _T = TypeVar("_T")
 _CLOSE_S = 10.0
@@ -32,6 +32,7 @@ class BackgroundLoop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._stores: dict[str, ObjectStore] = {}
+        self._wal_backends: dict[str, ObjectStore] = {}
         self._routed: dict[tuple[str, str], ObjectStore] = {}
         self._thread = Thread(target=self._loop.run_forever, name="penstock-reader", daemon=True)
         self._thread.start()
@@ -60,7 +61,10 @@ class BackgroundLoop:
         if not wal_store_url:
             return None
         check_wal_store_url(wal_store_url, url)
-        return ConfiguredWalStore(self._open(wal_store_url), "")
+        store = self._wal_backends.get(wal_store_url)
+        if store is None:
+            store = self._wal_backends[wal_store_url] = open_backend(wal_store_url)
+        return ConfiguredWalStore(store, "")
 
     def _open(self, url: str) -> ObjectStore:
         store = self._stores.get(url)

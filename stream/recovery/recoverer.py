@@ -30,7 +30,7 @@ from penstock.stream.ports import (
 from penstock.stream.recovery.later_slots import SlotsBehind
 from penstock.stream.recovery.salvage import BadSlot, Salvage
 from penstock.stream.wal.slot_reader import CacheSlot, read_slot
-from penstock.stream.wal.wal_store import check_identity, was_opened
+from penstock.stream.wal.wal_store import check_identity, was_opened, write_marker
 
 _log = structlog.get_logger(__name__)
 
@@ -327,8 +327,11 @@ class WalWalker:
     async def _fence(self, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """Fence the first free slot. Return False if it is not free and must be read again.
 
-        A retry inside the store may find the fence of its own first attempt.
+        A retry inside the store may find the fence of its own first attempt. Without a marker, a
+        WAL on a file system has no folder for the fence.
         """
+        if self._wal_store is not None and (not self._must_exist or sequence in self._accepted):
+            await write_marker(self._store, self._failed, self._wal_store_id)
         try:
             await self._store.put_if_absent(
                 self._key(sequence), fence_object(recoverer, sequence, self._now_ms)

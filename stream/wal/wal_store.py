@@ -153,8 +153,15 @@ async def open_wal(
     WalStoreWrong and errors of the store.
     """
     await check_identity(store, wal_store)
+    await write_marker(store, writer, wal_store.store_id)
+
+
+async def write_marker(store: ObjectStore, writer: BrokerIncarnation, store_id: WalStoreId) -> None:
+    """Write the marker of a WAL unless it exists; on a file system, this creates the folder of its
+    slots. Raises errors of the store.
+    """
     with suppress(PreconditionFailed):  # after a lost response
-        await store.put_if_absent(wal_marker_key(writer, wal_store.store_id), _MARKER)
+        await store.put_if_absent(wal_marker_key(writer, store_id), _MARKER)
 
 
 async def was_opened(store: ObjectStore, writer: BrokerIncarnation, store_id: WalStoreId) -> bool:

@@ -2,6 +2,7 @@
 on: see docs/design/wal-store.md.
 """
 
+import os
 from collections.abc import Mapping
 from os import environ as process_environ
 
@@ -15,8 +16,10 @@ from penstock.objectstore.config import (
     StoreConfig,
 )
 from penstock.objectstore.errors import InvalidStoreUrl
-from penstock.objectstore.metered import StoreMeter
+from penstock.objectstore.metered import MeteredStore, StoreMeter
+from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import location, open_store, parse_store_url, redact_url
+from penstock.stream.format.keys import is_slot_name
 from penstock.stream.wal.wal_defaults import S3_EXPRESS_SUFFIX
 from penstock.stream.wal.wal_store import FIRST_STORE_ID, ConfiguredWalStore, WalStores
 
@@ -28,16 +31,13 @@ def check_wal_store_url(url: str, store_url: str = "") -> None:
     config = parse_store_url(url)
     if isinstance(config, MemoryConfig):
         raise _refused(url, "memory: is another store in each process")
-    if isinstance(config, DirectoryConfig):
-        # An unmount under a running broker leaves a directory that accepts slots.
-        raise _refused(url, "file: is not supported for WALs: use s3://, gs:// or az://")
     if isinstance(config, S3Config) and config.bucket.endswith(S3_EXPRESS_SUFFIX):
         raise _refused(url, "S3 Express One Zone is not supported: it lists keys in no order")
     if store_url and _overlap(config, parse_store_url(store_url)):
         raise _refused(
             url,
             f"it overlaps with the store {redact_url(store_url)}: use another bucket, or prefixes"
-            " of which neither contains the other",
+            " (or directories) of which neither contains the other",
         )
 
 
@@ -52,7 +52,33 @@ def open_wal_store(
     if not url:
         return None
     check_wal_store_url(url, store_url)
-    return ConfiguredWalStore(open_store(url, meter=meter, environ=environ), location(url))
+    return ConfiguredWalStore(open_backend(url, meter=meter, environ=environ), location(url))
+
+
+def open_backend(
+    url: str,
+    *,
+    meter: StoreMeter | None = None,
+    environ: Mapping[str, str] = process_environ,
+) -> ObjectStore:
+    """Open the store of a WAL store's URL, which was checked. Sends nothing. Raises
+    InvalidStoreUrl.
+    """
+    config = parse_store_url(url)
+    if not isinstance(config, DirectoryConfig):
+        return open_store(config, meter=meter, environ=environ)
+    from penstock.objectstore.shared_directory import SharedDirectoryStore
+
+    store = SharedDirectoryStore(config.directory, creates_folder=creates_folder)
+    return store if meter is None else MeteredStore(store, meter)
+
+
+def creates_folder(key: str) -> bool:
+    """Return whether a PUT of this key may create a folder. The marker of a WAL creates that of the
+    WAL; a slot never does, because its folder is only missing if the file system is not mounted, or
+    the WAL has ended.
+    """
+    return not is_slot_name(key.rpartition("/")[2])
 
 
 def open_stores(store_url: str, wal_store_url: str) -> WalStores:
@@ -77,6 +103,9 @@ def _refused(url: str, reason: str) -> InvalidStoreUrl:
 
 
 def _overlap(one: StoreConfig, other: StoreConfig) -> bool:
+    if isinstance(one, DirectoryConfig) and isinstance(other, DirectoryConfig):
+        paths = [os.path.abspath(config.directory) for config in (one, other)]
+        return os.path.commonpath(paths) in paths
     if not (isinstance(one, RemoteConfig) and isinstance(other, RemoteConfig)):
         return False
     return _bucket_of(one) == _bucket_of(other) and (

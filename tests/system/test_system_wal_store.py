@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_readers_need_the_wal_store(cluster: LocalCluster) -> None:
     for given, why in (
         ("", "wal_store="),
         (elsewhere, "has no identity object"),
-        ("file:/nowhere", "cannot be a WAL store"),
+        ("file:/nowhere", "it does not exist"),
     ):
         with pytest.raises((StreamError, ObjectStoreError), match=why):
             scan(store, "fresh", wal_store=given)
@@ -130,3 +131,27 @@ def test_tools_refuse_another_wal_store(cluster: LocalCluster) -> None:
             None, "controller", "recover", "--dry-run", "--from", state.store_url, *wal_store
         )
         assert (done.returncode, why in done.stderr) == (1, True), done.stderr
+
+
+def test_wals_may_be_in_a_directory(tmp_path: Path) -> None:
+    url = f"file:{tmp_path}/wals"
+    flags = ["--store", f"file:{tmp_path}/data", "--wal-store", url, "--no-console"]
+    with LocalCluster([*flags, "--log-level", "error"]) as running:
+        create_topic(running.bootstrap, "t")
+        produce(running.bootstrap, "t", VALUES)
+        killed = running.brokers()
+        running.kill(killed)
+        running.wait_for_new(killed)
+        consumer = confluent_consumer(running.bootstrap, "g")
+        try:
+            consumer.assign([TopicPartition("t", 0, 0)])
+            found = read_records(consumer, len(VALUES))
+        finally:
+            consumer.close()
+        assert [message.value() for message in found] == VALUES
+        state = running.state()
+        assert state.wal_store_url == url
+        count = scan(state.store_url, "t", wal_store=url).count()
+        assert count == len(VALUES)
+        assert list((tmp_path / "wals" / "wals").glob("*/*/open"))
+        assert not list((tmp_path / "data" / "objects").glob("wal*"))

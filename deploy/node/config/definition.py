@@ -47,8 +47,8 @@ class ProcessConfig:
 
     wal_store: Annotated[str, Setting("wal.store", Kind.STORE)] = ""
     """A second object store for the WALs, in another bucket or prefix than `store`, of which it
-    takes the latency of produce requests: s3://, gs:// or az://. The same for all nodes of a
-    cluster. Empty: WALs are in `store`. See
+    takes the latency of produce requests: s3://, gs:// or az://, or file:DIR on a file system that
+    all nodes share. The same for all nodes of a cluster. Empty: WALs are in `store`. See
     [Choose a WAL store](../how-to/wal-store.md).
     """
 

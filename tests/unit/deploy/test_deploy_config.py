@@ -451,6 +451,7 @@ def test_over_memory_and_files_bulks_wait_little_unless_told_to() -> None:
         ("s3://wals?endpoint=https://minio.streams.svc.cluster.local", False),
         ("gs://wals?endpoint=http://localhost:1", False),
         ("az://account/wals?endpoint=http://localhost:1", False),
+        ("file:/mnt/wals", False),
     ],
 )
 def test_bulks_wait_if_the_wal_store_charges_for_requests(url: str, waits: bool) -> None:
@@ -474,7 +475,6 @@ def test_bulks_wait_if_the_wal_store_charges_for_requests(url: str, waits: bool)
     ("wal_store", "why"),
     [
         ("memory:", "another store in each process"),
-        ("file:/mnt/wals", "file: is not supported for WALs"),
         ("s3://wals--use1-az4--x-s3?region=us-east-1", "S3 Express One Zone is not supported"),
         ("s3://bucket?endpoint=http://127.0.0.1:1", "overlaps with the store"),
         ("s3://bucket/wals?endpoint=http://127.0.0.1:1&region=eu-west-1", "overlaps with the"),
@@ -493,6 +493,9 @@ def test_a_store_that_cannot_hold_wals_is_refused(role: Role, wal_store: str, wh
         ("gs://bucket/a", "gs://bucket/a/b"),
         ("az://account/container/a", "az://account/container"),
         ("s3://bucket/data", "s3://bucket/data"),
+        ("file:/data", "file:/data/wals"),
+        ("file:/data/store", "file:///data/store"),
+        ("file:/data/store", "file:/"),
     ],
 )
 def test_a_wal_store_must_not_overlap_with_the_store(store: str, wal_store: str) -> None:
@@ -510,6 +513,8 @@ def test_a_wal_store_must_not_overlap_with_the_store(store: str, wal_store: str)
         ("az://account/container", "az://fast/container"),
         ("s3://bucket", "gs://bucket"),
         ("file:/data", "s3://bucket"),
+        ("s3://bucket", "file:/mnt/wals"),
+        ("file:/data/store", "file:/data/store-wals"),
     ],
 )
 def test_a_wal_store_may_be_anywhere_else(store: str, wal_store: str) -> None:

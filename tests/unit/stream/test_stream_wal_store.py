@@ -4,6 +4,7 @@ vanished is never taken for an empty one.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from penstock.base.ids import StreamId, WalSequence, WalStoreId
 from penstock.objectstore.errors import StoreUnknown
 from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectStore
 from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalStoreWrong
 from penstock.stream.format.keys import WAL_STORE_ROOT, wal_key, wal_marker_key
 from penstock.stream.ports import IN_STORE, WalStoreIdentity
@@ -22,6 +24,7 @@ from penstock.stream.wal.wal_store import (
     create_identity,
     identity_of,
 )
+from penstock.stream.wal.wal_store_url import open_backend
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, Node
 
@@ -33,9 +36,9 @@ SLOT_COUNT = 3
 class Cluster:
     """A store, a WAL store, and brokers whose WALs are in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, wals: ObjectStore) -> None:
         self.main = MemoryStore()
-        self.wals = MemoryStore()
+        self.wals = wals
         self.stores = WalStores(self.main, ConfiguredWalStore(self.wals, "memory:"))
         self.stores.follow([FIRST])
         self.controller = MemoryController()
@@ -77,16 +80,17 @@ class Cluster:
         return self.controller.streams[StreamId(1)].end_offset
 
 
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    made = Cluster()
+@pytest.fixture(params=["memory", "file"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    made = Cluster(MemoryStore() if request.param == "memory" else open_backend(f"file:{tmp_path}"))
     assert await create_identity(made.wals, OURS) == OURS
     yield made
     for node in made.nodes:
         await node.storage.abandon()
+    await made.wals.close()
 
 
-async def all_keys(store: MemoryStore) -> list[str]:
+async def all_keys(store: ObjectStore) -> list[str]:
     return [info.key async for info in store.list("")]
 
 
@@ -229,7 +233,7 @@ async def test_keys_of_an_unknown_wal_store_reach_no_store(cluster: Cluster) -> 
 
 async def test_a_delete_reaches_every_store(cluster: Cluster) -> None:
     store, writer = cluster.stores.store, cluster.node(1).identity
-    keys = [wal_key(writer, WalSequence(1), where) for where in (IN_STORE, FIRST)]
+    keys = [wal_key(writer, WalSequence(1), IN_STORE), wal_marker_key(writer, FIRST)]
     for key in keys:
         await store.put(key, b"x")
     assert [info.key async for info in store.list("wals/1/1/")] == [keys[1]]
