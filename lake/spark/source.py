@@ -17,14 +17,6 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from penstock.base.log import get_logger
@@ -34,6 +26,15 @@ from penstock.lake.spark import ranges
 from penstock.lake.spark.cluster import Found, SparkCluster
 from penstock.lake.spark.errors import DataLoss, OffsetsMismatch
 from penstock.lake.spark.filters import Pushed
+from penstock.lake.spark.limit_types import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+    check_supported,
+)
 from penstock.lake.spark.limits import (
     available_rows,
     limit_bytes,
@@ -274,11 +275,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, query: _Query) -> None:
+        check_supported(query.options)
         self._query = query
         self._topic_ids: dict[str, str] = {}
         """Of topics whose offsets came without an id."""
         self._initial: OffsetsJson | None = None
         self._latest: dict[TopicPartition, int] = {}
+        self._end: OffsetsJson = {}
+        """Of the last micro-batch that this process planned."""
         self._found: Found | None = None
         self._found_s = float("-inf")
         self._frozen: dict[TopicPartition, int] | None = None
@@ -323,7 +327,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._query.find(missing_ok=True)
         self._frozen, self._frozen_ids = ranges.ends(found.bounds), found.topic_ids
 
-    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
+    def latestOffset(
+        self, start: OffsetsJson | None = None, limit: ReadLimit | None = None
+    ) -> OffsetsJson:
+        """Return the end of the next micro-batch. Spark 4.1 passes no arguments; there the start
+        is unknown until the first micro-batch after a restart is planned.
+        """
+        start = self._end if start is None else start
         found = self._find_since(start)
         latest, topic_ids = ranges.ends(found.bounds), found.topic_ids
         if self._frozen is not None:
@@ -339,7 +349,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if missing := begin.keys() - latest.keys():
             self._query.report(f"Partitions {scala_set(missing)} have been deleted.")
         end: Offsets | None = latest
-        if not isinstance(limit, ReadAllAvailable):
+        if limit is not None and not isinstance(limit, ReadAllAvailable):
             end = self._limited(begin, latest, found)
         return start if end is None else to_json(end, topic_ids)
 
@@ -399,6 +409,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges.check_frozen(self._frozen, from_json(end), ranges.ends(found.bounds))
         begin = self._offsets_in(topic_ids_of(end), start)
         stop = self._offsets_in(found.topic_ids, end)
+        self._end = end
         self._renew_lease()
         return query.tasks(
             query.cluster.plan(ranges.stream_ranges(begin, stop, found.bounds, query.report))

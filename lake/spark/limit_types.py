@@ -1,0 +1,54 @@
+"""Spark's types of limits of a micro-batch, which Python sources have since Spark 4.2.
+
+Spark 4.1 asks a source only for its latest offset, and reads up to there.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from penstock.lake.spark.errors import InvalidOption
+from penstock.lake.spark.options import ReadOptions
+
+_HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+
+if TYPE_CHECKING or _HAS_LIMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class ReadLimit: ...
+
+    class SupportsTriggerAvailableNow: ...
+
+    ReadAllAvailable = ReadMaxBytes = ReadMaxRows = ReadMinRows = ReadLimit
+
+__all__ = [
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxRows",
+    "ReadMinRows",
+    "SupportsTriggerAvailableNow",
+    "check_supported",
+]
+
+
+def check_supported(options: ReadOptions) -> None:
+    """Raise InvalidOption for limits that this version of Spark does not apply."""
+    given = {
+        "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
+        "minOffsetsPerTrigger": options.min_offsets_per_trigger,
+        "maxBytesPerTrigger": options.max_bytes_per_trigger,
+    }
+    names = [name for name, value in given.items() if value is not None]
+    if names and not _HAS_LIMITS:
+        raise InvalidOption(
+            f"{', '.join(names)}: needs Spark 4.2 or newer, because Spark 4.1 does not limit the"
+            " micro-batches of Python sources"
+        )
