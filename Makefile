@@ -63,6 +63,21 @@ demo: venv $(if $(findstring --spark,$(ARGS)),jre) ## real flights in, every bro
 dev: venv ## a local cluster with an S3 server; Ctrl-C stops it
 	$(BIN)/penstock dev $(ARGS)
 
+# Iceberg's runtime ends at Spark 4.1, and everything else here runs on a newer one.
+PIPELINE := .venv-pipeline
+$(PIPELINE)/.installed: $(STAMP) examples/pipeline/requirements.txt
+	@echo "installing into $(PIPELINE) ..."
+	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(PIPELINE)
+	@grep -v '^pyspark==' constraints.txt > $(PIPELINE)/constraints.txt
+	@# Spark waits only 10 s for a Python process, which has to compile everything otherwise.
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(PIPELINE)/bin/python -c $(PIPELINE)/constraints.txt \
+	    -e '.[demo,spark]' -r examples/pipeline/requirements.txt
+	@touch $@
+
+.PHONY: pipeline
+pipeline: $(PIPELINE)/.installed jre ## the reference pipeline: flights through Spark to Iceberg, with kills of brokers and driver; ARGS='--flights 336776 --kills 5'
+	PYTHONPATH=examples $(PIPELINE)/bin/python -m pipeline.local $(ARGS)
+
 .PHONY: format
 format: venv ## rewrite the sources in the house style
 	$(BIN)/ruff format .
@@ -106,7 +121,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 
 # Four targets at a time, long ones first: test-fast computes, and the others use half a core each, because they wait for processes.
 # The output of each comes when it ends; after a failure no other begins.
-LANES := helm-program versitygw test-fast test-spark test-system test-interop test-table helm console test-stores
+LANES := helm-program versitygw test-fast test-spark test-pipeline test-system test-interop test-table helm console test-stores
 
 .PHONY: test
 test: venv ## everything that CI runs: about 25 minutes on 2 cores
@@ -152,6 +167,10 @@ test-interop: venv
 .PHONY: test-spark
 test-spark: venv
 	$(MEASURED) $(BIN)/pytest -q tests/spark -m "not long" $(ARGS)
+
+.PHONY: test-pipeline
+test-pipeline: $(PIPELINE)/.installed
+	$(MEASURED) $(PIPELINE)/bin/pytest -q examples/pipeline $(ARGS)
 
 .PHONY: test-table
 test-table: venv

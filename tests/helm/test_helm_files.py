@@ -46,6 +46,23 @@ def test_computed_settings_exist_and_are_in_the_templates() -> None:
         assert variable_of(name) in templates, name
 
 
+def test_spark_pipeline_has_the_settings_and_versions_of_the_code() -> None:
+    config = runpy.run_path(str(ROOT / "examples" / "pipeline" / "config.py"))
+    settings = {config["variable"](name) for name in config["Config"].__dataclass_fields__}
+    manifest = (CHART / "examples" / "spark-pipeline.yaml").read_text()
+    configured, application, _ = yaml.safe_load_all(manifest)
+    assert set(configured["data"]) <= settings
+    config["Config"].from_environment(configured["data"])
+    version = config["SPARK"]
+    assert application["spec"]["sparkVersion"] == version
+    assert f"pyspark=={version}\n" in (ROOT / "examples/pipeline/requirements.txt").read_text()
+    dockerfile = (ROOT / "examples" / "pipeline" / "Dockerfile").read_text()
+    group, name, jar = config["ICEBERG"].split(":")
+    assert f"/{group.replace('.', '/')}/{name}/{jar}/{name}-{jar}.jar" in dockerfile
+    assert f"FROM apache/spark:{version}-" in dockerfile
+    assert f"pyspark=={version} " in dockerfile
+
+
 def test_chart_image_and_package_have_one_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())

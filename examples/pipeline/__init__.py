@@ -1,0 +1,1 @@
+"""The reference pipeline: flights from Penstock through PySpark to Iceberg (README.md)."""

@@ -1,0 +1,58 @@
+"""How far each query is behind its topic: its checkpoint against the store. Needs neither Spark nor
+a running driver, so it also notices a driver that has died.
+"""
+
+import json
+
+from pyarrow import fs
+
+from penstock import scan
+from pipeline import config as names
+from pipeline.config import Config
+
+TOPICS = {
+    "refine": names.RAW,
+    "events": names.CLEAN,
+    "hourly": names.CLEAN,
+    "carriers": names.CARRIERS,
+}
+"""The topic that each query reads."""
+
+
+def behind(config: Config) -> dict[str, int]:
+    """Return the number of offsets that each query has not committed yet."""
+    ends = {
+        topic: scan(config.store, topic, isolation_level="read_committed").offsets
+        for topic in set(TOPICS.values())
+    }
+    found = {}
+    for query, topic in TOPICS.items():
+        done = committed(config, query).get(topic, {})
+        found[query] = sum(
+            end - max(start, done.get(str(partition), 0))
+            for partition, (start, end) in ends[topic].items()
+        )
+    return found
+
+
+def committed(config: Config, query: str) -> dict[str, dict[str, int]]:
+    """Return the offsets of the last micro-batch that the query has committed, by topic."""
+    number = commit_count(config, query) - 1
+    if number < 0:
+        return {}
+    files, path = fs.FileSystem.from_uri(f"{_url(config)}/{query}/offsets/{number}")
+    with files.open_input_stream(path) as log:
+        # The version, metadata of the micro-batch, and a line for each source.
+        return json.loads(log.readall().decode().splitlines()[2])
+
+
+def commit_count(config: Config, query: str) -> int:
+    """Return the number of micro-batches that the query has committed."""
+    files, path = fs.FileSystem.from_uri(f"{_url(config)}/{query}/commits")
+    found = files.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return max((int(item.base_name) for item in found if item.base_name.isdigit()), default=-1) + 1
+
+
+def _url(config: Config) -> str:
+    """Return the URL with the scheme of pyarrow: Hadoop calls S3 `s3a`."""
+    return config.checkpoints.replace("s3a://", "s3://", 1)

@@ -1,0 +1,43 @@
+"""The JSON Schemas of the topics, as Spark's types. Producers and `penstock topics` use the same
+files.
+"""
+
+import json
+from importlib.resources import files
+from typing import NamedTuple
+
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_TYPES: dict[tuple[str, str], DataType] = {
+    ("string", ""): StringType(),
+    ("string", "date-time"): TimestampType(),
+    ("integer", ""): LongType(),
+    ("boolean", ""): BooleanType(),
+}
+
+
+class Schema(NamedTuple):
+    fields: StructType
+    required: tuple[str, ...]
+
+
+def load(name: str) -> Schema:
+    """Load `<name>.json`."""
+    schema = json.loads((files(__package__) / f"{name}.json").read_text())
+    return Schema(
+        StructType(
+            [
+                StructField(field, _TYPES[item["type"], item.get("format", "")])
+                for field, item in schema["properties"].items()
+            ]
+        ),
+        tuple(schema["required"]),
+    )

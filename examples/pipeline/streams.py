@@ -1,0 +1,144 @@
+"""The four streaming queries: where they read, what they compute, and how they write exactly once.
+
+Each query has a checkpoint of its own, so each can be stopped, changed and restarted alone.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+from pipeline import config as names
+from pipeline import tables, transforms
+from pipeline.config import Config
+
+START_ATTEMPTS = 5
+
+
+def refine(spark: SparkSession, config: Config) -> DataStreamWriter:
+    """Write raw events to the topics of clean flights and dead letters.
+
+    The sink writes both topics in one transaction for each micro-batch, and skips a micro-batch
+    that it has committed already.
+    """
+    return (
+        transforms.routed(records(spark, config, names.RAW), names.CLEAN, names.DEAD)
+        .writeStream.format("penstock")
+        .option("kafka.bootstrap.servers", config.bootstrap)
+        .option("store", config.store)
+        .option("exactlyOnce", "true")
+    )
+
+
+def events(spark: SparkSession, config: Config) -> DataStreamWriter:
+    """Append clean flights to the table of events.
+
+    Iceberg's sink stores query and micro-batch in the snapshot, and skips a micro-batch that it has
+    committed already.
+    """
+    return (
+        transforms.events(records(spark, config, names.CLEAN))
+        .writeStream.format("iceberg")
+        .outputMode("append")
+        .option("fanout-enabled", "true")
+    )
+
+
+def hourly(spark: SparkSession, config: Config) -> DataStreamWriter:
+    """Add each hour and carrier to the table of aggregates, once the watermark has passed it.
+
+    A replayed micro-batch finds its rows in the table. Rows of a backfill are kept: it has seen the
+    late flights too.
+    """
+    flown = transforms.events(records(spark, config, names.CLEAN))
+    return merging(
+        transforms.hourly(flown.withWatermark("scheduled", config.watermark)),
+        f"""
+        MERGE INTO {tables.HOURLY} AS t USING batch AS s
+        ON t.hour = s.hour AND t.carrier = s.carrier
+        WHEN NOT MATCHED THEN INSERT *
+        """,
+    )
+
+
+def carriers(spark: SparkSession, config: Config) -> DataStreamWriter:
+    """Merge changes of carriers into the dimension. A replayed micro-batch changes nothing, because
+    its offsets are not newer.
+    """
+    return merging(
+        records(spark, config, names.CARRIERS),
+        f"""
+        MERGE INTO {tables.CARRIERS} AS t USING batch AS s ON t.carrier = s.carrier
+        WHEN MATCHED AND s.log_offset > t.log_offset AND s.name IS NULL THEN DELETE
+        WHEN MATCHED AND s.log_offset > t.log_offset THEN UPDATE SET *
+        WHEN NOT MATCHED AND s.name IS NOT NULL THEN INSERT *
+        """,
+        transforms.carriers,
+    )
+
+
+QUERIES: dict[str, Callable[[SparkSession, Config], DataStreamWriter]] = {
+    "refine": refine,
+    "events": events,
+    "hourly": hourly,
+    "carriers": carriers,
+}
+"""In the order in which they depend on each other."""
+
+TABLES = {"events": tables.EVENTS}
+"""Of queries whose sink is Iceberg's."""
+
+
+def start(spark: SparkSession, config: Config, name: str, **trigger: Any) -> StreamingQuery:
+    """Start a query, and wait until it reads. `trigger` is that of `DataStreamWriter`; by default,
+    that of the settings.
+
+    Spark waits 10 s for the Python process of a source, which is too short on a busy machine, so
+    this starts one query at a time, and tries again.
+    """
+    writer = (
+        QUERIES[name](spark, config)
+        .queryName(name)
+        .option("checkpointLocation", f"{config.checkpoints}/{name}")
+        .trigger(**(trigger or {"processingTime": config.trigger}))
+    )
+    for _ in range(START_ATTEMPTS):
+        query = writer.toTable(TABLES[name]) if name in TABLES else writer.start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.1)
+        if "worker failed to connect back" not in str(query.exception()):
+            break
+        spark.streams.resetTerminated()
+    return query
+
+
+def drain(spark: SparkSession, config: Config, queries: Iterable[str]) -> None:
+    """Run the queries one after the other, each until it has read what there is."""
+    for name in queries:
+        start(spark, config, name, availableNow=True).awaitTermination()
+
+
+def records(spark: SparkSession, config: Config, topic: str) -> DataFrame:
+    """Read a topic from the store, without records of open and aborted transactions."""
+    return (
+        spark.readStream.format("penstock")
+        .option("store", config.store)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+    )
+
+
+def merging(
+    rows: DataFrame, merge: str, of_batch: Callable[[DataFrame], DataFrame] = lambda batch: batch
+) -> DataStreamWriter:
+    """Run the MERGE for each micro-batch, which it calls `batch`."""
+
+    def run(batch: DataFrame, _batch_id: int) -> None:
+        of_batch(batch).createOrReplaceTempView("batch")
+        batch.sparkSession.sql(merge)
+
+    return rows.writeStream.outputMode("append").foreachBatch(run)

@@ -1,0 +1,39 @@
+"""One Spark session and one cluster of real brokers for all tests, because each takes seconds to
+start.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.deploy.local.handle import LocalCluster
+from pipeline import local, session
+from pipeline.config import Config
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    arguments = ("--brokers", "2", "--store", f"file:{directory}", "--log-level", "error")
+    with LocalCluster(arguments) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def config(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return local.configured(cluster, tmp_path_factory.mktemp("tables"), "local[2]")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["SPARK_CONF_DIR"] = str(Path(local.__file__).parent / "conf")
+    warehouse = tmp_path_factory.getbasetemp() / "warehouse"
+    started = session.start(
+        Config(store="", bootstrap="", warehouse=warehouse.as_uri(), checkpoints=""),
+        **{"spark.sql.shuffle.partitions": "1", "spark.default.parallelism": "1"},
+    )
+    yield started
+    started.stop()

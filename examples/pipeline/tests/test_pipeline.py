@@ -1,0 +1,61 @@
+"""The pipeline with real brokers: a broker is killed, and every query starts again."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from penstock.deploy.demo.story import airlines
+from penstock.deploy.local.handle import LocalCluster
+from pipeline import backfill, local, main, quality, streams, tables, verdict
+from pipeline.config import Config
+from pipeline.replay import RENAMED, Replay, create_topics, events
+
+FLIGHTS = 1_500
+
+
+def test_everything_arrives_once(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    create_topics(config.bootstrap)
+    tables.create(spark)
+    replay = Replay(config.bootstrap)
+    replay.send_carriers(airlines())
+    stream = events(FLIGHTS, bad_every=50)
+    replay.send(itertools.islice(stream, FLIGHTS // 2))
+    streams.drain(spark, config, streams.QUERIES)
+    victim = cluster.brokers()[0]
+    cluster.kill([victim])
+    replay.send(stream)
+    cluster.wait_for_new([victim])
+    replay.send_carriers(dict([RENAMED]))
+
+    for name, value in replace(config, lag_max=100).to_environment().items():
+        monkeypatch.setenv(name, value)
+    assert main.main(["lag"]) == 1
+    assert "refine  ALERT" in capsys.readouterr().out
+    local.drain(spark, config)
+    assert main.main(["lag"]) == 0
+
+    found = verdict.of_streams(spark, config, replay.sent, len(airlines()))
+    backfill.run(spark, config, "2013-01", "2013-02")
+    found += verdict.of_hours(spark, replay.sent.hours)
+    assert [item for item in found if not item.is_right] == []
+    assert (replay.sent.valid, replay.sent.bad) == (FLIGHTS, FLIGHTS // 50)
+    assert not any(quality.violations(spark).values())
+    names = dict(spark.table(tables.CARRIERS).select("carrier", "name").collect())
+    assert names == airlines() | dict([RENAMED])
+
+
+def test_spark_4_1_does_not_limit_micro_batches(spark: SparkSession, config: Config) -> None:
+    reader = spark.readStream.format("penstock").option("store", config.store)
+    options = {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
+    query = reader.options(**options).load().writeStream.format("noop").start()
+    with pytest.raises(StreamingQueryException, match=r"maxOffsetsPerTrigger: needs Spark 4\.2"):
+        query.awaitTermination(60)
