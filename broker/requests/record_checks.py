@@ -29,7 +29,6 @@ from penstock.broker.schemas.known_schemas import KnownSchemas
 from penstock.broker.schemas.messages import CheckBatch, CheckSchema
 from penstock.broker.schemas.messages import Verdict as SchemaVerdict
 from penstock.broker.schemas.process import CheckProcess
-from penstock.broker.schemas.registry import RegistryError, SchemaRegistry
 from penstock.broker.schemas.rules import FieldRule, SchemaRules, is_schema_config, schema_rules
 from penstock.broker.security.tls import SecurityFileInvalid
 from penstock.controller.metadata import topic_configs
@@ -41,6 +40,8 @@ from penstock.controller.metadata.topic_configs import (
 )
 from penstock.protocol.batch.header import HEADER, HEADER_BYTES, BatchHeader
 from penstock.protocol.batch.walk import IS_NATIVE
+from penstock.protocol.registry.client import SchemaRegistry
+from penstock.protocol.registry.model import RegistryError
 
 _log = structlog.get_logger(__name__)
 

@@ -10,12 +10,8 @@ from typing import Any, Final, cast
 
 import fastavro as _fastavro
 
-from penstock.broker.schemas.language import (
-    OneMessageSchema,
-    ReferencedSchema,
-    SchemaInvalid,
-    brief,
-)
+from penstock.broker.schemas.language import OneMessageSchema, ReferencedSchema
+from penstock.protocol.registry.model import SchemaInvalid, brief
 
 fastavro: Final[Any] = _fastavro
 _DEPTH_MAX: Final = 200

@@ -12,12 +12,8 @@ from typing import Any, Final, cast
 import jsonschema_rs
 import msgspec
 
-from penstock.broker.schemas.language import (
-    OneMessageSchema,
-    ReferencedSchema,
-    SchemaInvalid,
-    brief,
-)
+from penstock.broker.schemas.language import OneMessageSchema, ReferencedSchema
+from penstock.protocol.registry.model import SchemaInvalid, brief
 
 _decode: Final = msgspec.json.Decoder().decode
 

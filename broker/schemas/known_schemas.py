@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from penstock.broker.schemas.language import ReferencedSchema
 from penstock.broker.schemas.messages import RegisteredSchema
-from penstock.broker.schemas.registry import NotRegistered, RegistryError, SchemaRegistry
+from penstock.protocol.registry.client import SchemaRegistry
+from penstock.protocol.registry.model import NotRegistered, RegistryError
 
 KNOWN_COUNT_MAX: Final = 1_000
 LOOKUPS_MAX: Final = 100

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from penstock.base.extras import install_hint
+from penstock.protocol.registry.model import CannotCheck, brief
 
 _EXTRA: Final = "schemas"
 _MODULES: Final = {
@@ -16,8 +17,6 @@ _MODULES: Final = {
     "avro": "penstock.broker.schemas.avro",
     "protobuf": "penstock.broker.schemas.protobuf",
 }
-SHOWN_CHARS_MAX: Final = 200
-"""Maximum length of an excerpt of a record or a schema in a message."""
 
 
 class ReferencedSchema(Struct, frozen=True):
@@ -25,14 +24,6 @@ class ReferencedSchema(Struct, frozen=True):
 
     name: str
     schema: str
-
-
-class SchemaInvalid(Exception):
-    """The text is not a valid schema of its language. The message contains the position."""
-
-
-class CannotCheck(Exception):
-    """This broker cannot check schemas of this language; the message contains what is missing."""
 
 
 class Validator(Protocol):
@@ -77,11 +68,6 @@ def compile_schema(kind: str, text: str, references: Sequence[ReferencedSchema])
     except ImportError as error:
         raise CannotCheck(f"the package {error.name} is missing: {install_hint(_EXTRA)}") from None
     return compiled
-
-
-def brief(text: str) -> str:
-    """Shorten a text for a message."""
-    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
 
 
 class OneMessageSchema:

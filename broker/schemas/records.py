@@ -10,12 +10,9 @@ from typing import Final
 
 from penstock.broker.schemas import messages
 from penstock.broker.schemas.language import (
-    CannotCheck,
     CompiledSchema,
     ReferencedSchema,
-    SchemaInvalid,
     Validator,
-    brief,
     compile_schema,
 )
 from penstock.broker.schemas.messages import (
@@ -30,6 +27,7 @@ from penstock.protocol.batch.compression import ReusingInflater
 from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
 from penstock.protocol.batch.header import parse_header
 from penstock.protocol.batch.records import RECORDS_SEARCHED_MAX, iter_records
+from penstock.protocol.registry.model import CannotCheck, SchemaInvalid, brief
 
 COMPILED_COUNT_MAX: Final = 200
 """Compiled schemas kept in each of two caches."""

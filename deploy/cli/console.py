@@ -9,6 +9,7 @@ import typer
 
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import Controller, StateFile
+from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _PORT: Final = 9080
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions:
+class TargetOptions(RegistryOptions):
     """The cluster of the console."""
 
     bootstrap: Annotated[
@@ -41,16 +42,6 @@ class TargetOptions:
         typer.Option(
             envvar="PENSTOCK_STORE",
             help="Store of the brokers, for records and objects.",
-            show_default=False,
-        ),
-    ] = ""
-    schema_registry: Annotated[
-        str,
-        typer.Option(
-            "--schema-registry",
-            envvar="PENSTOCK_SCHEMA_REGISTRY",
-            metavar="URL",
-            help="Schema registry, for values with Confluent's zero byte and schema id.",
             show_default=False,
         ),
     ] = ""
@@ -164,7 +155,7 @@ def console(
             key=listener.ssl_key,
             security=current_security(),
             file_descriptor=listener.fd,
-            schema_registry=cluster.schema_registry,
+            schema_registry=cluster.registry(),
             base=listener.base_path.rstrip("/"),
             is_behind_node=listener.behind_node,
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.errors import UsageError
 from penstock.deploy.records.formats import RecordFormat
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordOptions:
+class RecordOptions(RegistryOptions):
     """Formats of keys and values."""
 
     value_format: Annotated[
@@ -36,20 +37,11 @@ class RecordOptions:
     message: Annotated[
         str, typer.Option("--message", help="Full name of the Protobuf message, as package.Name.")
     ] = ""
-    schema_registry: Annotated[
-        str,
-        typer.Option(
-            "--schema-registry",
-            envvar="PENSTOCK_SCHEMA_REGISTRY",
-            metavar="URL",
-            help="Schema registry: values begin with Confluent's zero byte and schema id.",
-        ),
-    ] = ""
 
     def codecs(self, topic: str) -> "tuple[RecordCodec, RecordCodec]":
         """Return the codecs of keys and of values. Raises UsageError."""
-        from penstock.broker.schemas.registry import RegistryUrlInvalid, SchemaRegistry
         from penstock.deploy.records.formats import codec
+        from penstock.protocol.registry.by_id import schemas_of
 
         if self.key_format in {RecordFormat.AVRO, RecordFormat.PROTOBUF}:
             raise UsageError(
@@ -59,21 +51,12 @@ class RecordOptions:
             schema = None if self.schema is None else self.schema.read_bytes()
         except OSError as error:
             raise UsageError(f"--schema {self.schema}: {error.strerror}") from None
-        # A registry in the environment does not apply to values without a schema.
-        has_schema = self.value_format in {RecordFormat.AVRO, RecordFormat.PROTOBUF}
-        try:
-            registry = (
-                SchemaRegistry(self.schema_registry)
-                if self.schema_registry and has_schema
-                else None
-            )
-        except RegistryUrlInvalid as error:
-            raise UsageError(f"--schema-registry is not allowed: {error}") from None
+        registry = self.registry()
         value = codec(
             self.value_format,
             schema=schema,
             message=self.message,
-            registry=registry,
+            registry=None if registry is None else schemas_of(registry),
             subject=f"{topic}-value",
         )
         return codec(self.key_format), value

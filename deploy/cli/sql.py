@@ -1,7 +1,9 @@
 """Run `penstock sql`: query topics with SQL, once or at a prompt."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +24,7 @@ from penstock.deploy.cli.options import (
     WalStore,
     on_error_of,
 )
+from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.schema_files import read_schema, split_id
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
@@ -41,7 +44,7 @@ _FORMATS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicOptions:
+class TopicOptions(RegistryOptions):
     """Options that select records and the format of their values."""
 
     as_of: Annotated[
@@ -66,7 +69,8 @@ class TopicOptions:
             metavar="TOPIC=[ID=]FILE",
             help="Schema of a topic whose values are not JSON, or to fix its columns: .avsc (Avro),"
             " .desc or .pb (Protobuf descriptor set), .json (JSON Schema). With --framed, give the"
-            " schema of each id; the highest id, or FILE, defines the columns. Repeatable.",
+            " schema of each id, or --schema-registry; the highest id, or FILE, defines the"
+            " columns. Repeatable.",
             autocompletion=complete_topic_values,
         ),
     ] = None
@@ -87,6 +91,15 @@ class TopicOptions:
             autocompletion=complete_topics,
         ),
     ] = None
+    subject: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=SUBJECT",
+            help="Subject in the schema registry whose newest schema defines the columns of a"
+            " topic; default: TOPIC-value. Repeatable.",
+            autocompletion=complete_topic_values,
+        ),
+    ] = None
     strict: Annotated[
         bool,
         typer.Option(
@@ -100,7 +113,37 @@ class TopicOptions:
         """Return the formats of topics. Raise UsageError."""
         from penstock.lake.table.values import ValueFormat
 
+        registry = self.registry()
         messages = dict(_pair("--message", item) for item in self.message or [])
+        subjects = dict(_pair("--subject", item) for item in self.subject or [])
+        names, schemas = self._schemas()
+        found: dict[str, ValueFormat] = {}
+        for topic in _distinct(schemas, self.framed or [], messages, subjects):
+            given = schemas.get(topic, [])
+            is_framed = topic in (self.framed or []) or topic in subjects or not given
+            has_ids = any(number is not None for number, _ in given)
+            if registry is not None and is_framed and not has_ids:
+                if len(given) > 1:
+                    raise UsageError(f"--schema for {topic}: give one schema for the columns")
+                found[topic] = ValueFormat.registered(
+                    registry,
+                    subjects.get(topic, f"{topic}-value"),
+                    messages.get(topic, ""),
+                    name=names.get(topic, ""),
+                    schema=given[0][1] if given else b"",
+                )
+                continue
+            if not given or topic in subjects:
+                flags = {"--message": messages, "--subject": subjects, "--framed": self.framed}
+                flag = next(name for name, topics in flags.items() if topic in (topics or ()))
+                other = "" if topic in subjects else "--schema or "
+                raise UsageError(f"{flag} for {topic} requires {other}--schema-registry")
+            message = messages.get(topic, "")
+            found[topic] = ValueFormat.of(names[topic], given, message, framed=is_framed)
+        return found
+
+    def _schemas(self) -> tuple[dict[str, str], dict[str, list[tuple[int | None, bytes]]]]:
+        """Return format names and schemas by topic. Raise UsageError."""
         names: dict[str, str] = {}
         schemas: dict[str, list[tuple[int | None, bytes]]] = {}
         for item in self.schema or []:
@@ -113,20 +156,7 @@ class TopicOptions:
             if names.setdefault(topic, name) != name:
                 raise UsageError(f"--schema {item!r}: the schemas of a topic must have one format")
             schemas.setdefault(topic, []).append(read_schema(file))
-        found = {
-            topic: ValueFormat.of(
-                names[topic],
-                given,
-                messages.get(topic, ""),
-                framed=topic in (self.framed or []),
-            )
-            for topic, given in schemas.items()
-        }
-        for flag, topics in (("--message", messages), ("--framed", self.framed or [])):
-            for topic in topics:
-                if topic not in found:
-                    raise UsageError(f"{flag} for {topic} requires --schema")
-        return found
+        return names, schemas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +262,7 @@ def _session_options(
         as_of=moment_of(topics.as_of) if topics.as_of else None,
         snapshot=topics.snapshot,
         formats=topics.formats(),
+        registry=topics.registry(),
         strict=topics.strict,
         on_error=on_error_of(topics.on_error),
         memory_limit=limits.memory_limit,
@@ -252,6 +283,10 @@ def _hide_pandas() -> None:
     """Keep pyarrow from importing pandas, which takes a second of CPU and is not needed."""
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
+
+
+def _distinct(*topics: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(chain(*topics))
 
 
 def _pair(flag: str, item: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from penstock.deploy.cli.options import (
     TopicName,
     WalStore,
 )
+from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.schema_files import read_schema
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, say
@@ -123,7 +124,7 @@ class EngineOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowOptions:
+class RowOptions(RegistryOptions):
     """Options for the conversion of records to rows."""
 
     value_format: Annotated[
@@ -134,7 +135,8 @@ class RowOptions:
         typer.Option(
             metavar="FILE or ID=FILE",
             help="File with a JSON Schema, Avro schema (.avsc) or Protobuf descriptor set. With"
-            " --framed, give the schema of each id; the highest id, or FILE, defines the columns.",
+            " --framed, give the schema of each id, or --schema-registry; the highest id, or FILE,"
+            " defines the columns.",
             show_default=False,
         ),
     ] = None
@@ -142,6 +144,14 @@ class RowOptions:
     framed: Annotated[
         bool, typer.Option(help="Values begin with Confluent's magic byte and schema id.")
     ] = False
+    subject: Annotated[
+        str,
+        typer.Option(
+            help="Subject in the schema registry whose newest schema defines the columns; default:"
+            " TOPIC-value.",
+            show_default=False,
+        ),
+    ] = ""
     mode: Annotated[
         str, typer.Option(help="append, or upsert: keep the last record of each key.")
     ] = "append"
@@ -152,11 +162,28 @@ class RowOptions:
         bool, typer.Option("--headers", help="Add a column with the headers of records.")
     ] = False
 
-    def format(self) -> "ValueFormat":
+    def format(self, topic: str) -> "ValueFormat":
         """Raise UsageError if a schema cannot be read, and InvalidSchema."""
         from penstock.lake.table.values import ValueFormat
 
         schemas = [read_schema(item) for item in self.schema or []]
+        registry = self.registry()
+        name = "" if self.value_format == "raw" else self.value_format
+        is_framed = self.framed or bool(self.subject) or bool(name and not schemas)
+        if registry is not None and is_framed and not any(number for number, _ in schemas):
+            if len(schemas) > 1 or (schemas and not name):
+                raise UsageError("--schema: give one schema for the columns, and its --format")
+            return ValueFormat.registered(
+                registry,
+                self.subject or f"{topic}-value",
+                self.message,
+                name=name,
+                schema=schemas[0][1] if schemas else b"",
+            )
+        if self.subject:
+            raise UsageError("--subject requires --schema-registry")
+        if self.framed and not name:
+            raise UsageError("--framed requires --schema-registry, or --format and --schema")
         return ValueFormat.of(self.value_format, schemas, self.message, framed=self.framed)
 
 
@@ -248,7 +275,7 @@ def sync(
         from penstock.lake.table.sync import TableSync
         from penstock.lake.table.warehouse import REJECTS_SUFFIX, table_name_of
 
-        options = _sync_options(rows, batches)
+        options = _sync_options(topic, rows, batches)
         warehouse = place.open()
         name = table or table_name_of(topic)
         cluster_of_topic = StoreCluster(store, cluster, wal_store or find_wal_store(store))
@@ -268,11 +295,11 @@ def sync(
                 _run(run, once=batches.once, interval_s=batches.interval, output=output)
 
 
-def _sync_options(rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
+def _sync_options(topic: str, rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
     from penstock.lake.table.sync import SyncOptions
 
     return SyncOptions(
-        value_format=rows.format(),
+        value_format=rows.format(topic),
         upsert=_choice("--mode", rows.mode, "append", "upsert") == "upsert",
         by_day=_choice("--partition-by", rows.partition_by, "none", "day") == "day",
         headers=rows.headers,

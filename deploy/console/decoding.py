@@ -15,22 +15,19 @@ from typing import Final
 import msgspec
 
 from penstock.broker.schemas.language import ReferencedSchema
-from penstock.broker.schemas.registry import (
-    NotRegistered,
-    RegistryError,
-    SchemaRegistry,
-    StoredSchema,
-)
 from penstock.broker.schemas.rules import FieldRule, schema_rules
 from penstock.deploy.console.formats import SHOWN_BYTES_MAX, BytesView, shown_bytes
 from penstock.deploy.records.decode_process import DecodeProcess
 from penstock.deploy.records.decode_worker import FRAME_BYTES, DecodeValue
+from penstock.protocol.registry.client import SchemaRegistry
+from penstock.protocol.registry.model import NotRegistered, RegistryError, StoredSchema
+from penstock.protocol.registry.settings import RegistrySettings
 
 VALUE_BYTES_MAX: Final = 1 << 20
 FAILURES_MAX: Final = 3
 DECODE_S_MAX: Final = 10.0
 SCHEMAS_MAX: Final = 200
-REGISTRY_S: Final = 3.0
+REGISTRY_MS: Final = 3_000
 _MAGIC: Final = 0
 _NAMES: Final[Mapping[str, str]] = {"avro": "Avro", "protobuf": "Protobuf", "json": "JSON"}
 
@@ -42,9 +39,11 @@ class _NotDecoded(Exception):
 class SchemaCache:
     """The schemas of a registry by id; the schema of an id never changes."""
 
-    def __init__(self, url: str) -> None:
-        """url: empty for no registry. Raises RegistryUrlInvalid."""
-        self._registry = SchemaRegistry(url, timeout_s=REGISTRY_S) if url else None
+    def __init__(self, registry: RegistrySettings | None) -> None:
+        self._registry: SchemaRegistry | None = None
+        if registry is not None:
+            quick = msgspec.structs.replace(registry, timeout_ms=REGISTRY_MS)
+            self._registry = quick.connect()
         self._known: dict[int, StoredSchema] = {}
 
     @property

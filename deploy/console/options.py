@@ -11,6 +11,7 @@ from typing import Final
 from penstock.base.listeners import is_loopback
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.errors import UsageError
+from penstock.protocol.registry.settings import RegistrySettings
 
 _PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+")
 PORT: Final = 9080
@@ -24,9 +25,9 @@ class ConsoleOptions:
 
     names: host names of the console, besides addresses and `localhost`. login: whether users log
     in. security: how the console itself connects to brokers. file_descriptor: a listening socket,
-    instead of host and port. schema_registry: URL of a registry, for records. base: path prefix of
-    all pages, such as `/console`; empty for none. is_behind_node: a node passes connections on, and
-    the file descriptor is a socket to it.
+    instead of host and port. schema_registry: for records. base: path prefix of all pages, such as
+    `/console`; empty for none. is_behind_node: a node passes connections on, and the file
+    descriptor is a socket to it.
     """
 
     bootstrap: str
@@ -42,7 +43,7 @@ class ConsoleOptions:
     key: str = ""
     security: ClientSecurity = field(default=PLAINTEXT)
     file_descriptor: int | None = None
-    schema_registry: str = ""
+    schema_registry: RegistrySettings | None = None
     base: str = ""
     is_behind_node: bool = False
 

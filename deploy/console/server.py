@@ -17,7 +17,6 @@ from starlette.types import ASGIApp
 from penstock.base.clock import wall_ms
 from penstock.base.errors import ExpectedError
 from penstock.base.listeners import is_loopback
-from penstock.broker.schemas.registry import RegistryUrlInvalid
 from penstock.deploy.console.application import application
 from penstock.deploy.console.connection import ConsoleConnection
 from penstock.deploy.console.console import Console
@@ -26,7 +25,7 @@ from penstock.deploy.console.inherited_connections import HandedServer, yield_to
 from penstock.deploy.console.live import LiveCluster
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.sessions import Sessions
-from penstock.deploy.errors import PortTaken, UsageError
+from penstock.deploy.errors import PortTaken
 from penstock.deploy.output import remark, say
 
 CONNECTIONS_MAX: Final = 256
@@ -40,10 +39,7 @@ _TOKEN_BYTES: Final = 32
 def serve(options: ConsoleOptions) -> None:
     """Serve the console. Prints one line with its address. Raises PortTaken, ExpectedError."""
     new_token = partial(secrets.token_urlsafe, _TOKEN_BYTES)
-    try:
-        schemas = SchemaCache(options.schema_registry)
-    except RegistryUrlInvalid as error:
-        raise UsageError(f"--schema-registry is not allowed: {error}") from None
+    schemas = SchemaCache(options.schema_registry)
     console = Console(
         options,
         LiveCluster(options, wall_ms),

@@ -12,15 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from penstock.broker.schemas.language import (
-    CannotCheck,
-    CompiledSchema,
-    ReferencedSchema,
-    SchemaInvalid,
-    brief,
-    compile_schema,
-)
+from penstock.broker.schemas.language import CompiledSchema, ReferencedSchema, compile_schema
 from penstock.broker.schemas.worker import serve
+from penstock.protocol.registry.model import CannotCheck, SchemaInvalid, brief
 
 COMPILED_COUNT_MAX: Final = 100
 FRAME_BYTES: Final = 5

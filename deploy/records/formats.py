@@ -1,8 +1,7 @@
 """Convert keys and values to text and back: text, JSON, hex, Base64, Avro, Protobuf.
 
 Avro and Protobuf are converted to and from JSON. With a schema registry, bytes begin with
-Confluent's frame: a zero, the id of the schema in 4 bytes and, for Protobuf, the indexes of the
-message.
+Confluent's frame (`protocol.registry.wire_format`).
 
 Invariant: `decode(encode(text))` is equivalent to `text`. Bytes that are not in the format raise
 BadRecord.
@@ -20,20 +19,22 @@ import msgspec
 
 from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
-from penstock.broker.schemas.language import (
-    CannotCheck,
-    CompiledSchema,
-    ReferencedSchema,
-    SchemaInvalid,
-    compile_schema,
-)
+from penstock.broker.schemas.language import CompiledSchema, ReferencedSchema, compile_schema
 from penstock.deploy.errors import UsageError
+from penstock.protocol.registry.model import CannotCheck, SchemaInvalid
+from penstock.protocol.registry.wire_format import (
+    FRAME_BYTES,
+    MAGIC,
+    frame,
+    indexes,
+    path_of,
+    split_frame,
+)
 
 if TYPE_CHECKING:
-    from penstock.broker.schemas.registry import SchemaRegistry
+    from penstock.protocol.registry.by_id import SchemasById
+    from penstock.protocol.registry.model import StoredSchema
 
-_MAGIC: Final = 0
-_FRAME_BYTES: Final = 5
 _WHOLE: Final = "value"
 """The field that stands for a whole Avro value."""
 
@@ -72,9 +73,16 @@ class TextCodec:
 
 
 class JsonCodec:
-    """JSON, stored unchanged."""
+    """JSON, stored unchanged. With a schema registry, bytes may begin with a frame, which JSON
+    itself cannot.
+    """
+
+    def __init__(self, *, may_be_framed: bool = False) -> None:
+        self._may_be_framed = may_be_framed
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+        if self._may_be_framed and data[:1] == bytes([MAGIC]):
+            data = data[FRAME_BYTES:]
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -115,9 +123,7 @@ class Base64Codec:
 class AvroCodec:
     """Avro's binary encoding, with one schema or with the schemas of a registry."""
 
-    def __init__(
-        self, schema: bytes | None, registry: "SchemaRegistry | None", subject: str
-    ) -> None:
+    def __init__(self, schema: bytes | None, registry: "SchemasById | None", subject: str) -> None:
         """schema: the text of an .avsc file. subject: `encode` uses its newest schema."""
         try:
             import fastavro
@@ -145,23 +151,23 @@ class AvroCodec:
 
     def encode(self, text: str) -> bytes:
         value = JsonCodec().decode(text.encode("utf-8", "surrogateescape"))
-        frame, schema = b"", self._given
+        head, schema = b"", self._given
         if self._registry is not None:
             if self._newest_id is None:
                 self._newest_id = _newest_id(self._registry, self._subject)
             schema = self._schema(self._registry, self._newest_id)
-            frame = _frame(self._newest_id)
+            head = frame(self._newest_id)
         stream = BytesIO()
         try:
             self._avro.schemaless_writer(stream, schema, {_WHOLE: value})
         except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad values
             raise BadRecord(f"it does not match the Avro schema: {error!r}") from None
-        return frame + stream.getvalue()
+        return head + stream.getvalue()
 
-    def _schema(self, registry: "SchemaRegistry", number: int) -> Any:  # noqa: ANN401 - fastavro's
+    def _schema(self, registry: "SchemasById", number: int) -> Any:  # noqa: ANN401 - fastavro's
         if number not in self._by_id:
             with _registry_errors():
-                found = registry.by_id(number)
+                found = registry.find(number)
             references = [text for _, text in found.references]
             self._by_id[number] = self._parsed(found.text.encode(), references)
         return self._by_id[number]
@@ -182,50 +188,42 @@ class AvroCodec:
 
 
 class ProtobufCodec:
-    """Protobuf, with a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`)."""
+    """Protobuf, with a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`) or the
+    schemas of a registry.
+    """
 
     def __init__(
-        self, schema: bytes, message: str, registry: "SchemaRegistry | None", subject: str
+        self, schema: bytes | None, message: str, registry: "SchemasById | None", subject: str
     ) -> None:
-        """message: full name. registry: source of the schema id that `encode` writes."""
+        """message: full name; empty for the first one of a registered schema. subject: `encode`
+        uses its newest schema, or only its id if a schema is given.
+        """
         try:
             from google.protobuf import json_format  # type: ignore[import-untyped,unused-ignore]
-            from google.protobuf.descriptor_pb2 import FileDescriptorSet  # type: ignore[import-untyped,unused-ignore]
-            from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped,unused-ignore]
-            from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped,unused-ignore]
         except ImportError as error:
             raise _missing(error) from None
         self._json: Any = json_format
-        pool: Any = DescriptorPool()
-        try:
-            for file in FileDescriptorSet.FromString(schema).file:
-                pool.Add(file)
-            descriptor: Any = pool.FindMessageTypeByName(message)
-        except KeyError:
-            raise UsageError(f"--message {message!r} is not in the descriptor set") from None
-        except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
-            raise UsageError(f"--schema is not a descriptor set: {error}") from None
-        self._class: Any = GetMessageClass(descriptor)
-        self._path = _path_of(descriptor)
+        self._descriptor = None if schema is None else _descriptor(schema, message)
+        self._message = message
         self._registry, self._subject = registry, subject
-        self._id: int | None = None
+        self._writer: tuple[bytes, Any] | None = None
         self._by_id: dict[int, CompiledSchema] = {}
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
         if self._registry is not None:
             return self._registered(self._registry, *_unframed(data))
         try:
-            message = self._class.FromString(data)
+            message = _class_of(self._descriptor).FromString(data)
             return self._json.MessageToDict(message, preserving_proto_field_name=True)
         except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
             raise BadRecord(f"it is not Protobuf of this message: {error}") from None
 
-    def _registered(self, registry: "SchemaRegistry", number: int, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+    def _registered(self, registry: "SchemasById", number: int, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
         """Decode a value with the registered schema and the message in its frame."""
         compiled = self._by_id.get(number)
         if compiled is None:
             with _registry_errors():
-                found = registry.by_id(number)
+                found = registry.find(number)
             references = [ReferencedSchema(*reference) for reference in found.references]
             try:
                 compiled = compile_schema(found.type.lower(), found.text, references)
@@ -239,20 +237,65 @@ class ProtobufCodec:
             raise BadRecord(f"it is not Protobuf of schema {number}: {error}") from None
 
     def encode(self, text: str) -> bytes:
+        if self._writer is None:
+            self._writer = self._new_writer()
+        head, kind = self._writer
         try:
-            data = bytes(self._json.Parse(text, self._class()).SerializeToString())
+            return head + bytes(self._json.Parse(text, kind()).SerializeToString())
         except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
             raise BadRecord(f"it does not match the message: {error}") from None
+
+    def _new_writer(self) -> tuple[bytes, Any]:
+        """Return the bytes before each value, and the class of the message."""
         if self._registry is None:
-            return data
-        if self._id is None:
-            self._id = _newest_id(self._registry, self._subject)
-        return _frame(self._id) + _encoded_path(self._path) + data
+            return b"", _class_of(self._descriptor)
+        with _registry_errors():
+            number, stored = self._registry.newest(self._subject)
+        descriptor = self._descriptor
+        if descriptor is None:
+            descriptor = _registered_descriptor(stored, self._message)
+        return frame(number) + indexes(path_of(descriptor)), _class_of(descriptor)
+
+
+def _descriptor(schema: bytes, message: str) -> Any:  # noqa: ANN401 - generated at run time
+    """Return the descriptor of a message in a descriptor set. Raises UsageError."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # type: ignore[import-untyped,unused-ignore]
+    from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped,unused-ignore]
+
+    pool: Any = DescriptorPool()
+    try:
+        for file in FileDescriptorSet.FromString(schema).file:
+            pool.Add(file)
+        return pool.FindMessageTypeByName(message)
+    except KeyError:
+        raise UsageError(f"--message {message!r} is not in the descriptor set") from None
+    except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
+        raise UsageError(f"--schema is not a descriptor set: {error}") from None
+
+
+def _registered_descriptor(stored: "StoredSchema", message: str) -> Any:  # noqa: ANN401 - generated at run time
+    """Return the descriptor of a message, by default the first one. Raises UsageError."""
+    from penstock.protocol.registry.protobuf_files import load_protobuf
+
+    try:
+        pool, file = load_protobuf(stored.text, stored.references)
+        if message:
+            return pool.FindMessageTypeByName(message)
+        return next(iter(file.message_types_by_name.values()))
+    except (KeyError, StopIteration):
+        raise UsageError(f"--message {message!r} is not in the registered schema") from None
+    except (SchemaInvalid, CannotCheck) as error:
+        raise UsageError(f"the registered schema cannot be used: {error}") from None
+
+
+def _class_of(descriptor: Any) -> Any:  # noqa: ANN401 - generated at run time
+    from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped,unused-ignore]
+
+    return GetMessageClass(descriptor)
 
 
 _PLAIN: Final[dict[RecordFormat, Callable[[], RecordCodec]]] = {
     RecordFormat.TEXT: TextCodec,
-    RecordFormat.JSON: JsonCodec,
     RecordFormat.HEX: HexCodec,
     RecordFormat.BASE64: Base64Codec,
 }
@@ -263,33 +306,35 @@ def codec(
     *,
     schema: bytes | None = None,
     message: str = "",
-    registry: "SchemaRegistry | None" = None,
+    registry: "SchemasById | None" = None,
     subject: str = "",
 ) -> RecordCodec:
     """Return the codec of a format. Raises UsageError; ExpectedError for a missing package."""
     if wanted in _PLAIN:
         return _PLAIN[wanted]()
+    if wanted is RecordFormat.JSON:
+        return JsonCodec(may_be_framed=registry is not None)
     if wanted is RecordFormat.AVRO:
         if schema is None and registry is None:
             raise UsageError("format avro needs --schema FILE.avsc or --schema-registry URL")
         return AvroCodec(schema, registry, subject)
-    if schema is None or not message:
+    if (registry is None and schema is None) or (schema is not None and not message):
         raise UsageError(
             "format protobuf needs --schema FILE, a descriptor set of `protoc --include_imports"
-            " --descriptor_set_out=FILE`, and --message package.Name"
+            " --descriptor_set_out=FILE`, and --message package.Name; or --schema-registry URL"
         )
     return ProtobufCodec(schema, message, registry, subject)
 
 
-def _newest_id(registry: "SchemaRegistry", subject: str) -> int:
+def _newest_id(registry: "SchemasById", subject: str) -> int:
     with _registry_errors():
-        return registry.newest_id(subject)
+        return registry.newest(subject)[0]
 
 
 @contextmanager
 def _registry_errors() -> Generator[None]:
     """Convert schema registry errors to ExpectedError."""
-    from penstock.broker.schemas.registry import RegistryError
+    from penstock.protocol.registry.model import RegistryError
 
     try:
         yield
@@ -297,46 +342,12 @@ def _registry_errors() -> Generator[None]:
         raise ExpectedError(str(error)) from None
 
 
-def _frame(number: int) -> bytes:
-    return bytes([_MAGIC]) + number.to_bytes(4, "big")
-
-
 def _unframed(data: bytes) -> tuple[int, bytes]:
     """Return the schema id, and the bytes after the frame."""
-    if len(data) < _FRAME_BYTES or data[0] != _MAGIC:
-        raise BadRecord("it does not begin with a zero and the id of a schema")
-    return int.from_bytes(data[1:_FRAME_BYTES], "big"), data[_FRAME_BYTES:]
-
-
-def _path_of(descriptor: Any) -> list[int]:  # noqa: ANN401 - generated at run time
-    """Return the indexes of a message in its file, outermost first."""
-    path: list[int] = []
-    while descriptor is not None:
-        outer = descriptor.containing_type
-        among = (
-            outer.nested_types
-            if outer is not None
-            else list(descriptor.file.message_types_by_name.values())
-        )
-        names = [item.name for item in among]
-        path.insert(0, names.index(descriptor.name))
-        descriptor = outer
-    return path
-
-
-def _encoded_path(path: list[int]) -> bytes:
-    """Return the indexes as zigzag varints; a single 0 stands for the first message."""
-    if path == [0]:
-        return b"\0"
-    return b"".join(_varint(number << 1) for number in (len(path), *path))
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes(found) + bytes([number])
+    try:
+        return split_frame(data), data[FRAME_BYTES:]
+    except ValueError as error:
+        raise BadRecord(str(error)) from None
 
 
 def _missing(error: ImportError) -> ExpectedError:

@@ -9,6 +9,7 @@ from penstock.lake.sql.process import StatementLimits, StatementProcess
 from penstock.lake.sql.result import SqlResult
 from penstock.lake.sql.session import Session, SessionOptions
 from penstock.lake.table.values import ValueFormat
+from penstock.protocol.registry.settings import given_registry
 
 
 def sql(
@@ -29,13 +30,13 @@ def sql(
     temp_limit: str = "",
     cluster_id: str = "",
     wal_store: str = "",
+    schema_registry: str | Mapping[str, str] = "",
 ) -> SqlResult:
     """Run one SQL statement on the topics of a store. No broker is contacted.
 
     Topics are tables, and fields of JSON values are columns; `_partition`, `_offset`, `_timestamp`
-    and `_key` are columns of every topic; `_headers` and `_value` are added to statements that
-    mention them. All committed records are read, up to the newest one. The statement cannot read or
-    write files.
+    and `_key` are columns of every topic; `_headers` and `_value` if the statement mentions them.
+    All committed records are read, up to the newest one. Statements cannot read or write files.
 
     With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, the statement runs in a separate
     process, which takes about a second to start and is killed at these limits.
@@ -58,12 +59,13 @@ def sql(
         temp_limit: Maximum size of spilled data, such as `10GB`; by default 90 % of the free space.
         cluster_id: The cluster, needed only if the store holds several.
         wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
+        schema_registry: URL or properties of a registry, for values that begin with schema ids.
 
     Returns:
         A `SqlResult`: call `rows`, `arrow`, `pandas`, `polars`, or iterate `batches`.
 
     Raises:
-        ValueError: `as_of` has no time zone, or `on_error` is not allowed.
+        ValueError: `as_of` has no time zone, `on_error` or `schema_registry` is not allowed.
         SqlError: The statement is invalid, or refers to unknown topics or columns.
         SqlStopped: It was canceled, or took longer than `max_seconds`.
         ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As `scan` does.
@@ -76,6 +78,7 @@ def sql(
     options = SessionOptions(
         cluster_id=cluster_id,
         wal_store=wal_store,
+        registry=given_registry(schema_registry),
         as_of=as_of,
         snapshot=snapshot,
         formats=formats or {},
@@ -85,12 +88,17 @@ def sql(
         temp_directory=temp_directory,
         temp_limit=temp_limit,
     )
-    if memory_limit or any(limit is not None for limit in (max_seconds, max_bytes, cancel)):
-        limits = StatementLimits(
-            max_rows=max_rows, max_seconds=max_seconds, max_bytes=max_bytes, cancel=cancel
-        )
+    limits = StatementLimits(
+        max_rows=max_rows, max_seconds=max_seconds, max_bytes=max_bytes, cancel=cancel
+    )
+    return _run(store, query, options, limits)
+
+
+def _run(store: str, query: str, options: SessionOptions, limits: StatementLimits) -> SqlResult:
+    needs_process = (limits.max_seconds, limits.max_bytes, limits.cancel) != (None, None, None)
+    if options.memory_limit or needs_process:
         return _run_in_process(store, query, options, limits)
-    return _run_here(store, query, options, max_rows)
+    return _run_here(store, query, options, limits.max_rows)
 
 
 def _run_in_process(

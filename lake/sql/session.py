@@ -43,6 +43,7 @@ from penstock.lake.sql.tokens import (
 from penstock.lake.sql.topic_schema import HIDDEN, TopicSchema, schema_of
 from penstock.lake.sql.topic_table import TopicTable
 from penstock.lake.table.values import ValueFormat
+from penstock.protocol.registry.settings import RegistrySettings
 from penstock.stream.format.manifest.model import split_name
 
 _PLAIN: Final = str.isidentifier
@@ -74,6 +75,8 @@ class SessionOptions:
     as_of: datetime | None = None
     snapshot: str = ""
     formats: Mapping[str, ValueFormat] = field(default_factory=dict[str, ValueFormat])
+    registry: RegistrySettings | None = None
+    """Of topics without a format whose values begin with schema ids."""
     strict: bool = False
     on_error: Literal["raise", "skip"] = "raise"
     memory_limit: str = ""
@@ -247,7 +250,11 @@ class Session:
         key = self._schema_key(table, table.topic)
         topic_schema = self._schemas.get(key)
         if topic_schema is None:
-            topic_schema = schema_of(self._scan(table), self._options.formats.get(table.topic))
+            formats, registry = self._options.formats, self._options.registry
+            framed_format = None
+            if registry is not None:
+                framed_format = ValueFormat.registered(registry, f"{table.topic}-value")
+            topic_schema = schema_of(self._scan(table), formats.get(table.topic), framed_format)
             self._schemas[key] = topic_schema
         return topic_schema
 

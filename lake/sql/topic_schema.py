@@ -16,7 +16,9 @@ from penstock.lake.arrow.topic_scan import Scan
 from penstock.lake.sql.inference import JsonType, infer
 from penstock.lake.sql.json_values import JsonColumn, arrow_type
 from penstock.lake.sql.pruning import OFFSET, PARTITION, TIMESTAMP
-from penstock.lake.table.values import RAW, ValueDecoder, ValueFormat
+from penstock.lake.table.registry import decoder_of, with_newest
+from penstock.lake.table.values import RAW, ValueFormat
+from penstock.protocol.registry.wire_format import FRAME_BYTES, MAGIC
 
 KEY: Final = "_key"
 HEADERS: Final = "_headers"
@@ -67,9 +69,17 @@ class TopicSchema:
         return pa.schema([*self.schema, *fields])
 
 
-def schema_of(scan: Scan, value_format: ValueFormat | None = None) -> TopicSchema:
-    """Return the columns of a topic. Raise InvalidSchema, or the errors of reading."""
+def schema_of(
+    scan: Scan,
+    value_format: ValueFormat | None = None,
+    framed_format: ValueFormat | None = None,
+) -> TopicSchema:
+    """Return the columns of a topic. `framed_format`: instead of none, if most sampled values begin
+    with schema ids. Raise InvalidSchema, RegistryError, or the errors of reading.
+    """
     keys, values = _sample(scan)
+    if value_format is None and _are_framed(values):
+        value_format = framed_format
     system = [
         pa.field(PARTITION, _TYPES["partition"]),
         pa.field(OFFSET, _TYPES["offset"]),
@@ -77,7 +87,8 @@ def schema_of(scan: Scan, value_format: ValueFormat | None = None) -> TopicSchem
         pa.field(KEY, _text_type(keys)),
     ]
     if value_format is not None:
-        found = ValueDecoder(value_format).schema
+        value_format = with_newest(value_format)
+        found = decoder_of(value_format).schema
         fields = [field for field in found if field.name.lower() not in SOURCES]
         return TopicSchema(pa.schema([*system, *fields]), {}, value_format)
     sampled = infer(values)
@@ -142,6 +153,12 @@ def _records(
                 left -= rows.num_rows
                 if not left:
                     break
+
+
+def _are_framed(values: Sequence[bytes]) -> bool:
+    """Return whether most values begin as those of a schema registry; JSON and text do not."""
+    framed = sum(len(value) >= FRAME_BYTES and value[0] == MAGIC for value in values)
+    return 2 * framed > len(values)
 
 
 def _text_type(sample: Sequence[bytes]) -> DataType:

@@ -32,6 +32,7 @@ from penstock.lake.sql.pruning import PARTITION, prune_offsets, prune_times
 from penstock.lake.sql.pyarrow_untyped import Expression, ds
 from penstock.lake.sql.statement import MisfitReport, Statement
 from penstock.lake.sql.topic_schema import KEY, SOURCES, VALUE, TopicSchema
+from penstock.lake.table.registry import decoder_of
 from penstock.lake.table.values import ValueDecoder
 
 ROWS_MAX: Final = 65_536
@@ -149,7 +150,7 @@ class _Columns:
         others = [
             name for name in schema.names if name not in SOURCES and name not in topic_schema.json
         ]
-        self._decoder = ValueDecoder(topic_schema.value_format) if others else None
+        self._decoder = decoder_of(topic_schema.value_format) if others else None
         self._decoding = Lock()
         """The decoder of values serves one thread at a time."""
         self._parser = JsonDecoder(self._json) if self._json else None

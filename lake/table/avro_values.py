@@ -1,8 +1,8 @@
 """Decode Avro values: the binary encoding without a container, one record per value.
 
 Invariants: a value is decoded with the schema it was written with, and converted to that of the
-columns. Trailing bytes are an error, because they suggest another schema. Must not do I/O. Source:
-Avro 1.12 specification, "Schema Resolution"; fastavro decodes.
+columns. Trailing bytes are an error, because they suggest another schema. Must do no I/O except
+through `find`. Source: Avro 1.12 specification, "Schema Resolution"; fastavro decodes.
 """
 
 import struct
@@ -16,7 +16,10 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.lake.arrow.pyarrow_untyped import DataType, pa
+from penstock.lake.table.avro_resolution import ParsedSchema, check_times, decode_defaults
 from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
+from penstock.protocol.registry.model import StoredSchema
 
 _PRIMITIVES: Final[dict[str, Any]] = {
     "boolean": pa.bool_(),
@@ -56,18 +59,29 @@ class AvroDecoder:
         SchemaResolutionError,
     )
 
-    def __init__(self, schema: bytes, schemas: Sequence[tuple[int, bytes]] = ()) -> None:
-        """`schemas` contains the schema of values by id."""
-        self._schema = _parsed(schema)
-        self._writers = {number: _parsed(content) for number, content in schemas}
-        self.struct = _Types().type_of(self._schema, "", 0)
+    def __init__(
+        self, columns: SchemaSource, find: FindSchema | None, given: Sequence[int] = ()
+    ) -> None:
+        """`find` returns the schema of an id. `given`: ids whose schemas must be valid."""
+        self._columns = _parsed(columns)
+        decode_defaults(self._columns)
+        self.struct = _Types(self._columns.named).type_of(self._columns.schema, "", 0)
+        self._writers = None if find is None else Writers("avro", find, self._writer)
+        for number in given:
+            assert find is not None
+            _parsed(find(number))
+
+    def _writer(self, source: SchemaSource) -> dict[str, Any]:
+        writer = _parsed(source)
+        check_times(writer, self._columns)
+        return writer.schema
 
     def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
         stream = BytesIO(value)
-        if schema_id is None:
-            row = _reader(stream, self._schema, None)
+        if schema_id is None or self._writers is None:
+            row = _reader(stream, self._columns.schema, None)
         else:
-            row = _reader(stream, self._writers[schema_id], self._schema)
+            row = _reader(stream, self._writers.of(schema_id), self._columns.schema)
         if stream.tell() != len(value):
             raise ValueError(
                 f"{len(value) - stream.tell()} bytes are left after the record: it was written with"
@@ -76,11 +90,17 @@ class AvroDecoder:
         return cast("dict[str, Any]", row)
 
 
-def _parsed(schema: bytes) -> dict[str, Any]:
-    """Return a record schema as fastavro uses it. Raise InvalidSchema."""
+def _parsed(source: SchemaSource) -> ParsedSchema:
+    """Parse a record schema. Raise InvalidSchema."""
+    text: bytes | str = source.text if isinstance(source, StoredSchema) else source
+    references = source.references if isinstance(source, StoredSchema) else ()
+    named: dict[str, Any] = {}
+    parse: Any = cast("Any", fastavro).parse_schema
     try:
-        parsed = msgspec.json.decode(schema)
-        found: Any = cast("Any", fastavro.parse_schema(_uuids_as_text(parsed)))
+        for _, reference in references:
+            parse(_uuids_as_text(msgspec.json.decode(reference)), named_schemas=named)
+        parsed = msgspec.json.decode(text)
+        found: Any = parse(_uuids_as_text(parsed), named_schemas=named)
     except (
         msgspec.DecodeError,
         SchemaParseException,
@@ -88,11 +108,14 @@ def _parsed(schema: bytes) -> dict[str, Any]:
         KeyError,
         TypeError,
         ValueError,
+        RecursionError,
     ) as error:
         raise InvalidSchema(f"the schema is not an Avro schema: {error}") from None
-    if not isinstance(parsed, dict) or cast("dict[str, Any]", parsed).get("type") != "record":
+    if isinstance(parsed, str) and parsed in named:
+        found = named[parsed]
+    if not isinstance(found, dict) or cast("dict[str, Any]", found).get("type") != "record":
         raise InvalidSchema("the schema must be an Avro record: its fields become columns")
-    return cast("dict[str, Any]", found)
+    return ParsedSchema(cast("dict[str, Any]", found), named)
 
 
 def _uuids_as_text(parsed: Any) -> Any:  # noqa: ANN401 - JSON
@@ -110,8 +133,8 @@ def _uuids_as_text(parsed: Any) -> Any:  # noqa: ANN401 - JSON
 class _Types:
     """Convert types. Named types may be referenced by name."""
 
-    def __init__(self) -> None:
-        self._named: dict[str, Any] = {}
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = dict(named)
 
     def type_of(self, parsed: Any, path: str, depth: int) -> DataType:  # noqa: ANN401 - JSON
         if depth > _DEPTH_MAX:

@@ -23,6 +23,7 @@ from penstock.lake.table.model import (
     TaskResult,
 )
 from penstock.lake.table.pyarrow_untyped import Table, pc
+from penstock.lake.table.registry import decoder_of
 from penstock.lake.table.rows import (
     KEY,
     OFFSET,
@@ -33,7 +34,7 @@ from penstock.lake.table.rows import (
     unreadable_rows,
 )
 from penstock.lake.table.source import TopicSource
-from penstock.lake.table.values import ValueDecoder, ValueFormat
+from penstock.lake.table.values import ValueFormat
 
 _log = get_logger(__name__)
 
@@ -73,7 +74,7 @@ class ExportJob:
         """Yield rows and offsets of tombstones, add dead letters to their files, and count all of
         them.
         """
-        decoder, unreadable = ValueDecoder(self.value_format), list[ReadError]()
+        decoder, unreadable = decoder_of(self.value_format), list[ReadError]()
         on_unreadable = raise_unreadable if self.on_error == RAISE else unreadable.append
         columns = read_columns(headers=self.headers)
         for batch in self.source.read(task.slices, columns, on_unreadable):

@@ -1,20 +1,24 @@
 """Decode JSON values with a JSON Schema: `type`, `properties`, `required`, `items`,
-`additionalProperties` (as a map), `format`, `contentEncoding`.
+`additionalProperties` (as a map), `format`, `contentEncoding`, `$ref`, and `oneOf` or `anyOf` of
+null and one type.
 
 Invariant: strict. A number is not accepted as a string, nor a fraction as an integer, and a missing
-required member is an error. Members that are not in the schema are omitted. Must not do I/O.
-Source: JSON Schema 2020-12; msgspec checks and builds the row in one step.
+required member is an error. Members that are not in the schema are omitted. Source: JSON Schema
+2020-12; msgspec checks and builds the row in one step.
 """
 
 import datetime as dt
 import types
 from decimal import Decimal
 from typing import Annotated, Any, Final, NotRequired, TypedDict, cast
+from urllib.parse import unquote
 
 import msgspec
 
 from penstock.lake.arrow.pyarrow_untyped import DataType, pa
 from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
+from penstock.protocol.registry.model import StoredSchema
 
 _typed_dict: Any = TypedDict
 """Types here are made at run time; type checkers know only those in the source."""
@@ -38,77 +42,155 @@ _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
 }
 
 
+_DEPTH_MAX: Final = 32
+_TYPES_MAX: Final = 20_000
+_Json = dict[str, Any]
+
+
 class JsonDecoder:
     errors = (msgspec.DecodeError, UnicodeDecodeError, ValueError)
 
-    def __init__(self, schema: bytes) -> None:
-        try:
-            parsed = msgspec.json.decode(schema)
-        except msgspec.DecodeError as error:
-            raise InvalidSchema(f"the schema is not JSON: {error}") from None
-        if not isinstance(parsed, dict) or cast("dict[str, Any]", parsed).get("type") != "object":
+    def __init__(self, columns: SchemaSource, find: FindSchema | None = None) -> None:
+        """`find` returns the schema of an id, which must be a JSON Schema."""
+        references: dict[str, _Json] = {}
+        if isinstance(columns, StoredSchema):
+            references = {name: _document(text) for name, text in columns.references}
+        root = _document(columns.text if isinstance(columns, StoredSchema) else columns)
+        kind, self.struct = _Types(references).root(root)
+        self._decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(kind)
+        self._writers = None if find is None else Writers("json", find, lambda _: True)
+
+    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
+        if schema_id is not None and self._writers is not None:
+            self._writers.of(schema_id)
+        return self._decoder.decode(value)
+
+
+def _document(text: bytes | str) -> _Json:
+    try:
+        parsed = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidSchema(f"the schema is not JSON: {error}") from None
+    return cast("_Json", parsed) if isinstance(parsed, dict) else {}
+
+
+class _Types:
+    """Converts a schema. `references`: other documents, by the names that `$ref` gives them."""
+
+    def __init__(self, references: dict[str, _Json]) -> None:
+        self._references = references
+        self._types_left = _TYPES_MAX
+
+    def root(self, document: _Json) -> tuple[Any, DataType]:
+        """Return the type of msgspec and of Arrow. Raise InvalidSchema."""
+        schema, document = self._target(document, document, "$")
+        if schema.get("type") != "object":
             raise InvalidSchema(
                 "the schema must be a JSON Schema with type 'object' at the top: its properties"
                 " become columns"
             )
-        kind, self.struct = _object(cast("dict[str, Any]", parsed), "$")
-        self._decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(kind)
+        return self._object(schema, document, "$", 0)
 
-    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
-        return self._decoder.decode(value)
-
-
-def _object(parsed: dict[str, Any], path: str) -> tuple[Any, DataType]:
-    properties = parsed.get("properties")
-    if not isinstance(properties, dict):
-        raise InvalidSchema(
-            f"{path}: an object needs 'properties'; one with any members is a map:"
-            " 'additionalProperties' with a type"
-        )
-    required = set(cast("list[str]", parsed.get("required", ())))
-    members: dict[str, Any] = {}
-    fields: list[Any] = []
-    for name, member in cast("dict[str, Any]", properties).items():
-        kind, column = _type(member, f"{path}.{name}")
-        members[name] = kind if name in required else NotRequired[kind]
-        fields.append(pa.field(name, column))
-    return _typed_dict("Row", members), pa.struct(fields)
-
-
-def _type(parsed: Any, path: str) -> tuple[Any, DataType]:  # noqa: ANN401 - JSON
-    if not isinstance(parsed, dict):
-        raise InvalidSchema(f"{path}: must be an object with a 'type'")
-    schema = cast("dict[str, Any]", parsed)
-    names = schema.get("type")
-    listed = cast("list[str]", names) if isinstance(names, list) else [cast("str", names)]
-    solid = [name for name in listed if name != "null"]
-    if len(solid) != 1:
-        raise InvalidSchema(
-            f"{path}: type {names!r} cannot become a column: give one type, or one and 'null'"
-        )
-    kind, column = _solid(solid[0], schema, path)
-    return (kind | None if len(listed) > 1 else kind), column
-
-
-def _solid(name: str, schema: dict[str, Any], path: str) -> tuple[Any, DataType]:
-    if name == "object" and "properties" in schema:
-        return _object(schema, path)
-    if name == "object":
-        if not isinstance(schema.get("additionalProperties"), dict):
+    def _object(
+        self, schema: _Json, document: _Json, path: str, depth: int
+    ) -> tuple[Any, DataType]:
+        properties = schema.get("properties")
+        if not isinstance(properties, dict):
             raise InvalidSchema(
-                f"{path}: an object needs 'properties', or 'additionalProperties' with a type for"
-                " a map"
+                f"{path}: an object needs 'properties'; one with any members is a map:"
+                " 'additionalProperties' with a type"
             )
-        kind, column = _type(schema["additionalProperties"], f"{path}.*")
-        return types.GenericAlias(dict, (str, kind)), pa.map_(pa.string(), column)
-    if name == "array":
-        kind, column = _type(schema.get("items"), f"{path}[]")
-        return types.GenericAlias(list, (kind,)), pa.list_(pa.field("element", column))
-    detail = str(schema.get("contentEncoding") or schema.get("format") or "")
-    found = _SCALARS.get((name, detail)) or _SCALARS.get((name, ""))
-    if found is None:
-        raise InvalidSchema(
-            f"{path}: type {name!r} is none of"
-            f" {', '.join(sorted({scalar for scalar, _ in _SCALARS}))}, object, array"
-        )
-    return found
+        required = set(cast("list[str]", schema.get("required", ())))
+        members: dict[str, Any] = {}
+        fields: list[Any] = []
+        for name, member in cast("_Json", properties).items():
+            kind, column = self._type(member, document, f"{path}.{name}", depth + 1)
+            members[name] = kind if name in required else NotRequired[kind]
+            fields.append(pa.field(name, column))
+        return _typed_dict("Row", members), pa.struct(fields)
+
+    def _type(
+        self,
+        parsed: Any,  # noqa: ANN401 - JSON
+        document: _Json,
+        path: str,
+        depth: int,
+    ) -> tuple[Any, DataType]:
+        self._types_left -= 1
+        if depth > _DEPTH_MAX or self._types_left < 0:
+            raise InvalidSchema(
+                f"{path}: types that contain themselves, or are nested deeper than {_DEPTH_MAX},"
+                " cannot become a column"
+            )
+        if not isinstance(parsed, dict):
+            raise InvalidSchema(f"{path}: must be an object with a 'type'")
+        schema, document = self._target(cast("_Json", parsed), document, path)
+        for keyword in ("oneOf", "anyOf"):
+            if "type" not in schema and isinstance(schema.get(keyword), list):
+                return self._nullable(schema[keyword], document, path, depth)
+        names = schema.get("type")
+        listed = cast("list[str]", names) if isinstance(names, list) else [cast("str", names)]
+        solid = [name for name in listed if name != "null"]
+        if len(solid) != 1:
+            raise InvalidSchema(
+                f"{path}: type {names!r} cannot become a column: give one type, or one and 'null'"
+            )
+        kind, column = self._solid(solid[0], schema, document, path, depth)
+        return (kind | None if len(listed) > 1 else kind), column
+
+    def _nullable(
+        self, choices: list[Any], document: _Json, path: str, depth: int
+    ) -> tuple[Any, DataType]:
+        solid = [choice for choice in choices if choice != {"type": "null"}]
+        if len(solid) != 1:
+            raise InvalidSchema(
+                f"{path}: a choice of types cannot become a column: give one type and null"
+            )
+        kind, column = self._type(solid[0], document, path, depth + 1)
+        return (kind | None if len(choices) > 1 else kind), column
+
+    def _target(self, schema: _Json, document: _Json, path: str) -> tuple[_Json, _Json]:
+        """Return the schema that `$ref` names, and its document."""
+        for _ in range(_DEPTH_MAX):
+            reference = schema.get("$ref")
+            if not isinstance(reference, str):
+                return schema, document
+            name, _, pointer = reference.partition("#")
+            found: Any = self._references.get(name) if name else document
+            if found is None:
+                raise InvalidSchema(f"{path}: the schema refers to {name!r}, which is missing")
+            document = found
+            for part in filter(None, pointer.split("/")):
+                key = unquote(part).replace("~1", "/").replace("~0", "~")
+                found = cast("_Json", found).get(key) if isinstance(found, dict) else None
+            if not isinstance(found, dict):
+                raise InvalidSchema(f"{path}: the schema has no {reference!r}")
+            schema = cast("_Json", found)
+        raise InvalidSchema(f"{path}: references refer to each other")
+
+    def _solid(
+        self, name: str, schema: _Json, document: _Json, path: str, depth: int
+    ) -> tuple[Any, DataType]:
+        if name == "object" and "properties" in schema:
+            return self._object(schema, document, path, depth)
+        if name == "object":
+            if not isinstance(schema.get("additionalProperties"), dict):
+                raise InvalidSchema(
+                    f"{path}: an object needs 'properties', or 'additionalProperties' with a type"
+                    " for a map"
+                )
+            kind, column = self._type(
+                schema["additionalProperties"], document, f"{path}.*", depth + 1
+            )
+            return types.GenericAlias(dict, (str, kind)), pa.map_(pa.string(), column)
+        if name == "array":
+            kind, column = self._type(schema.get("items"), document, f"{path}[]", depth + 1)
+            return types.GenericAlias(list, (kind,)), pa.list_(pa.field("element", column))
+        detail = str(schema.get("contentEncoding") or schema.get("format") or "")
+        found = _SCALARS.get((name, detail)) or _SCALARS.get((name, ""))
+        if found is None:
+            raise InvalidSchema(
+                f"{path}: type {name!r} is none of"
+                f" {', '.join(sorted({scalar for scalar, _ in _SCALARS}))}, object, array"
+            )
+        return found

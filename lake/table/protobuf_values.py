@@ -1,10 +1,8 @@
 """Decode Protobuf values with a descriptor set (`protoc --include_imports
---descriptor_set_out=FILE`)
-and the name of a message.
+--descriptor_set_out=FILE`) or a registered schema, and the name of a message.
 
 Invariants: columns have the names of fields in the .proto file. An unset field with presence is
-null, and one without presence has its default. Unknown fields are omitted. Must not do I/O. Source:
-Protobuf descriptor.proto, and the wire format of Confluent's schema registry.
+null, and one without presence has its default. Unknown fields are omitted.
 """
 
 import datetime as dt
@@ -19,6 +17,10 @@ from google.protobuf.message_factory import GetMessageClass  # type: ignore[impo
 
 from penstock.lake.arrow.pyarrow_untyped import DataType, pa
 from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
+from penstock.protocol.registry.model import SchemaInvalid, StoredSchema
+from penstock.protocol.registry.protobuf_files import load_protobuf
+from penstock.protocol.registry.wire_format import path_of, split_indexes
 
 _DEPTH_MAX: Final = 32
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -61,24 +63,39 @@ class ProtobufDecoder:
     errors = (DecodeError, ValueError, OverflowError, KeyError)
 
     def __init__(
-        self, schema: bytes, message: str, schemas: Sequence[tuple[int, bytes]] = ()
+        self,
+        columns: SchemaSource,
+        message: str,
+        find: FindSchema | None,
+        given: Sequence[int] = (),
     ) -> None:
-        """`schemas` contains the schema of values by id."""
-        self._columns = _message(schema, message)
+        """`find` returns the schema of an id. `given`: ids whose schemas must be valid."""
+        try:
+            self._columns = _descriptor(columns, message)
+        except SchemaInvalid as error:
+            raise InvalidSchema(f"the schema is not valid: {error}") from None
+        self._source = columns
         self._class: Any = GetMessageClass(self._columns)
-        self._writers: dict[int, tuple[Any, list[int]]] = {}
-        for number, content in schemas:
-            same = content == schema
-            written = self._class if same else GetMessageClass(_message(content, message))
-            self._writers[number] = written, _path_of(written.DESCRIPTOR)
-        self.struct: DataType = _struct(self._columns, message, 0)
+        self._message = str(self._columns.full_name)
+        self._writers = None if find is None else Writers("protobuf", find, self._writer)
+        for number in given:
+            assert find is not None
+            _descriptor(find(number), self._message)
+        self.struct: DataType = _struct(self._columns, self._message, 0)
+
+    def _writer(self, source: SchemaSource) -> tuple[Any, list[int]]:
+        """Return the class of a writer's message, and its indexes."""
+        if source == self._source:
+            return self._class, path_of(self._columns)
+        descriptor = _descriptor(source, self._message)
+        return GetMessageClass(descriptor), path_of(descriptor)
 
     def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
         data = bytes(value)
-        if schema_id is None:
+        if schema_id is None or self._writers is None:
             return _row(self._class.FromString(data))
-        writer, wanted = self._writers[schema_id]
-        path, at = _indexes(data)
+        writer, wanted = self._writers.of(schema_id)
+        path, at = split_indexes(data)
         if path != wanted:
             raise ValueError(
                 f"the value is another message of schema {schema_id}, with the indexes {path}"
@@ -86,6 +103,28 @@ class ProtobufDecoder:
         row = _row(writer.FromString(data[at:]))
         is_same = writer is self._class
         return row if is_same else _resolved(row, writer.DESCRIPTOR, self._columns)
+
+
+def _descriptor(source: SchemaSource, message: str) -> Any:  # noqa: ANN401 - generated at run time
+    """Return the descriptor of a message, by default the first one of a registered schema. Raise
+    InvalidSchema, SchemaInvalid or CannotCheck.
+    """
+    if not isinstance(source, StoredSchema):
+        return _message(source, message)
+    pool, file = load_protobuf(source.text, source.references)
+    top: list[Any] = list(file.message_types_by_name.values())
+    if not top:
+        raise InvalidSchema("the schema has no message")
+    if not message:
+        return top[0]
+    try:
+        found: Any = pool.FindMessageTypeByName(message)
+    except KeyError:
+        found = None
+    if found is None or found.file.name != file.name:  # indexes count messages of the file
+        known = ", ".join(kind.full_name for kind in top)
+        raise InvalidSchema(f"the schema has no message {message!r}; it has {known[:500]}")
+    return found
 
 
 def _message(schema: bytes, message: str) -> Any:  # noqa: ANN401 - generated at run time
@@ -162,44 +201,6 @@ def _kind(field: Any) -> tuple[Any, ...]:  # noqa: ANN401
         kind = field.type
     special = field.cpp_type == _MESSAGE and _is_special(field.message_type)
     return kind, field.is_repeated, field.message_type.full_name if special else _is_map(field)
-
-
-def _path_of(descriptor: Any) -> list[int]:  # noqa: ANN401
-    """Return the indexes of a message in its file, outermost message first."""
-    path: list[int] = []
-    while descriptor is not None:
-        outer = descriptor.containing_type
-        siblings = (
-            descriptor.file.message_types_by_name.values() if outer is None else outer.nested_types
-        )
-        path.insert(0, [kind.full_name for kind in siblings].index(descriptor.full_name))
-        descriptor = outer
-    return path
-
-
-def _indexes(data: bytes) -> tuple[list[int], int]:
-    """Return Confluent's indexes, and the position after them: a zigzag varint count, then that
-    many indexes. A single 0 means the first message.
-    """
-    count, at = _zigzag(data, 0)
-    if not 0 <= count <= _DEPTH_MAX:
-        raise ValueError("the value does not begin with the indexes of its message")
-    path: list[int] = []
-    for _ in range(count):
-        index, at = _zigzag(data, at)
-        path.append(index)
-    return path or [0], at
-
-
-def _zigzag(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if at >= len(data) or shift > 28:
-            raise ValueError("the value does not begin with the indexes of its message")
-        number |= (data[at] & 0x7F) << shift
-        at, shift, more = at + 1, shift + 7, data[at] & 0x80
-        if not more:
-            return (number >> 1) ^ -(number & 1), at
 
 
 def _struct(descriptor: Any, path: str, depth: int) -> DataType:  # noqa: ANN401 - generated at run time

@@ -39,10 +39,11 @@ from penstock.lake.table.plan import (
     lost_ranges,
     wanted_ranges,
 )
+from penstock.lake.table.registry import decoder_of, with_newest
 from penstock.lake.table.rows import REJECTS, row_schema
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.tables import ExportTable
-from penstock.lake.table.values import RAW, ValueDecoder, ValueFormat
+from penstock.lake.table.values import RAW, ValueFormat
 
 _log = get_logger(__name__)
 
@@ -129,8 +130,16 @@ class TableSync:
         self._engine = engine
         self._options = options
         self._on_files = on_files
-        self._values = ValueDecoder(options.value_format).schema
-        row_schema(self._values, headers=options.headers)  # refuses names
+        self._value_format = options.value_format
+        self._refresh_schema()
+
+    def _refresh_schema(self) -> None:
+        """Take the columns of the newest schema in the registry, if there is one. Raise
+        InvalidSchema, RegistryError.
+        """
+        self._value_format = with_newest(self._options.value_format)
+        self._values = decoder_of(self._value_format).schema
+        row_schema(self._values, headers=self._options.headers)  # refuses names
 
     def run_batch(self) -> BatchReport | None:
         """Write one batch. Return None if the table is up to date. Raise TableError, the reader's
@@ -162,6 +171,8 @@ class TableSync:
         slices = cut_batch(self._source.plan(ranges), self._options.batch_bytes)
         if not slices:
             return None
+        if self._options.value_format.registry is not None:
+            self._refresh_schema()  # also of records that were written since the last batch
         base = self._prepare(base)
         self._rejects.prepare(REJECTS)
         known = self._rejects.state()
@@ -251,7 +262,7 @@ class TableSync:
         options = self._options
         job = ExportJob(
             self._source,
-            options.value_format,
+            self._value_format,
             self._table.place(),
             self._rejects.place(),
             self._table.layout,

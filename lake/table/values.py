@@ -2,20 +2,26 @@
 
 Invariants: a value becomes either a row or an error, which does not affect other values. All
 columns are nullable, so that a tombstone is a row of nulls, and adding or removing a field needs no
-rewrite. Rows depend only on the values and the schema. Performs no I/O: schemas are passed as
-bytes.
+rewrite. Rows depend only on the values and the schemas. Performs no I/O: schemas are passed as
+bytes or by a function.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.table.writers import FindSchema, SchemaSource
+from penstock.protocol.registry.model import (
+    NotRegistered,
+    RegistrySettingInvalid,
+    StoredSchema,
+)
+from penstock.protocol.registry.settings import RegistrySettings, given_registry
+from penstock.protocol.registry.wire_format import FRAME_BYTES, split_frame
 
 FORMATS: Final = ("raw", "json", "avro", "protobuf")
-CONFLUENT_MAGIC: Final = 0
-_CONFLUENT_BYTES: Final = 5
 
 
 class ValueFormat(NamedTuple):
@@ -24,6 +30,10 @@ class ValueFormat(NamedTuple):
     `schema` is the content of the schema's file, `message` the Protobuf message. If `framed`,
     values begin with Confluent's magic byte and schema id, and `schemas` contains the schemas by
     id. Columns are those of `schema`, or by default those of the schema with the highest id.
+
+    With `registry`, values are framed, and their schemas are looked up there. Columns are those of
+    `schema` or, by default, of the newest schema of `subject`, which `lake.table.registry` looks up
+    as `newest`.
     """
 
     name: str = "raw"
@@ -31,6 +41,30 @@ class ValueFormat(NamedTuple):
     message: str = ""
     framed: bool = False
     schemas: tuple[tuple[int, bytes], ...] = ()
+    registry: RegistrySettings | None = None
+    subject: str = ""
+    newest: StoredSchema | None = None
+
+    @classmethod
+    def registered(
+        cls,
+        registry: RegistrySettings | str | Mapping[str, str],
+        subject: str,
+        message: str = "",
+        *,
+        name: str = "",
+        schema: bytes = b"",
+    ) -> "ValueFormat":
+        """Return the format of values whose schemas are in a registry, given by its URL or its
+        properties. `message`: by default, the first one of the schema. `name` and `schema`: to fix
+        the columns. Raise RegistrySettingInvalid.
+        """
+        if not isinstance(registry, RegistrySettings):
+            found = given_registry(registry)
+            if found is None:
+                raise RegistrySettingInvalid("give the URL of a schema registry")
+            registry = found
+        return cls(name, schema, message, framed=True, registry=registry, subject=subject)
 
     @classmethod
     def of(
@@ -61,7 +95,9 @@ class RowDecoder(Protocol):
     def struct(self) -> Any: ...  # noqa: ANN401 - pyarrow is untyped
 
     def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
-        """Decode one value, written with the schema of that id. Raise one of `errors`."""
+        """Decode one value, written with the schema of that id. Raise one of `errors`, or
+        RegistryError if the schema cannot be looked up.
+        """
         ...
 
     @property
@@ -82,11 +118,10 @@ class Decoded:
 class ValueDecoder:
     """The decoder of one task, for one thread."""
 
-    def __init__(self, value_format: ValueFormat) -> None:
-        """Raise InvalidSchema."""
+    def __init__(self, value_format: ValueFormat, find: FindSchema | None = None) -> None:
+        """`find` looks up schemas if the format has a registry. Raise InvalidSchema."""
         self._framed = value_format.framed
-        self._ids = frozenset(number for number, _ in value_format.schemas)
-        self._decoder = _row_decoder(value_format)
+        self._decoder = _row_decoder(value_format, find)
         self.schema: Schema = _columns(self._decoder)
 
     def decode(self, values: Array) -> Decoded:
@@ -118,17 +153,8 @@ class ValueDecoder:
         data = memoryview(buffer)
         if not self._framed:
             return decoder.row(data, None)
-        if len(data) < _CONFLUENT_BYTES or data[0] != CONFLUENT_MAGIC:
-            raise ValueError(
-                "the value does not begin with a magic byte 0 and a schema id of 4 bytes"
-            )
-        schema_id = int.from_bytes(data[1:_CONFLUENT_BYTES])
-        if self._ids and schema_id not in self._ids:
-            raise ValueError(
-                f"the value has schema id {schema_id}, and schemas are given for"
-                f" {', '.join(map(str, sorted(self._ids)))}"
-            )
-        return decoder.row(data[_CONFLUENT_BYTES:], schema_id)
+        schema_id = split_frame(data)
+        return decoder.row(data[FRAME_BYTES:], schema_id)
 
     @staticmethod
     def _converted(
@@ -165,32 +191,52 @@ def _columns(decoder: RowDecoder | None) -> Schema:
     return pa.schema(fields)
 
 
-def _row_decoder(value_format: ValueFormat) -> RowDecoder | None:
-    name, schema, message, framed, schemas = value_format
+def _row_decoder(value_format: ValueFormat, find: FindSchema | None) -> RowDecoder | None:
+    name, schemas = value_format.name, value_format.schemas
     if name == "raw":
         return None
     if name not in FORMATS:
         raise InvalidTable(f"format {name!r} is unknown: choose one of {', '.join(FORMATS)}")
-    if not schema and schemas:
-        schema = max(schemas)[1]
-    if not schema:
+    columns: SchemaSource | None = value_format.schema or value_format.newest
+    if not columns and schemas:
+        columns = max(schemas)[1]
+    if not columns:
         raise InvalidSchema(f"format {name} needs a schema: give its file with --schema")
-    if framed and not schemas and name != "json":
+    if value_format.registry is not None:
+        assert find is not None, "formats with a registry need a function that looks up schemas"
+    elif schemas:
+        find = _given(schemas)
+    elif value_format.framed and name != "json":
         raise InvalidSchema(
             f"framed values of format {name} need the ids of their schemas: --schema ID=FILE,"
-            " for each id in the topic (the schema registry lists them for a subject)"
+            " for each id in the topic, or --schema-registry URL"
         )
     if name == "json":
         from penstock.lake.table.json_values import JsonDecoder
 
-        return JsonDecoder(schema)
+        return JsonDecoder(columns, find)
+    given = [number for number, _ in schemas]
     if name == "avro":
         from penstock.lake.table.avro_values import AvroDecoder
 
-        return AvroDecoder(schema, schemas)
+        return AvroDecoder(columns, find, given)
     from penstock.lake.table.protobuf_values import ProtobufDecoder
 
-    return ProtobufDecoder(schema, message, schemas)
+    return ProtobufDecoder(columns, value_format.message, find, given)
+
+
+def _given(schemas: Sequence[tuple[int, bytes]]) -> FindSchema:
+    known = dict(schemas)
+
+    def find(number: int) -> bytes:
+        if number not in known:
+            listed = ", ".join(map(str, sorted(known)))
+            raise NotRegistered(
+                f"the value has schema id {number}, and schemas are given for {listed}"
+            )
+        return known[number]
+
+    return find
 
 
 def _reason(error: Exception) -> str:

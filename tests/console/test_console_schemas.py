@@ -18,6 +18,7 @@ from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.console.decoding import FAILURES_MAX, SchemaCache, TopicDecoder
 from penstock.deploy.local.handle import LocalCluster
 from penstock.deploy.records.decode_process import DecodeProcess
+from penstock.protocol.registry.settings import RegistrySettings
 from tests.support.browser import axe_problems
 from tests.support.console import ConsoleProcess, produce
 from tests.support.schema_registry import SchemaRegistryServer, serving
@@ -171,11 +172,11 @@ def test_records_that_end_the_process_do_not_delay_a_page_for_long() -> None:
     process = DecodeProcess()
     try:
         nested = b"\x02" * DEPTH + b"\x00"
-        decoder = TopicDecoder(configs, SchemaCache(""), process)
+        decoder = TopicDecoder(configs, SchemaCache(None), process)
         notes = [decoder.show("value", nested).note for _ in range(FAILURES_MAX + 1)]
         assert [("SIGSEGV" in note) for note in notes] == [True] * FAILURES_MAX + [False]
         assert "other records of this page took too much" in notes[-1]
-        found = TopicDecoder(configs, SchemaCache(""), process).show("value", b"\x02\x00")
+        found = TopicDecoder(configs, SchemaCache(None), process).show("value", b"\x02\x00")
         assert (found.kind, found.text) == ("avro", '{\n  "next": {\n    "next": null\n  }\n}')
     finally:
         process.close()
@@ -184,7 +185,7 @@ def test_records_that_end_the_process_do_not_delay_a_page_for_long() -> None:
 def test_a_registry_that_fails_is_asked_once_for_a_page() -> None:
     with serving(SchemaRegistryServer()) as registry:
         registry.fails = True
-        decoder = TopicDecoder({}, SchemaCache(registry.url), DecodeProcess())
+        decoder = TopicDecoder({}, SchemaCache(RegistrySettings(registry.url)), DecodeProcess())
         shown = [decoder.show("value", framed(number, CLICK)) for number in (1, 2, 1)]
     assert registry.requests == ["GET /schemas/ids/1"]
     assert {(view.kind, "returned 500" in view.note) for view in shown} == {("hex", True)}

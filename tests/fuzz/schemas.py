@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from penstock.broker.schemas.language import SchemaInvalid, compile_schema
+from penstock.broker.schemas.language import compile_schema
+from penstock.protocol.registry.model import SchemaInvalid
 
 ORDER_AVRO = json.dumps(
     {

@@ -21,7 +21,6 @@ from penstock.broker.client_metrics.otlp import (
     resource_of,
     with_resource,
 )
-from penstock.broker.schemas.language import SchemaInvalid
 from penstock.broker.security.tls import SecurityFileInvalid
 from penstock.controller.api import (
     load_messages,
@@ -60,6 +59,7 @@ from penstock.protocol.errors import WireError
 from penstock.protocol.framing import decode_body, parse_header, parse_response_header
 from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from penstock.protocol.produce import decode_produce_request
+from penstock.protocol.registry.model import SchemaInvalid
 from penstock.protocol.request_limits import elements_max
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 from penstock.stream.errors import FormatUnknown, ObjectCorrupt

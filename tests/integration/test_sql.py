@@ -16,14 +16,26 @@ import polars
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 import penstock
 from penstock import SqlError, SqlStopped, ValueFormat, scan, topics
 from penstock.lake.arrow.background import background
+from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.sql.session import Session, SessionOptions
 from penstock.lake.sql.tokens import quoted
+from penstock.lake.table.engines import LocalEngine
+from penstock.lake.table.model import Layout
+from penstock.lake.table.source import TopicSource
+from penstock.lake.table.sync import BatchReport, SyncOptions, TableSync
+from penstock.lake.table.warehouse import Warehouse
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
+from penstock.protocol.registry.model import RegistryUnavailable
+from penstock.protocol.registry.settings import registry_settings
+from tests.support.schema_registry import SchemaRegistryServer, serving
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -276,6 +288,75 @@ def test_topics_that_are_not_json_and_hostile_names(sql: Sql) -> None:
     assert result.rows() == [(0, None, 42, "JFK", 1), *((n, *missing) for n in (1, 2, 3))]
     assert "trips: 2 values cannot be decoded" in result.warnings[0]
     assert "offset 1: ValueError: the value does not begin with a magic byte" in result.warnings[0]
+
+
+def sale(*names: str) -> str:
+    fields = [{"name": name, "type": ["null", "long"], "default": None} for name in names]
+    return json.dumps({"type": "record", "name": "Sale", "fields": fields})
+
+
+def test_schemas_of_a_registry(sql: Sql, tmp_path: Path) -> None:
+    """Confluent's serializers write; statements and exports decode by the id of each record. The
+    columns follow the newest schema, and a registry that fails makes no dead letters.
+    """
+    place = SerializationContext("sales", MessageField.VALUE)
+    with serving(SchemaRegistryServer(user_info="reader:a secret")) as server:
+        given = {
+            "schema.registry.url": server.url,
+            "basic.auth.user.info": "reader:a secret",
+            "retry.ms": "0",
+        }
+        client = {"url": server.url, "basic.auth.user.info": "reader:a secret"}
+        with SchemaRegistryClient(client) as registry:
+            first, second = (
+                AvroSerializer(registry, sale(*names))
+                for names in (("price", "qty"), ("qty", "price", "tip"))
+            )
+            values = [first({"price": 1, "qty": 2}, place), b"\0\0\0\0\x63\2\2", None]
+            sql.write("sales", values)
+
+            def export() -> list[BatchReport]:
+                settings = registry_settings(given)
+                assert settings is not None
+                value_format = ValueFormat.registered(settings, "sales-value")
+                warehouse = Warehouse(kind="parquet", location=str(tmp_path / "tables"))
+                tables = (warehouse.table(name, Layout()) for name in ("sales", "sales__dlq"))
+                options = SyncOptions(value_format=value_format)
+                source = TopicSource(StoreCluster(sql.url), "sales")
+                sync = TableSync(source, *tables, LocalEngine(1), options)
+                return list(iter(sync.run_batch, None))
+
+            assert [(report.rows, report.rejected) for report in export()] == [(2, 1)]
+            sql.cluster.produce(
+                [{"topic": "sales", "value": second({"price": 3, "qty": 4, "tip": 5}, place)}]
+            )
+            query = "SELECT _offset, price, qty, tip FROM sales ORDER BY 1"
+            for options in ({}, {"max_seconds": 60}):
+                result = sql.result(query, schema_registry=given, **options)
+                assert result.rows() == [
+                    (0, 1, 2, None),
+                    (1, None, None, None),
+                    (2, None, None, None),
+                    (3, 3, 4, 5),
+                ]
+                assert "returned 404 for GET /schemas/ids/99" in result.warnings[0]
+            server.fails = True
+            with pytest.raises(RegistryUnavailable, match="returned 500"):
+                export()
+            server.fails = False
+            assert [(report.rows, report.rejected) for report in export()] == [(1, 0)]
+    found = Warehouse(kind="parquet", location=str(tmp_path / "tables"))
+    rows = found.read("sales", 1 << 30).sort_by("_offset").select(["price", "qty", "tip"])
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        (1, 2, None),
+        (None, None, None),
+        (3, 4, 5),
+    ]
+    (dead,) = found.read("sales__dlq", 1 << 30).to_pylist()
+    assert "404 for GET /schemas/ids/99" in dead["error"]
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not any(b"a secret" in content for content in files)
 
 
 def test_transactions_compaction_and_binary_keys(sql: Sql) -> None:

@@ -68,6 +68,8 @@ class SchemaRegistryServer:
                         for subject, known in self.versions.items()
                         if int(number) in known
                     ]
+            case _:
+                return 404, {"error_code": 404, "message": "no such path"}
         return 404, {"error_code": 40403, "message": "not found"}
 
     def _version(self, subject: str, version: int) -> dict[str, Any]:

@@ -17,15 +17,10 @@ from penstock.broker.schemas import known_schemas, messages
 from penstock.broker.schemas.known_schemas import FRESH_S, PAUSE_S, KnownSchemas
 from penstock.broker.schemas.messages import CheckSchema, RegisteredSchema
 from penstock.broker.schemas.process import CheckProcess
-from penstock.broker.schemas.registry import (
-    ANSWER_BYTES_MAX,
-    NotRegistered,
-    RegistryError,
-    RegistryUrlInvalid,
-    SchemaRegistry,
-)
 from penstock.broker.schemas.rules import FieldRule
 from penstock.broker.security.tls import SecurityFileInvalid
+from penstock.protocol.registry.client import ANSWER_BYTES_MAX, SchemaRegistry
+from penstock.protocol.registry.model import NotRegistered, RegistryError, RegistryUrlInvalid
 from tests.support.certs import Authority
 from tests.support.schema_registry import SchemaRegistryServer, serving
 from tests.support.waiting import until

@@ -12,19 +12,14 @@ from penstock.broker.partition.record_check import RecordCheck as BatchCheck
 from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.validation import TopicRules, validate_batch
 from penstock.broker.schemas import messages
-from penstock.broker.schemas.language import (
-    CannotCheck,
-    ReferencedSchema,
-    SchemaInvalid,
-    Validator,
-    compile_schema,
-)
+from penstock.broker.schemas.language import ReferencedSchema, Validator, compile_schema
 from penstock.broker.schemas.messages import CheckBatch, CheckSchema, RegisteredSchema, Verdict
 from penstock.broker.schemas.records import IDS_MAX, RecordCheck
 from penstock.broker.schemas.rules import FieldRule, SchemaRules, schema_rules, subject_of
 from penstock.controller.metadata import topic_configs
 from penstock.protocol.batch.compression import Compression
 from penstock.protocol.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch
+from penstock.protocol.registry.model import CannotCheck, SchemaInvalid
 from tests.support.record_cases import CASES
 
 LIMIT_BYTES = 1 << 20

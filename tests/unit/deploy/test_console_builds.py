@@ -132,7 +132,7 @@ async def test_finished_builds_make_room() -> None:
 async def test_a_canceled_request_holds_its_turn_until_its_thread_is_done() -> None:
     options = ConsoleOptions(bootstrap="127.0.0.1:1")
     live, sessions = LiveCluster(options, lambda: 0), Sessions(lambda: 0.0, lambda: "t")
-    console = Console(options, live, sessions, SchemaCache(""), "csrf")
+    console = Console(options, live, sessions, SchemaCache(None), "csrf")
     release, running = threading.Event(), threading.Semaphore(0)
 
     def block() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from penstock.broker.schemas.registry import SchemaRegistry, StoredSchema
 from penstock.deploy.admin.groups.reset import parse_duration, parse_time, read_offsets
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output.csv_rows import encode_csv
@@ -24,6 +23,9 @@ from penstock.deploy.records.formats import (
 )
 from penstock.deploy.records.lines import LineReader, NewRecord, parse_headers
 from penstock.deploy.records.template import parse_template
+from penstock.protocol.registry.by_id import schemas_of
+from penstock.protocol.registry.model import StoredSchema
+from penstock.protocol.registry.settings import RegistrySettings
 from tests.support.schema_registry import SchemaRegistryServer, serving
 
 AVRO = json.dumps(
@@ -41,15 +43,15 @@ class Registry:
     def __init__(self, **protobuf: str) -> None:
         self._protobuf = {int(name[1:]): text for name, text in protobuf.items()}
 
-    def by_id(self, number: int) -> StoredSchema:
+    def find(self, number: int) -> StoredSchema:
         if self._protobuf:
             return StoredSchema("PROTOBUF", self._protobuf[number])
         assert number == 7
         return StoredSchema("AVRO", AVRO.decode())
 
-    def newest_id(self, subject: str) -> int:
+    def newest(self, subject: str) -> tuple[int, StoredSchema]:
         assert subject == "orders-value"
-        return 7
+        return 7, self.find(7)
 
 
 def descriptor_set() -> bytes:
@@ -132,15 +134,12 @@ def test_avro_schemas_with_references_go_both_ways(schema: Any, value: dict[str,
         server.register(
             "orders-value", {"schema": json.dumps(schema), "references": [city, address]}
         )
-        found = codec(
-            RecordFormat.AVRO, registry=SchemaRegistry(server.url), subject="orders-value"
-        )
+        registry = schemas_of(RegistrySettings(server.url))
+        found = codec(RecordFormat.AVRO, registry=registry, subject="orders-value")
         data = found.encode(json.dumps(whole))
         assert found.decode(data) == whole
         server.register("orders-value", {"schema": json.dumps(schema)})
-        broken = codec(
-            RecordFormat.AVRO, registry=SchemaRegistry(server.url), subject="orders-value"
-        )
+        broken = codec(RecordFormat.AVRO, registry=registry, subject="orders-value")
         with pytest.raises(UsageError, match=r"x\.(City|Address)"):
             broken.encode(json.dumps(whole))
 
@@ -168,6 +167,27 @@ def test_registered_protobuf_is_decoded_with_the_schema_of_its_id() -> None:
     for data in (b"\0\0\0\0\x09\0", b"\0\0\0\0\7\2\x12", b"\0\0\0\0\7\2\2\xff"):
         with pytest.raises(BadRecord):
             found.decode(data)
+
+
+def test_protobuf_of_a_registry_needs_no_descriptor_set() -> None:
+    registry: Any = Registry(_7=ORDERS)
+    for message, data in (("", b"\0\0\0\0\7\0"), ("shop.Order", b"\0\0\0\0\7\2\2\x08\3")):
+        found = codec(
+            RecordFormat.PROTOBUF, message=message, registry=registry, subject="orders-value"
+        )
+        assert found.encode(json.dumps(found.decode(data))) == data
+    missing = codec(
+        RecordFormat.PROTOBUF, message="shop.No", registry=registry, subject="orders-value"
+    )
+    with pytest.raises(UsageError, match=r"shop\.No"):
+        missing.encode("{}")
+
+
+def test_registered_json_is_shown_without_its_frame() -> None:
+    found = codec(RecordFormat.JSON, registry=Registry())  # type: ignore[arg-type]
+    assert found.decode(b'\0\0\0\0\7{"a": 1}') == found.decode(b'{"a": 1}') == {"a": 1}
+    with pytest.raises(BadRecord):
+        codec(RecordFormat.JSON).decode(b'\0\0\0\0\7{"a": 1}')
 
 
 @pytest.mark.parametrize("registry", [None, Registry(_7=ORDERS)])

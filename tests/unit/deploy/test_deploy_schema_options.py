@@ -22,14 +22,14 @@ def files(tmp_path: Path) -> list[str]:
 def test_schemas_of_an_export(files: list[str]) -> None:
     one, two, _ = files
     plain = RowOptions(value_format="avro", schema=[two])
-    assert plain.format() == ValueFormat("avro", b"two=2")
+    assert plain.format("orders") == ValueFormat("avro", b"two=2")
     given = RowOptions(value_format="avro", schema=[f"7={one}", f"8={two}", one], framed=True)
     by_id = ((7, b"one"), (8, b"two=2"))
-    assert given.format() == ValueFormat("avro", b"one", "", framed=True, schemas=by_id)
+    assert given.format("orders") == ValueFormat("avro", b"one", "", framed=True, schemas=by_id)
     with pytest.raises(InvalidSchema, match="add --framed"):
-        RowOptions(value_format="avro", schema=[f"7={one}"]).format()
+        RowOptions(value_format="avro", schema=[f"7={one}"]).format("orders")
     with pytest.raises(UsageError, match=r"--schema 7=missing: No such file"):
-        RowOptions(value_format="avro", schema=["7=missing"], framed=True).format()
+        RowOptions(value_format="avro", schema=["7=missing"], framed=True).format("orders")
 
 
 def test_schemas_of_a_statement(files: list[str]) -> None:

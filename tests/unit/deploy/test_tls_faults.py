@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from penstock.base.client_tls import client_tls
 from penstock.base.listeners import SecurityProtocol
-from penstock.broker.schemas.registry import RegistryError, SchemaRegistry
 from penstock.deploy.clients.bearer_tokens import TokenSource
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
@@ -22,6 +21,8 @@ from penstock.deploy.node.client_metrics import OtlpMetrics
 from penstock.protocol import apis
 from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.gen import api_versions
+from penstock.protocol.registry.client import SchemaRegistry
+from penstock.protocol.registry.model import RegistryError
 from tests.support.certs import Authority
 from tests.support.waiting import until
 

@@ -1,7 +1,7 @@
 """Client for a schema registry with Confluent's REST API.
 
-It blocks: brokers call it in threads (`known_schemas`), the command line directly. Redirects are
-not followed, so credentials are sent to one host only.
+It blocks: brokers call it in threads (`broker.schemas.known_schemas`), others through a cache
+(`by_id`). Redirects are not followed, so credentials are sent to one host only.
 """
 
 import base64
@@ -18,37 +18,27 @@ import msgspec
 from msgspec import Struct
 
 from penstock.base.tls_faults import reason_of
+from penstock.protocol.registry.model import (
+    NotRegistered,
+    RegistryError,
+    RegistrySettingInvalid,
+    RegistryUnavailable,
+    RegistryUrlInvalid,
+    StoredSchema,
+)
 
 TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 1 << 20
 REFERENCES_MAX: Final = 64
 _CHUNK_BYTES: Final = 64 << 10
+_MESSAGE_BYTES_MAX: Final = 4 << 10
 _NOT_FOUND: Final = 404
+_NOT_REGISTERED: Final = frozenset({40401, 40402, 40403})
+"""Error codes for an unknown subject, version and schema. Other 404s come from a wrong path."""
+
+_REFUSED: Final = frozenset({401, 403})
+_LATER: Final = frozenset({408, 425, 429})
 _ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
-
-
-class RegistryError(Exception):
-    """The registry did not respond as expected. The message contains the registry and the
-    request.
-    """
-
-
-class NotRegistered(RegistryError):
-    """The schema or subject is not registered."""
-
-
-class RegistryUrlInvalid(ValueError):
-    """The URL is not a valid registry URL."""
-
-
-class StoredSchema(Struct, frozen=True):
-    """A schema in the registry. type: AVRO, JSON or PROTOBUF. references: (name, schema), each
-    after the schemas it refers to.
-    """
-
-    type: str
-    text: str
-    references: tuple[tuple[str, str], ...] = ()
 
 
 class _Reference(Struct):
@@ -62,6 +52,10 @@ class _Answer(Struct, rename="camel"):
     id: int = -1
     schema_type: str = "AVRO"
     references: list[_Reference] | None = None
+
+
+class _Failure(Struct):
+    error_code: int = 0
 
 
 class _SubjectVersion(Struct):
@@ -86,18 +80,19 @@ class SchemaRegistry:
         url: str,
         *,
         user_info: str = "",
+        token: str = "",
         tls: ssl.SSLContext | None = None,
         ca_setting: str = "SSL_CERT_FILE",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """user_info: `USER:PASSWORD`, if the URL contains none. tls: None for the CAs of the
-        operating system. ca_setting: the setting of the CA file, for errors.
+        """user_info: `USER:PASSWORD`, if the URL contains none. token: a bearer token. tls: None
+        for the CAs of the operating system. ca_setting: the setting of the CA file, for errors.
 
-        Raises RegistryUrlInvalid.
+        Raises RegistrySettingInvalid.
         """
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise RegistryUrlInvalid("http://HOST:PORT or https://HOST")
+        parts = _split(url)
+        if not (token.isascii() and token.isprintable()):
+            raise RegistrySettingInvalid("the bearer token contains characters that HTTP forbids")
         host = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
         self._headers = {"Accept": _ACCEPTED}
@@ -106,6 +101,8 @@ class SchemaRegistry:
         if user_info:
             encoded = base64.b64encode(user_info.encode()).decode()
             self._headers["Authorization"] = f"Basic {encoded}"
+        elif token:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._timeout_s, self._ca_setting = timeout_s, ca_setting
         self._open = urllib.request.build_opener(
             _NoRedirects, urllib.request.HTTPSHandler(context=tls)
@@ -113,21 +110,22 @@ class SchemaRegistry:
 
     def by_id(self, number: int) -> StoredSchema:
         """Return a schema with its references. Raises RegistryError."""
-        answer = self._get(f"/schemas/ids/{number}", _Answer)
-        references: dict[str, str] = {}
-        self._resolve(answer, references, set())
-        return StoredSchema(answer.schema_type, answer.schema, tuple(references.items()))
+        return self._whole(self._get(f"/schemas/ids/{number}", _Answer))
+
+    def newest(self, subject: str) -> tuple[int, StoredSchema]:
+        """Return the newest schema of a subject and its id. Raises RegistryError."""
+        answer: _Answer = self._get(_version_path(subject, "latest"), _Answer)
+        return answer.id, self._whole(answer)
 
     def subjects_of(self, number: int) -> list[str]:
         """Return the subjects under which a schema is registered. Raises RegistryError."""
         versions = self._get(f"/schemas/ids/{number}/versions", list[_SubjectVersion])
         return [version.subject for version in versions]
 
-    def newest_id(self, subject: str) -> int:
-        """Return the id of the newest schema of a subject. Raises RegistryError."""
-        path = f"/subjects/{quote(subject, safe='')}/versions/latest"
-        answer: _Answer = self._get(path, _Answer)
-        return answer.id
+    def _whole(self, answer: _Answer) -> StoredSchema:
+        references: dict[str, str] = {}
+        self._resolve(answer, references, set())
+        return StoredSchema(answer.schema_type, answer.schema, tuple(references.items()))
 
     def _resolve(self, answer: _Answer, found: dict[str, str], asked: set[tuple[str, int]]) -> None:
         for reference in answer.references or ():
@@ -140,7 +138,7 @@ class SchemaRegistry:
                     f"a schema of the schema registry at {self._base} has more than"
                     f" {REFERENCES_MAX} references"
                 )
-            path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+            path = _version_path(reference.subject, str(reference.version))
             referenced = self._get(path, _Answer)
             self._resolve(referenced, found, asked)
             found[reference.name] = referenced.schema
@@ -152,14 +150,59 @@ class SchemaRegistry:
             with self._open(request, timeout=self._timeout_s) as answer:
                 return msgspec.json.decode(_read(answer, deadline), type=kind)
         except urllib.error.HTTPError as error:
-            error.close()
-            failure = NotRegistered if error.code == _NOT_FOUND else RegistryError
-            raise failure(
-                f"the schema registry at {self._base} returned {error.code} for GET {path}"
-            ) from None
+            with error:
+                raise self._failure(error, path) from None
         except (OSError, HTTPException, ValueError, msgspec.MsgspecError) as error:
             reason = reason_of(str(error), self._base, ca_setting=self._ca_setting)
-            raise RegistryError(f"the schema registry at {self._base} failed: {reason}") from None
+            failure = RegistryUnavailable if _is_passing(error) else RegistryError
+            raise failure(f"the schema registry at {self._base} failed: {reason}") from None
+
+    def _failure(self, error: urllib.error.HTTPError, path: str) -> RegistryError:
+        """Return the error for a response without success."""
+        text = f"the schema registry at {self._base} returned {error.code} for GET {path}"
+        if error.code == _NOT_FOUND:
+            if _error_code(error) in _NOT_REGISTERED:
+                return NotRegistered(text)
+            return RegistryError(f"{text}: its URL has no API of a schema registry")
+        if error.code in _REFUSED:
+            return RegistryError(f"{text}: it refuses the credentials, or their user this schema")
+        if error.code in _LATER or error.code >= 500:
+            return RegistryUnavailable(text)
+        return RegistryError(text)
+
+
+def _split(url: str) -> urllib.parse.SplitResult:
+    """Raises RegistryUrlInvalid."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and url.isprintable():
+            _ = parts.port
+            return parts
+    except ValueError:
+        pass
+    raise RegistryUrlInvalid("http://HOST:PORT or https://HOST")
+
+
+def _version_path(subject: str, version: str) -> str:
+    return f"/subjects/{quote(subject, safe='')}/versions/{version}"
+
+
+def _error_code(error: urllib.error.HTTPError) -> int:
+    """Return the registry's code of an error, 0 if the response is not from a registry."""
+    try:
+        return msgspec.json.decode(error.read(_MESSAGE_BYTES_MAX), type=_Failure).error_code
+    except (OSError, HTTPException, ValueError, msgspec.MsgspecError):
+        return 0
+
+
+def _is_passing(error: Exception) -> bool:
+    """Return whether a failed request may succeed later: not one with an invalid certificate or an
+    invalid response.
+    """
+    reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, ssl.SSLError):
+        return False
+    return isinstance(error, OSError | HTTPException)
 
 
 def _read(answer: HTTPResponse, deadline: float) -> bytes:

@@ -1,0 +1,125 @@
+"""What fastavro's schema resolution leaves open: defaults in the form of values, and numbers that
+would become times of another unit. Pure.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, cast
+
+import fastavro.read
+
+from penstock.lake.table.errors import InvalidSchema
+
+_FAMILIES: Final = {
+    ("int", "date"): "date",
+    ("int", "time-millis"): "time",
+    ("long", "time-micros"): "time",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+    ("long", "local-timestamp-millis"): "local-timestamp",
+    ("long", "local-timestamp-micros"): "local-timestamp",
+}
+"""fastavro converts the units of one family."""
+
+_logical_readers: Final[Any] = cast("Any", fastavro.read).LOGICAL_READERS
+
+
+class ParsedSchema(NamedTuple):
+    """A record schema as fastavro uses it, and its named types."""
+
+    schema: dict[str, Any]
+    named: dict[str, Any]
+
+
+def decode_defaults(columns: ParsedSchema) -> None:
+    """Replace the defaults of fields, which are JSON, by what fastavro reads from bytes: it returns
+    them as they are.
+    """
+    for kind in columns.named.values():
+        for field in kind.get("fields", ()):
+            if field.get("default") is not None:
+                field["default"] = _default(field["type"], field["default"], columns.named)
+
+
+def _default(kind: Any, value: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """Return a default as Python value. That of a union is of its first type."""
+    schema = _solid(kind[0] if isinstance(kind, list) else kind, named)
+    name = schema["type"]
+    if name == "array":
+        return [_default(schema["items"], item, named) for item in value]
+    if name == "map":
+        return {key: _default(schema["values"], item, named) for key, item in value.items()}
+    if name == "record":
+        types = {field["name"]: field["type"] for field in schema["fields"]}
+        return {key: _default(types[key], item, named) for key, item in value.items()}
+    if name in {"bytes", "fixed"}:
+        value = value.encode("iso-8859-1")
+    convert = _logical_readers.get(f"{name}-{schema.get('logicalType')}")
+    return value if convert is None else convert(value, schema, None)
+
+
+def check_times(writer: ParsedSchema, columns: ParsedSchema) -> None:
+    """Raise InvalidSchema if a number of the writer would become a time, or the other way round:
+    Avro's resolution ignores units.
+    """
+    _TimeCheck(writer.named, columns.named).check(writer.schema, columns.schema, "")
+
+
+class _TimeCheck:
+    def __init__(self, written: dict[str, Any], wanted: dict[str, Any]) -> None:
+        self._written, self._wanted = written, wanted
+        self._seen: set[tuple[str, str]] = set()
+
+    def check(self, written: Any, wanted: Any, path: str) -> None:  # noqa: ANN401 - JSON
+        for one in _choices(written):
+            for other in _choices(wanted):
+                self._check_pair(_solid(one, self._written), _solid(other, self._wanted), path)
+
+    def _check_pair(self, one: dict[str, Any], other: dict[str, Any], path: str) -> None:
+        kinds = {one["type"], other["type"]}
+        if kinds <= {"int", "long"}:
+            if _family(one) != _family(other):
+                shown = (kind.get("logicalType") or kind["type"] for kind in (one, other))
+                raise InvalidSchema(f"{path}: {' cannot become '.join(shown)}")
+        elif kinds == {"record"}:
+            pair = one["name"], other["name"]
+            if pair not in self._seen and _names(one) & _names(other):
+                self._seen.add(pair)
+                for source, field in _field_pairs(one, other):
+                    self.check(source["type"], field["type"], f"{path}.{field['name']}")
+        elif kinds == {"array"}:
+            self.check(one["items"], other["items"], f"{path}[]")
+        elif kinds == {"map"}:
+            self.check(one["values"], other["values"], f"{path}.*")
+
+
+def _choices(kind: Any) -> list[Any]:  # noqa: ANN401 - JSON
+    return [*kind] if isinstance(kind, list) else [kind]
+
+
+def _family(kind: dict[str, Any]) -> str | None:
+    return _FAMILIES.get((kind["type"], str(kind.get("logicalType"))))
+
+
+def _names(record: dict[str, Any]) -> set[str]:
+    """Return the names of a type without namespaces, by which fastavro compares them."""
+    names = (record["name"], *record.get("aliases", ()))
+    return {name.rpartition(".")[2] for name in names}
+
+
+def _field_pairs(
+    writer: dict[str, Any], columns: dict[str, Any]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the fields of the writer with those of the columns that are read from them."""
+    written = {field["name"]: field for field in writer["fields"]}
+    for field in columns["fields"]:
+        for name in (field["name"], *field.get("aliases", ())):
+            if name in written:
+                yield written[name], field
+
+
+def _solid(kind: Any, named: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """Return a type that is not a union as an object."""
+    found: Any = named.get(kind, {"type": kind}) if isinstance(kind, str) else kind
+    while isinstance(found["type"], dict):
+        found = found["type"]
+    return cast("dict[str, Any]", found)

@@ -1,0 +1,58 @@
+"""The schemas that values were written with, by the ids before the values. Must not do I/O: a
+function looks schemas up.
+"""
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from penstock.lake.table.errors import InvalidSchema
+from penstock.protocol.registry.model import NotRegistered, SchemaInvalid, StoredSchema
+
+_WRITERS_MAX: Final = 1_000
+_Compiled = TypeVar("_Compiled")
+
+SchemaSource = bytes | StoredSchema
+"""The content of a schema's file, or a schema of a registry."""
+
+FindSchema = Callable[[int], SchemaSource]
+"""Returns the schema with an id. Raises NotRegistered, or RegistryError if that is unknown."""
+
+
+class Writers(Generic[_Compiled]):
+    """The schemas that values were written with, compiled for one decoder."""
+
+    def __init__(
+        self, name: str, find: FindSchema, compiled: Callable[[SchemaSource], _Compiled]
+    ) -> None:
+        """`compiled` raises InvalidSchema or SchemaInvalid."""
+        self._name = name
+        self._find = find
+        self._compile = compiled
+        self._known: dict[int, _Compiled | NotRegistered] = {}
+
+    def of(self, number: int) -> _Compiled:
+        """Return the schema with an id. Raise ValueError if there is none that can be used, or
+        RegistryError.
+        """
+        found = self._known.get(number)
+        if found is None:
+            if len(self._known) >= _WRITERS_MAX:
+                self._known.clear()
+            found = self._known[number] = self._look_up(number)
+        if isinstance(found, NotRegistered):
+            raise ValueError(str(found))
+        return found
+
+    def _look_up(self, number: int) -> _Compiled | NotRegistered:
+        try:
+            source = self._find(number)
+        except NotRegistered as error:
+            return error
+        if isinstance(source, StoredSchema) and source.type.lower() != self._name:
+            return NotRegistered(
+                f"schema {number} is of type {source.type}, and the columns are of {self._name}"
+            )
+        try:
+            return self._compile(source)
+        except (InvalidSchema, SchemaInvalid) as error:
+            return NotRegistered(f"schema {number} cannot be used: {error}")

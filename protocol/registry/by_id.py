@@ -1,0 +1,118 @@
+"""A cache of registered schemas by id, whose meaning never changes, for readers in threads.
+
+Invariants: while the registry is unavailable, requests are retried until `retry_ms` is over; then
+the error is raised. Only the registry's statement that an id is not registered is NotRegistered.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+from random import Random
+from threading import Lock
+from typing import Final, TypeVar
+
+from penstock.base.backoff import Backoff
+from penstock.protocol.registry.client import SchemaRegistry
+from penstock.protocol.registry.model import NotRegistered, RegistryUnavailable, StoredSchema
+from penstock.protocol.registry.settings import RegistrySettings
+
+CACHED_COUNT_MAX: Final = 1_000
+CACHED_CHARS_MAX: Final = 64 << 20
+UNKNOWN_S: Final = 30.0
+"""An id that is not registered is requested again after this time."""
+
+_FIRST_MS: Final = 200
+_LONGEST_MS: Final = 4_000
+_REGISTRIES_MAX: Final = 8
+_Found = TypeVar("_Found")
+
+
+class SchemasById:
+    """The schemas of one registry. Thread-safe; lookups take turns."""
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        retry_s: float,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._registry = registry
+        self._retry_s = retry_s
+        self._now_s, self._sleep = now_s, sleep
+        self._lock = Lock()
+        self._known: OrderedDict[int, StoredSchema | tuple[str, float]] = OrderedDict()
+        """Schemas, or why there is none and until when that is valid."""
+        self._chars = 0
+        self._failed: tuple[str, float] = ("", now_s())
+        """The last failure, and when it was."""
+
+    def find(self, number: int) -> StoredSchema:
+        """Return a schema. Raise NotRegistered, or RegistryError if that is unknown."""
+        known = self._known.get(number)
+        if isinstance(known, StoredSchema):
+            return known
+        asked_s = self._now_s()
+        with self._lock:
+            return self._find(number, asked_s)
+
+    def newest(self, subject: str) -> tuple[int, StoredSchema]:
+        """Return the newest schema of a subject and its id, as registered now. Raise
+        NotRegistered, RegistryError.
+        """
+        asked_s = self._now_s()
+        with self._lock:
+            number, schema = self._retried(lambda: self._registry.newest(subject), asked_s)
+            self._keep(number, schema)
+            return number, schema
+
+    def _find(self, number: int, asked_s: float) -> StoredSchema:
+        known = self._known.get(number)
+        if isinstance(known, StoredSchema):
+            self._known.move_to_end(number)
+            return known
+        if known is not None and self._now_s() < known[1]:
+            raise NotRegistered(known[0])
+        try:
+            schema = self._retried(lambda: self._registry.by_id(number), asked_s)
+        except NotRegistered as error:
+            self._keep(number, (str(error), self._now_s() + UNKNOWN_S))
+            raise
+        self._keep(number, schema)
+        return schema
+
+    def _retried(self, request: Callable[[], _Found], asked_s: float) -> _Found:
+        """asked_s: when this thread began to wait; a failure since then is its failure, too."""
+        reason, failed_s = self._failed
+        if asked_s < failed_s:
+            raise RegistryUnavailable(reason)
+        deadline_s = self._now_s() + self._retry_s
+        backoff = Backoff(_FIRST_MS, _LONGEST_MS, Random())  # noqa: S311 - jitter
+        while True:
+            try:
+                return request()
+            except RegistryUnavailable as error:
+                pause_s = backoff.next_s()
+                if self._now_s() + pause_s > deadline_s:
+                    self._failed = str(error), self._now_s()
+                    raise
+                self._sleep(pause_s)
+
+    def _keep(self, number: int, found: StoredSchema | tuple[str, float]) -> None:
+        self._chars += _chars(found) - _chars(self._known.pop(number, None))
+        self._known[number] = found
+        while len(self._known) > CACHED_COUNT_MAX or self._chars > CACHED_CHARS_MAX:
+            self._chars -= _chars(self._known.popitem(last=False)[1])
+
+
+def _chars(found: StoredSchema | tuple[str, float] | None) -> int:
+    if not isinstance(found, StoredSchema):
+        return 0
+    return len(found.text) + sum(len(text) for _, text in found.references)
+
+
+@lru_cache(_REGISTRIES_MAX)
+def schemas_of(settings: RegistrySettings) -> SchemasById:
+    """Return the cache of this process for a registry. Raise RegistrySettingInvalid."""
+    return SchemasById(settings.connect(), settings.retry_ms / 1_000)

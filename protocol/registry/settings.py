@@ -1,0 +1,144 @@
+"""The settings of a client of a schema registry, as properties with the names of Confluent's
+clients: `basic.auth.user.info=USER:PASSWORD`. The prefix `schema.registry.` may be omitted.
+"""
+
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.base.client_tls import client_tls
+from penstock.protocol.registry.client import SchemaRegistry
+from penstock.protocol.registry.model import RegistrySettingInvalid
+
+URL_VARIABLE: Final = "PENSTOCK_SCHEMA_REGISTRY"
+CONFIG_VARIABLE: Final = "PENSTOCK_SCHEMA_REGISTRY_CONFIG"
+TIMEOUT_MS_MAX: Final = 600_000
+_PREFIX: Final = "schema.registry."
+_NAMES: Final = {
+    "url": "url",
+    "basic.auth.user.info": "user_info",
+    "bearer.auth.token": "token",
+    "ssl.ca.location": "ca",
+    "ssl.truststore.location": "ca",
+    "ssl.certificate.location": "certificate",
+    "ssl.keystore.location": "certificate",
+    "ssl.key.location": "key",
+    "ssl.key.password": "key_password",
+    "request.timeout.ms": "timeout_ms",
+    "retry.ms": "retry_ms",
+}
+_ONLY: Final = {
+    "basic.auth.credentials.source": ("USER_INFO", "URL"),
+    "bearer.auth.credentials.source": ("STATIC_TOKEN",),
+    "ssl.truststore.type": ("PEM",),
+    "ssl.keystore.type": ("PEM",),
+}
+"""Properties whose other values are not supported."""
+
+_NUMBERS: Final = {"timeout_ms", "retry_ms"}
+_PROPERTY: Final = re.compile(r"\s*([^\s=:#!]+)\s*[=:]\s*(.*?)\s*")
+
+
+class RegistrySettings(Struct, frozen=True):
+    """A registry and how to connect to it. Paths are of PEM files on the machine that connects.
+    retry_ms: how long to retry while the registry is unavailable.
+    """
+
+    url: str
+    user_info: str = ""
+    token: str = ""
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    key_password: str = ""
+    timeout_ms: int = 10_000
+    retry_ms: int = 15_000
+
+    def __repr__(self) -> str:
+        """Leave out the credentials."""
+        return f"RegistrySettings({self.url.rpartition('@')[2]!r})"
+
+    def connect(self) -> SchemaRegistry:
+        """Return a client, which has sent nothing yet. Raise RegistrySettingInvalid."""
+        if self.token and (self.user_info or "@" in self.url):
+            raise RegistrySettingInvalid("give a bearer token, or a user with a password")
+        try:
+            tls = client_tls(self.ca)
+            if self.certificate:
+                tls.load_cert_chain(self.certificate, self.key or None, lambda: self.key_password)
+        except (OSError, ValueError) as error:
+            files = ", ".join(filter(None, (self.ca, self.certificate, self.key)))
+            why = error.reason if isinstance(error, ssl.SSLError) else error
+            raise RegistrySettingInvalid(f"TLS cannot use the PEM files {files}: {why}") from None
+        return SchemaRegistry(
+            self.url,
+            user_info=self.user_info,
+            token=self.token,
+            tls=tls,
+            ca_setting="ssl.ca.location",
+            timeout_s=self.timeout_ms / 1_000,
+        )
+
+
+def registry_settings(given: Mapping[str, str], url: str = "") -> RegistrySettings | None:
+    """Return the settings of these properties. url: instead of the one among them. None: there is
+    no URL. Raise RegistrySettingInvalid, which contains no values of secrets.
+    """
+    found: dict[str, str | int] = {}
+    for full_name, value in given.items():
+        name = full_name.removeprefix(_PREFIX)
+        if name in _ONLY:
+            if value.strip().upper() not in _ONLY[name]:
+                raise RegistrySettingInvalid(
+                    f"{full_name}={value!r} is not supported: {' or '.join(_ONLY[name])}"
+                )
+            continue
+        if name not in _NAMES:
+            raise RegistrySettingInvalid(
+                f"property {full_name!r} is unknown: {', '.join(sorted(_NAMES))}"
+            )
+        found[_NAMES[name]] = _number(full_name, value) if _NAMES[name] in _NUMBERS else value
+    if url:
+        found["url"] = url
+    if not found.get("url"):
+        if found:
+            raise RegistrySettingInvalid("the properties of a registry need schema.registry.url")
+        return None
+    settings = RegistrySettings(**found)  # type: ignore[arg-type]
+    settings.connect()
+    return settings
+
+
+def given_registry(given: str | Mapping[str, str]) -> RegistrySettings | None:
+    """Return the settings of a URL or properties. Raise RegistrySettingInvalid."""
+    return registry_settings({}, given) if isinstance(given, str) else registry_settings(given)
+
+
+def read_settings(path: Path | None, url: str = "") -> RegistrySettings | None:
+    """Return the settings in a file of properties. Raise RegistrySettingInvalid."""
+    if path is None:
+        return registry_settings({}, url)
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise RegistrySettingInvalid(f"{path}: {reason}") from None
+    matches = (_PROPERTY.fullmatch(line) for line in lines)
+    return registry_settings({found[1]: found[2] for found in matches if found}, url)
+
+
+def settings_of_environment(environ: Mapping[str, str] = os.environ) -> RegistrySettings | None:
+    """Return the settings that the variables name. Raise RegistrySettingInvalid."""
+    config = environ.get(CONFIG_VARIABLE, "")
+    return read_settings(Path(config) if config else None, environ.get(URL_VARIABLE, ""))
+
+
+def _number(name: str, value: str) -> int:
+    if not value.strip().isdecimal() or int(value) > TIMEOUT_MS_MAX:
+        raise RegistrySettingInvalid(f"{name}={value!r} is not 0 to {TIMEOUT_MS_MAX} milliseconds")
+    return int(value)

@@ -1,0 +1,73 @@
+"""The bytes before a value whose schema is in a registry: a zero, the id of the schema in 4 bytes
+and, for Protobuf, the indexes of the message in its file. Source: Confluent's wire format.
+"""
+
+from typing import Any, Final
+
+MAGIC: Final = 0
+FRAME_BYTES: Final = 5
+INDEXES_MAX: Final = 32
+
+
+def split_frame(data: bytes | memoryview) -> int:
+    """Return the schema id; the value follows at FRAME_BYTES. Raise ValueError."""
+    if len(data) < FRAME_BYTES or data[0] != MAGIC:
+        raise ValueError("the value does not begin with a magic byte 0 and a schema id of 4 bytes")
+    return int.from_bytes(data[1:FRAME_BYTES], "big")
+
+
+def frame(number: int) -> bytes:
+    return bytes([MAGIC]) + number.to_bytes(4, "big")
+
+
+def split_indexes(data: bytes | memoryview) -> tuple[list[int], int]:
+    """Return the indexes of a message and where they end: a zigzag varint count, then so many
+    indexes. A single 0 means the first message. Raise ValueError.
+    """
+    count, at = _zigzag(data, 0)
+    if not 0 <= count <= INDEXES_MAX:
+        raise ValueError("the value does not begin with the indexes of its message")
+    path: list[int] = []
+    for _ in range(count):
+        index, at = _zigzag(data, at)
+        path.append(index)
+    return path or [0], at
+
+
+def indexes(path: list[int]) -> bytes:
+    """Return the bytes for the indexes of a message."""
+    if path == [0]:
+        return b"\0"
+    return b"".join(_varint(number << 1) for number in (len(path), *path))
+
+
+def path_of(descriptor: Any) -> list[int]:  # noqa: ANN401 - of protobuf
+    """Return the indexes of a message in its file: of the outermost message first."""
+    path: list[int] = []
+    while descriptor is not None:
+        outer = descriptor.containing_type
+        siblings = (
+            descriptor.file.message_types_by_name.values() if outer is None else outer.nested_types
+        )
+        path.insert(0, [kind.full_name for kind in siblings].index(descriptor.full_name))
+        descriptor = outer
+    return path
+
+
+def _zigzag(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(data) or shift > 28:
+            raise ValueError("the value does not begin with the indexes of its message")
+        number |= (data[at] & 0x7F) << shift
+        at, shift, more = at + 1, shift + 7, data[at] & 0x80
+        if not more:
+            return (number >> 1) ^ -(number & 1), at
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(found) + bytes([number])

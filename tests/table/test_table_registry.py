@@ -1,0 +1,391 @@
+"""Decode values whose schemas are in a registry: which become rows, which become errors, and when
+the registry itself is the error.
+"""
+
+import io
+import json
+import pickle
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.registry import decoder_of, with_newest
+from penstock.lake.table.values import ValueFormat
+from penstock.protocol.registry import by_id
+from penstock.protocol.registry.by_id import SchemasById
+from penstock.protocol.registry.model import (
+    NotRegistered,
+    RegistryError,
+    RegistrySettingInvalid,
+    RegistryUnavailable,
+)
+from penstock.protocol.registry.settings import (
+    RegistrySettings,
+    read_settings,
+    registry_settings,
+    settings_of_environment,
+)
+from penstock.protocol.registry.wire_format import frame
+from tests.support.certs import Authority
+from tests.support.schema_registry import SchemaRegistryServer, serving
+
+PLACE = {"type": "record", "name": "x.Place", "fields": [{"name": "city", "type": "string"}]}
+ONE = [{"name": "price", "type": "long"}, {"name": "qty", "type": "long"}]
+TWO = [*reversed(ONE), {"name": "at", "type": ["null", "x.Place"], "default": None}]
+ITEM = 'syntax = "proto3"; package shop; message Item { string name = 1; }'
+ORDER = """syntax = "proto3"; package shop; import "item.proto";
+message Other {} message Order { int64 price = 1; Item item = 2; }"""
+LATER = ORDER.replace("int64 price = 1;", "string note = 1; int64 price = 3;")
+NAME = '{"$defs": {"name": {"oneOf": [{"type": "null"}, {"type": "string"}]}}}'
+
+
+@pytest.fixture
+def server() -> Iterator[SchemaRegistryServer]:
+    with serving(SchemaRegistryServer()) as server:
+        yield server
+
+
+def avro(fields: list[dict[str, Any]], name: str = "Sale") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def referring(name: str) -> dict[str, Any]:
+    return {"references": [{"name": name, "subject": name, "version": 1}]}
+
+
+def written(schema: dict[str, Any], row: dict[str, Any]) -> bytes:
+    out, named = io.BytesIO(), {}
+    fastavro.parse_schema(PLACE, named_schemas=named)
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema, named_schemas=named), row)
+    return out.getvalue()
+
+
+def settings(server: SchemaRegistryServer, **more: Any) -> RegistrySettings:
+    return RegistrySettings(server.url, retry_ms=0, **more)
+
+
+def decode(
+    value_format: ValueFormat, *values: bytes
+) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Return rows, and the reasons of dead letters."""
+    decoder = decoder_of(pickle.loads(pickle.dumps(with_newest(value_format))))
+    decoded = decoder.decode(pa.array(values, pa.binary()))
+    return pa.table(decoded.columns).to_pylist(), dict(decoded.errors)
+
+
+def test_avro(server: SchemaRegistryServer) -> None:
+    server.register("x.Place", {"schema": json.dumps(PLACE)})
+    one = server.register("t-value", {"schema": json.dumps(avro(ONE))})
+    other = server.register("t-value", {"schema": json.dumps(avro(ONE, "Other"))})
+    text = server.register("t-value", {"schema": '"string"'})
+    broken = server.register("t-value", {"schema": '{"type": "reco'})
+    json_id = server.register("t-value", {"schema": "{}", "schemaType": "JSON"})
+    two = {"schema": json.dumps(avro(TWO)), **referring("x.Place")}
+    two_id = server.register("t-value", two)
+    row = {"price": 1, "qty": 2}
+    place = row | {"at": {"city": "Oslo"}}
+    value_format = ValueFormat.registered(settings(server), "t-value")
+    old = written(avro(ONE), row)
+    values = [frame(one) + old, frame(two_id) + written(avro(TWO), place)]
+    ids = [other, text, broken, json_id, 99]
+    rows, errors = decode(value_format, *values, *(frame(number) + old for number in ids), old)
+    assert rows == [row | {"at": None}, place]
+    reasons = [errors[2 + at] for at in range(len(ids))]
+    for reason, said in zip(
+        reasons,
+        ("Schema mismatch", "must be an Avro record", "not an Avro schema", "of type JSON", "404"),
+        strict=True,
+    ):
+        assert said in reason
+    assert "magic byte" in errors[7]
+    requests = len(server.requests)
+    decode(value_format, *values)
+    assert len(server.requests) == requests + 2, "the newest schema and its reference, no others"
+    fixed = ValueFormat.registered(
+        settings(server), "", name="avro", schema=json.dumps(avro(ONE)).encode()
+    )
+    assert decode(fixed, *values) == ([row, row], {})
+
+
+def test_protobuf(server: SchemaRegistryServer) -> None:
+    server.register("item.proto", {"schema": ITEM, "schemaType": "PROTOBUF"})
+    kind = {"schemaType": "PROTOBUF", **referring("item.proto")}
+    one = server.register("t-value", {"schema": ORDER, **kind})
+    two = server.register("t-value", {"schema": LATER, **kind})
+    first = b"\x08\3\x12\3\x0a\1x"
+    second = b"\x0a\1n\x12\3\x0a\1x\x18\3"
+    value_format = ValueFormat.registered(settings(server), "t-value", "shop.Order")
+    rows, errors = decode(
+        value_format,
+        frame(one) + b"\2\2" + first,
+        frame(two) + b"\2\2" + second,
+        frame(one) + b"\0",
+        frame(1) + b"\0",
+    )
+    row = {"price": 3, "item": {"name": "x"}}
+    assert rows == [row | {"note": ""}, row | {"note": "n"}]
+    assert "another message" in errors[2]
+    assert "no message 'shop.Order'" in errors[3]
+    with pytest.raises(InvalidSchema, match=r"no message 'shop\.Item'"):
+        decode(value_format._replace(message="shop.Item"))
+
+
+def test_json(server: SchemaRegistryServer) -> None:
+    server.register("name.json", {"schema": NAME, "schemaType": "JSON"})
+    properties = {
+        "n": {"type": "integer"},
+        "who": {"$ref": "name.json#/$defs/name"},
+        "more": {"type": "array", "items": {"$ref": "#/definitions/part"}},
+    }
+    part = {"type": "object", "properties": {"who": {"$ref": "name.json#/$defs/name"}}}
+    schema = {"type": "object", "properties": properties, "definitions": {"part": part}}
+    number = server.register(
+        "t-value",
+        {"schema": json.dumps(schema), "schemaType": "JSON", **referring("name.json")},
+    )
+    value_format = ValueFormat.registered(settings(server), "t-value")
+    value = b'{"n": 1, "who": null, "more": [{"who": "ada"}]}'
+    rows, errors = decode(value_format, frame(number) + value, frame(77) + value, value)
+    assert rows == [{"n": 1, "who": None, "more": [{"who": "ada"}]}]
+    assert "404" in errors[1]
+    assert "magic byte" in errors[2]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"$ref": "#/definitions/a", "definitions": {"a": {"$ref": "#"}}}, "refer to each other"),
+        ({"$ref": "other.json"}, "'other.json', which is missing"),
+        ({"$ref": "#/no"}, "has no '#/no'"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, "contain themselves"),
+        ({"type": "object", "properties": {"a": {"anyOf": [{}, {}]}}}, "a choice of types"),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/definitions/d0"}},
+                "definitions": {
+                    f"d{at}": {
+                        "type": "object",
+                        "properties": {
+                            name: {"$ref": f"#/definitions/d{at + 1}"} for name in ("a", "b")
+                        },
+                    }
+                    for at in range(30)
+                }
+                | {"d30": {"type": "string"}},
+            },
+            "cannot become a column",
+        ),
+    ],
+)
+def test_json_schemas_that_have_no_columns(schema: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidSchema, match=said):
+        decode(ValueFormat("json", json.dumps(schema).encode()))
+
+
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+DATE = {"type": "int", "logicalType": "date"}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "value", "shown"),
+    [
+        (MILLIS, MICROS, 1_000, "1970-01-01 00:00:01+00:00"),
+        (MICROS, MILLIS, 1_000_000, "1970-01-01 00:00:01+00:00"),
+        (DATE, ["null", DATE], 1, "1970-01-02"),
+        ("long", MILLIS, 1_000, ""),
+        (MILLIS, "long", 1_000, ""),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, MICROS, 1_000, ""),
+        (DATE, MILLIS, 1, ""),
+        ({"type": "array", "items": "int"}, {"type": "array", "items": MILLIS}, [1], ""),
+        (["null", "long"], ["null", MILLIS], 1, ""),
+        ({"type": "map", "values": "long"}, {"type": "map", "values": MILLIS}, {"a": 1}, ""),
+    ],
+)
+def test_times_keep_their_unit_or_are_refused(one: Any, other: Any, value: Any, shown: str) -> None:
+    writer, reader = (avro([{"name": "x", "type": kind}]) for kind in (one, other))
+    by_ids = [(1, json.dumps(writer).encode()), (None, json.dumps(reader).encode())]
+    value_format = ValueFormat.of("avro", by_ids, framed=True)
+    rows, errors = decode(value_format, frame(1) + written(writer, {"x": value}))
+    if shown:
+        assert [str(row["x"]) for row in rows] == [shown]
+    else:
+        assert "cannot become" in errors[0]
+
+
+def test_defaults_are_those_of_the_type() -> None:
+    inner = avro([{"name": "b", "type": "bytes"}, {"name": "t", "type": MILLIS}], "Inner")
+    added = [
+        {"name": "t", "type": MILLIS, "default": 1_000},
+        {"name": "b", "type": ["bytes", "null"], "default": "\u00ff"},
+        {"name": "d", "type": DECIMAL, "default": "\u0001\u0000"},
+        {"name": "i", "type": inner, "default": {"b": "\u0080", "t": 2_000}},
+        {"name": "l", "type": {"type": "array", "items": MILLIS}, "default": [3_000]},
+        {"name": "m", "type": {"type": "map", "values": "bytes"}, "default": {"k": "\u00fe"}},
+        {"name": "n", "type": ["null", "string"], "default": None},
+    ]
+    by_ids = [
+        (1, json.dumps(avro([])).encode()),
+        (None, json.dumps(avro(added)).encode()),
+    ]
+    rows, errors = decode(ValueFormat.of("avro", by_ids, framed=True), frame(1))
+    assert not errors
+    (row,) = rows
+    assert (row["b"], row["i"]["b"], dict(row["m"])) == (b"\xff", b"\x80", {"k": b"\xfe"})
+    assert [moment.second for moment in (row["t"], row["i"]["t"], row["l"][0])] == [1, 2, 3]
+    assert (str(row["d"]), row["n"]) == ("2.56", None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "error"),
+    [
+        ({"fails": True}, "returned 500", RegistryUnavailable),
+        ({"body": b"<html>"}, "failed", RegistryError),
+        ({"authorization": "Bearer other"}, "returned 401", RegistryError),
+        ({"base": "/wrong"}, "no API of a schema registry", RegistryError),
+    ],
+)
+def test_a_registry_that_fails_makes_no_dead_letters(
+    server: SchemaRegistryServer, fault: dict[str, Any], said: str, error: type[Exception]
+) -> None:
+    number = server.register("t-value", {"schema": json.dumps(avro(ONE))})
+    given = settings(server, token="a-token")
+    server.authorization = "Bearer a-token"
+    value_format = with_newest(ValueFormat.registered(given, "t-value"))
+    by_id.schemas_of.cache_clear()
+    if "base" in fault:
+        wrong = RegistrySettings(server.url + fault.pop("base"), token="a-token", retry_ms=0)
+        value_format = value_format._replace(registry=wrong)
+    for name, value in fault.items():
+        setattr(server, name, value)
+    decoder = decoder_of(value_format)
+    with pytest.raises(error, match=said) as failed:
+        decoder.decode(pa.array([frame(number) + b"\2\4"], pa.binary()))
+    assert isinstance(failed.value, RegistryUnavailable) is (error is RegistryUnavailable)
+    assert "a-token" not in str(failed.value) + repr(value_format)
+
+
+def test_an_outage_is_waited_for(server: SchemaRegistryServer) -> None:
+    number = server.register("t-value", {"schema": '"string"'})
+    pauses: list[float] = []
+    now_s = 0.0
+
+    def sleep(pause_s: float) -> None:
+        nonlocal now_s
+        pauses.append(pause_s)
+        now_s += pause_s
+        server.fails = len(pauses) < 3
+
+    server.fails = True
+    schemas = SchemasById(settings(server).connect(), 5.0, lambda: now_s, sleep)
+    assert schemas.find(number).text == '"string"'
+    assert len(pauses) == 3
+    server.authorization = "Basic other"
+    with pytest.raises(RegistryError, match="refuses the credentials"):
+        schemas.find(2)
+    assert len(pauses) == 3, "a refusal is final"
+    server.authorization = None
+    with pytest.raises(NotRegistered):
+        schemas.find(2)
+    requests = len(server.requests)
+    with pytest.raises(NotRegistered):
+        schemas.find(2)
+    assert len(server.requests) == requests
+    now_s += by_id.UNKNOWN_S
+    assert server.register("t-value", {"schema": '"int"'}) == 2
+    assert schemas.find(2).text == '"int"'
+
+
+def test_the_cache_is_bounded(
+    server: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ['"string"', '"int"', '"long"']
+    numbers = [server.register("t-value", {"schema": text}) for text in texts]
+    for name, most in (("CACHED_COUNT_MAX", 2), ("CACHED_CHARS_MAX", 12)):
+        schemas = SchemasById(settings(server).connect(), 0)
+        monkeypatch.setattr(by_id, name, most)
+        for number in (*numbers, numbers[2]):
+            schemas.find(number)
+        requests = len(server.requests)
+        schemas.find(numbers[0])
+        assert len(server.requests) == requests + 1
+
+
+def test_client_certificates_and_private_authorities(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ours")
+    files, own = authority.make("registry"), authority.make("reader")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    config = tmp_path / "registry.properties"
+    with serving(SchemaRegistryServer(), context) as server:
+        server.register("t-value", {"schema": '"string"'})
+        lines = [
+            f"schema.registry.url={server.url}",
+            f"schema.registry.ssl.truststore.location={files.ca}",
+            f"ssl.certificate.location={own.certificate}",
+            f"ssl.key.location={own.key}",
+            "retry.ms=0",
+        ]
+        config.write_text("\n".join(["# a comment", *lines]))
+        found = settings_of_environment({"PENSTOCK_SCHEMA_REGISTRY_CONFIG": str(config)})
+        assert found is not None
+        assert found.connect().by_id(1).text == '"string"'
+        without = RegistrySettings(server.url, ca=str(files.ca), retry_ms=0)
+        with pytest.raises(RegistryError):
+            without.connect().by_id(1)
+        with pytest.raises(RegistryError, match="no trusted CA") as refused:
+            RegistrySettings(server.url).connect().by_id(1)
+        assert not isinstance(refused.value, RegistryUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"url": "ftp://h"}, "http://HOST:PORT"),
+        ({"url": "http://h:99999"}, "http://HOST:PORT"),
+        ({"url": "http://u:secret@h\n"}, "http://HOST:PORT"),
+        ({"url": "http://h", "bearer.auth.token": "secret\n"}, "characters that HTTP forbids"),
+        (
+            {"url": "http://h", "bearer.auth.token": "secret", "basic.auth.user.info": "u:secret"},
+            "a bearer token, or a user",
+        ),
+        ({"url": "http://h", "basic.auth.user": "secret"}, "'basic.auth.user' is unknown"),
+        ({"url": "http://h", "ssl.truststore.type": "JKS"}, "'JKS' is not supported: PEM"),
+        ({"url": "http://h", "bearer.auth.credentials.source": "OAUTHBEARER"}, "STATIC_TOKEN"),
+        ({"url": "http://h", "ssl.ca.location": "/no/such.pem"}, r"PEM files /no/such\.pem"),
+        ({"url": "http://h", "retry.ms": "x"}, "milliseconds"),
+        ({"basic.auth.user.info": "u:secret"}, r"need schema\.registry\.url"),
+    ],
+)
+def test_settings_that_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(RegistrySettingInvalid, match=said) as refused:
+        registry_settings(given)
+    assert "secret" not in str(refused.value)
+
+
+def test_settings(tmp_path: Path) -> None:
+    assert registry_settings({}) is None
+    assert read_settings(None) is None
+    found = registry_settings(
+        {
+            "schema.registry.url": "http://a",
+            "schema.registry.basic.auth.user.info": "u:secret",
+            "basic.auth.credentials.source": "USER_INFO",
+        },
+        "http://u:secret@b",
+    )
+    assert found is not None
+    assert (found.url, found.user_info) == ("http://u:secret@b", "u:secret")
+    assert "secret" not in f"{found!r} {found}"
+    with pytest.raises(RegistrySettingInvalid, match="No such file"):
+        read_settings(tmp_path / "none")
