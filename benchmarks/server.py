@@ -41,6 +41,7 @@ from penstock.objectstore.url import open_store
 from penstock.stream.config import StreamConfig
 from penstock.stream.format.keys import DATA_ROOT, WAL_ROOT
 from penstock.stream.wal.wal_store import ConfiguredWalStore
+from penstock.stream.wal.wal_store_url import open_backend
 
 PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
 
@@ -54,6 +55,8 @@ class ServerOptions:
     wal_put_p50_ms: float = 0.0
     """Of a WAL store in memory; 0: WALs are in the store."""
     wal_put_p99_ms: float = 0.0
+    wal_dir: str = ""
+    """Directory of a WAL store; empty: none."""
     waits: bool = True
     """Whether the WAL waits for more records as it does by default; False: never."""
     log_cache_bytes_max: int = 256 << 20
@@ -111,6 +114,9 @@ def open_metered(options: ServerOptions) -> KeyedStore:
 
 
 def open_wal_store(options: ServerOptions) -> ConfiguredWalStore | None:
+    if options.wal_dir:
+        url = f"file:{options.wal_dir}"
+        return ConfiguredWalStore(open_backend(url), url)
     if not options.wal_put_p50_ms:
         return None
     store = delayed(MemoryStore(), options.wal_put_p50_ms, options.wal_put_p99_ms)

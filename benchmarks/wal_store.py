@@ -1,16 +1,19 @@
-"""Measure produce latency with the WAL in the store and in a faster one of its own, in one run.
+"""Measure produce latency with the WAL in the store, in a faster one, and in a directory.
 
-PUTs of both stores, which are in memory, are delayed inside the process, log-normally. "Without
-delay" sets `wal.linger.ms`, `wal.linger.idle.ms` and `wal.put.interval.ms` to 0, their defaults for
-a WAL store with cheap requests.
+PUTs of stores in memory are delayed inside the process, log-normally. "Without delay" and `file:`
+have the defaults of a WAL store with cheap requests: no batching delay. The directory is below
+BENCH_WAL_DIR, the working directory by default; its disk is measured by fsyncs of small new files.
 """
 
 import os
+import tempfile
 import time
+from pathlib import Path
 from typing import Final
 
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
+from penstock.objectstore.mounts import mount_of, parse_mountinfo
 
 PARTITIONS: Final = 12
 PACED_BYTES_PER_S: Final = 5e6
@@ -37,15 +40,51 @@ RATIOS: Final = {
 """
 
 
+FILE_ALLOWED_MS: Final = (2, 6, 4, 12)
+"""Above the p50 and p99 of fsync, in the order of `RATIOS`."""
+FSYNCS: Final = 300
+
+
 def wal_store() -> list[Measure]:
     limits = latencies_ms(STORE)
-    return [
+    in_memory = [
         Measure(f"{setup}: {name}", value, "ms", ratio, "lower", limit)
         for setup, options in SETUPS.items()
         for (name, ratio), value, limit in zip(
             RATIOS.items(), latencies_ms(options), limits, strict=True
         )
     ]
+    return [*in_memory, *in_directory()]
+
+
+def in_directory() -> list[Measure]:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_WAL_DIR", ".")) as directory:
+        fsyncs = fsyncs_ms(Path(directory))
+        disk = [harness.quantile(fsyncs, at) for at in (0.5, 0.99)]
+        found = latencies_ms(STORE | {"wal_dir": directory, "waits": False})
+    note = f"fsync {disk[0]:.1f} / {disk[1]:.1f} ms"
+    return [
+        Measure(f"file: {name}", value, "ms", 1, "lower", fsync_ms + allowed_ms, note)
+        for name, value, fsync_ms, allowed_ms in zip(
+            RATIOS, found, disk * 2, FILE_ALLOWED_MS, strict=True
+        )
+    ]
+
+
+def fsyncs_ms(directory: Path) -> list[float]:
+    """Measure fsync of small new files. Raises ValueError for a file system in memory."""
+    table = parse_mountinfo(Path("/proc/self/mountinfo").read_text())
+    mount = mount_of(str(directory.resolve()), table)
+    if mount is not None and mount.fs_type in {"tmpfs", "ramfs"}:
+        raise ValueError(f"{directory} is in memory ({mount.fs_type}): set BENCH_WAL_DIR")
+    found: list[float] = []
+    for number in range(FSYNCS):
+        with open(directory / f"fsync-{number}", "wb", buffering=0) as file:
+            file.write(b"x" * 1_000)
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            found.append((time.perf_counter() - began) * 1_000)
+    return found
 
 
 def latencies_ms(options: dict[str, object]) -> list[float]:

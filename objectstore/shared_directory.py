@@ -5,6 +5,7 @@ are no locks and no files without names, which NFS lacks. Folders are created fo
 it only, so that nothing is written below the mount point of a file system that is not mounted.
 """
 
+import asyncio
 import errno
 import os
 import stat
@@ -35,6 +36,8 @@ from penstock.objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, Object
 THREADS_MAX: Final = 16
 """PUTs of a broker (8), hedges, reads and deletes. All of them may hang."""
 WAITING_MAX: Final = 1_000
+DEADLINE_S: Final = 30.0
+"""As for a bucket. The call that hangs continues, so the outcome of a write is unknown."""
 _FOLDER_ATTEMPTS: Final = 8
 _TEMPORARY: Final = b".penstock-"
 """Names that begin with a dot are no objects: temporary files, those of NFS (.nfs*) for deleted
@@ -71,13 +74,15 @@ class SharedDirectoryStore:
         *,
         creates_folder: Callable[[str], bool] = _always,
         read_mounts: Callable[[], str] | None = None,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         """creates_folder: whether a PUT of this key creates missing folders. Otherwise it raises
-        Unavailable. read_mounts: the mount table of this process.
+        Unavailable. read_mounts: the mount table of this process. deadline_s: limit of one call.
         """
         self._root = os.path.abspath(directory).encode()
         self._creates_folder = creates_folder
         self._read_mounts = read_mounts or _own_mounts
+        self._deadline_s = deadline_s
         self._is_checked = False
         self._pool = DaemonPool(
             f"the file system of {directory}", threads_max=THREADS_MAX, waiting_max=WAITING_MAX
@@ -134,8 +139,8 @@ class SharedDirectoryStore:
                 yield info
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore.delete. Removes the folder of the keys if it is empty, but not those
-        above, where another process may be creating one.
+        """See ObjectStore.delete. Removes the folder of the keys if it is empty, unless it is in
+        the root, but not those above, where another process may be creating one.
         """
         await self._run("delete", keys[0] if keys else "", self._delete, keys)
 
@@ -146,8 +151,13 @@ class SharedDirectoryStore:
     async def _run(
         self, operation: str, key: str, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
+        checked = partial(self._checked, partial(call, *args, **kwargs))
         try:
-            return await self._pool.run(partial(self._checked, partial(call, *args, **kwargs)))
+            async with asyncio.timeout(self._deadline_s):
+                return await self._pool.run(checked)
+        except TimeoutError as error:
+            cause = f"the file system did not respond within {self._deadline_s:g} s"
+            raise Unavailable(operation, key, cause) from error
         except (OSError, PoolFull) as error:
             raise Unavailable(operation, key, str(error)) from error
 
@@ -279,7 +289,8 @@ class SharedDirectoryStore:
                 continue
             folders.add(os.path.dirname(path))
         for folder in folders:
-            if folder == self._root or not self._removed(folder):
+            is_high = self._root in {folder, os.path.dirname(folder)}
+            if is_high or not self._removed(folder):
                 _sync_folder(folder)
 
     def _removed(self, folder: bytes) -> bool:

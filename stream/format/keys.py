@@ -33,7 +33,6 @@ _INT64_MAX = (1 << 63) - 1
 _WAL_KEY = re.compile(
     r"wal(?:s/([1-9][0-9]{0,8}))?/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})"
 )
-_SLOT_NAME = re.compile(r"[0-9]{20}")
 _WAL_STORE_ENTRY = re.compile(
     r"wals/[1-9][0-9]{0,8}/(?:identity|(?:0|[1-9][0-9]{0,9})/(?:0|[1-9][0-9]{0,18})/open)"
 )
@@ -87,9 +86,9 @@ def parse_wal_key(key: str) -> WalSlot | None:
     return WalSlot(writer, WalSequence(sequence), wal_store)
 
 
-def is_slot_name(name: str) -> bool:
-    """Return whether the last segment of a key is that of a WAL slot."""
-    return _SLOT_NAME.fullmatch(name) is not None
+def is_wal_store_name(name: str) -> bool:
+    """Return whether the last segment of a key is that of an identity or a marker."""
+    return name in {"identity", "open"}
 
 
 def wal_marker_key(writer: BrokerIncarnation, wal_store: WalStoreId) -> str:

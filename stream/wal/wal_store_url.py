@@ -19,7 +19,7 @@ from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.metered import MeteredStore, StoreMeter
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import location, open_store, parse_store_url, redact_url
-from penstock.stream.format.keys import is_slot_name
+from penstock.stream.format.keys import is_wal_store_name
 from penstock.stream.wal.wal_defaults import S3_EXPRESS_SUFFIX
 from penstock.stream.wal.wal_store import FIRST_STORE_ID, ConfiguredWalStore, WalStores
 
@@ -74,11 +74,11 @@ def open_backend(
 
 
 def creates_folder(key: str) -> bool:
-    """Return whether a PUT of this key may create a folder. The marker of a WAL creates that of the
-    WAL; a slot never does, because its folder is only missing if the file system is not mounted, or
-    the WAL has ended.
+    """Return whether a PUT of this key may create folders: those of the identity, of markers and of
+    probes at start-up do. The folder of a slot is only missing if the file system is not mounted,
+    or the WAL has ended, and that of a health check only in the former case.
     """
-    return not is_slot_name(key.rpartition("/")[2])
+    return is_wal_store_name(key.rpartition("/")[2]) or "/probe-" in key
 
 
 def open_stores(store_url: str, wal_store_url: str) -> WalStores:

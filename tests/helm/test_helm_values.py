@@ -85,6 +85,25 @@ def test_all_that_read_wals_get_the_wal_store() -> None:
         assert {"name": "PENSTOCK_WAL_STORE", "value": url} in container["env"]
 
 
+def test_all_that_read_wals_mount_their_volume() -> None:
+    objects = render({**BUCKET, "wal.claim": "wals-rwx", "recover.enabled": True})
+    for kind, name in _NODES:
+        pod = named(objects, kind, name)["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        url = {"name": "PENSTOCK_WAL_STORE", "value": "file:/var/lib/penstock-wals"}
+        assert url in container["env"]
+        assert {"name": "wals", "mountPath": "/var/lib/penstock-wals"} in container["volumeMounts"]
+        volume = {"name": "wals", "persistentVolumeClaim": {"claimName": "wals-rwx"}}
+        assert volume in pod["volumes"]
+        assert pod["securityContext"]["runAsUser"] == 10001
+
+
+def test_wals_are_not_in_a_bucket_and_on_a_volume() -> None:
+    done = template({**BUCKET, "wal.claim": "wals-rwx", "wal.store": "s3://wals"}, check=False)
+    assert done.returncode != 0
+    assert "wal.store and wal.claim are both set" in done.stderr
+
+
 _IDENTITY = "azure.workload.identity/use"
 _NODES = (
     ("StatefulSet", "penstock-broker"),

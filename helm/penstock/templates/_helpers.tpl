@@ -115,13 +115,21 @@ azure.workload.identity/use: "true"
 {{- end -}}
 {{- end -}}
 
+{{- /* URL of the WAL store; empty if there is none. */ -}}
+{{- define "penstock.walStore" -}}
+{{- if and .Values.wal.store .Values.wal.claim -}}
+{{- fail "wal.store and wal.claim are both set: the WALs are in a bucket or on a volume" -}}
+{{- end -}}
+{{- empty .Values.wal.claim | ternary .Values.wal.store "file:/var/lib/penstock-wals" -}}
+{{- end -}}
+
 {{- /* Variables of every node: the store and its credentials. */ -}}
 {{- define "penstock.commonEnv" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: PENSTOCK_STORE
   value: {{ include "penstock.store" . | quote }}
-{{- with .Values.wal.store }}
+{{- with include "penstock.walStore" . }}
 - name: PENSTOCK_WAL_STORE
   value: {{ . | quote }}
 {{- end }}
@@ -311,6 +319,10 @@ securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 - name: node-tls
   secret: {secretName: {{ . }}}
 {{- end }}
+{{- with .root.Values.wal.claim }}
+- name: wals
+  persistentVolumeClaim: {claimName: {{ . }}}
+{{- end }}
 {{- with .values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
@@ -326,6 +338,9 @@ securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- end }}
 {{- if include "penstock.nodeTlsSecret" . }}
 - {name: node-tls, mountPath: /etc/penstock-tls, readOnly: true}
+{{- end }}
+{{- if .root.Values.wal.claim }}
+- {name: wals, mountPath: /var/lib/penstock-wals}
 {{- end }}
 {{- with .values.extraVolumeMounts }}
 {{ toYaml . }}

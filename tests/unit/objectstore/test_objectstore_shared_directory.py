@@ -84,6 +84,11 @@ async def test_a_slot_creates_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ObjectNotFound):
         await store.get(SLOT)
     assert names(mounted) == set()
+    with pytest.raises(Unavailable, match="folder does not exist"):
+        await store.put("meta/health-1", b"x")
+    await store.put_if_absent("meta/probe-1", b"x")
+    await store.delete(["meta/probe-1"])
+    await store.put("meta/health-1", b"x")
     await store.close()
 
 
@@ -199,6 +204,15 @@ def test_a_call_that_hangs_keeps_no_process_alive(tmp_path: Path) -> None:
         [sys.executable, "-c", HANGING, str(tmp_path)], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, "timeout\n"), done.stderr
+
+
+async def test_a_call_that_hangs_has_a_deadline(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    store = SharedDirectoryStore(str(tmp_path), deadline_s=0.05)
+    with pytest.raises(Unavailable, match=r"did not respond within 0\.05 s"):
+        await store.get("pipe")
+    await store.put_if_absent("a", b"")
+    await store.close()
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 vanished is never taken for an empty one.
 """
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from uuid import UUID
 
 import pytest
@@ -13,7 +15,7 @@ from penstock.base.ids import StreamId, WalSequence, WalStoreId
 from penstock.objectstore.errors import StoreUnknown
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectStore
-from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalStoreWrong
+from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalFailed, WalStoreWrong
 from penstock.stream.format.keys import WAL_STORE_ROOT, wal_key, wal_marker_key
 from penstock.stream.ports import IN_STORE, WalStoreIdentity
 from penstock.stream.recovery.recoverer import RecoveryReport, recover_wal
@@ -240,3 +242,32 @@ async def test_a_delete_reaches_every_store(cluster: Cluster) -> None:
     await store.delete(keys)
     assert await all_keys(cluster.main) == []
     assert await all_keys(cluster.wals) == [f"{WAL_STORE_ROOT}identity"]
+
+
+async def test_a_file_system_that_hangs_ends_the_wal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wals = open_backend(f"file:{tmp_path}")
+    await create_identity(wals, OURS)
+    cluster = Cluster(wals)
+    writer = cluster.controller.of(1, 1).writer
+    cluster.controller.wal_stores[writer] = OURS
+    config = replace(FAST, wal_put_attempt_ms=20, wal_put_deadline_ms=100)
+    node = Node(cluster.stores.store, cluster.controller, config=config)
+    await node.storage.start()
+    await node.open(1)
+    responds, fsync = Event(), os.fsync
+
+    def hang(descriptor: int) -> None:
+        responds.wait(60)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", hang)
+    try:
+        with pytest.raises(WalFailed):
+            await node.write(1)
+        assert node.acknowledged == []
+        await node.storage.abandon()
+        await wals.close()
+    finally:
+        responds.set()
