@@ -284,15 +284,15 @@ def test_a_client_with_five_requests_in_flight_shares_a_put_once_it_has_sent_all
     sender, now = Sender(), 10.0
     sizes: list[int] = []
     for _ in range(10):
+        bulks: list[Bulk[str]] = []
         for _ in range(5):
             core.append("record", 100, now, sender)
-            for bulk in started(core, now):
-                sizes.append(len(bulk.groups))
-                core.check_invariants()
+            bulks += started(core, now)
             now += 0.000_2
         now += 0.025
-        sizes += [len(bulk.groups) for bulk in started(core, now)]
-        for bulk in list(core._started):
+        bulks += started(core, now)
+        sizes += [len(bulk.groups) for bulk in bulks]
+        for bulk in bulks:
             core.put_succeeded(bulk.sequence, now)
     assert set(sizes[3:]) == {5}, "no PUT for a part of them"
 
