@@ -215,8 +215,9 @@ async def _run_until_ended(
     began_at = asyncio.get_running_loop().time()
 
     async def put_probes() -> None:
-        """Write to each store: without its WAL store, a broker acknowledges nothing."""
-        for each in (store, *(() if wal_store is None else (wal_store.store,))):
+        """Write to the store, and to the WAL store while the WAL is in it."""
+        is_in_wal_store = wal_store is not None and broker.storage.wal_store is not None
+        for each in (store, *((wal_store.store,) if wal_store and is_in_wal_store else ())):
             await each.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x")
 
     probe = StoreProbe(put_probes)

@@ -32,6 +32,7 @@ from penstock.broker.background.duties import PROBE_PREFIX, Duties
 from penstock.broker.background.quotas import QuotaDuty
 from penstock.broker.background.recovery import RecoveryDuty
 from penstock.broker.background.retention import RetentionDuty
+from penstock.broker.background.wal_place import WalPlaceDuty
 from penstock.broker.client_metrics.collection import ClientMetrics
 from penstock.broker.client_metrics.sender import MetricsSender
 from penstock.broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
@@ -154,7 +155,7 @@ class Broker:
         self.stream_config, self.compaction_config = stream_config, compaction_config
         """These change with broker configs in the metadata."""
         self.static_settings = BrokerSettings(config, stream_config, compaction_config, security)
-        self._stores = BrokerStores(store, wal_store)
+        self._stores = BrokerStores(store, wal_store, stream_config)
         self.access = ClientAccess(
             security,
             find_users=lambda: self.image.scram,
@@ -329,6 +330,8 @@ class Broker:
         self._cleanup.push_async_callback(self._duties.close)
         self.compactor, self.cleaner = self._duties.compactor, self._duties.cleaner
         self.retention = self._duties.retention
+        if self._stores.has_wal_store:
+            self._in_background(self._wal_place_duty(me).run())
         self._start_authorizer()
         self.follower.subscribe(self._on_configs)
         self._on_configs(MetadataDelta(everything=True), self.image)
@@ -430,6 +433,16 @@ class Broker:
             self._rng,
         )
         self._cleanup.push_async_callback(self.recoveries.close)
+
+    def _wal_place_duty(self, me: BrokerIncarnation) -> WalPlaceDuty:
+        return WalPlaceDuty(
+            self.storage,
+            self._stores,
+            current=lambda: self.image.current_wal_store,
+            fallback_after_ms=lambda: self.stream_config.wal_fallback_after_ms,
+            probe_key=f"{PROBE_PREFIX}wal-{me.node_id}",
+            now=asyncio.get_running_loop().time,
+        )
 
     async def _check_advertised(self) -> None:
         """Check the advertised addresses. Runs after the server has started, because the check

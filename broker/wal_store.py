@@ -2,22 +2,44 @@
 reach every WAL store that the metadata list, because a WAL to recover may be in it.
 """
 
+import asyncio
+from typing import Final
+
 import msgspec
+import structlog
 
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import RequestRefused
 from penstock.controller.api.messages import BrokerRegistered, RegisterBroker
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
+from penstock.objectstore.errors import (
+    ConditionalWritesIgnored,
+    FileSystemUnsuitable,
+    ListOrderUnsupported,
+    ObjectStoreError,
+)
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.probe import probe_store, probe_wal_store
+from penstock.stream.config import StreamConfig
 from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, identity_of
+
+log = structlog.get_logger(__name__)
+
+PROBE_TIMEOUT_S: Final = 20.0
+IDENTITY_TIMEOUT_S: Final = 5.0
+"""Longest waits at start for a WAL store that does not respond, if the broker can do without."""
 
 
 class BrokerStores:
     """The store of a broker, and its WAL store if it has one. `store` reaches both."""
 
-    def __init__(self, store: ObjectStore, configured: ConfiguredWalStore | None) -> None:
+    def __init__(
+        self, store: ObjectStore, configured: ConfiguredWalStore | None, config: StreamConfig
+    ) -> None:
+        self.own = store
+        self._falls_back = config.wal_fallback_after_ms > 0
+        """Whether the broker starts with a WAL in its own store while the WAL store is down."""
         self._wal_stores = None if configured is None else WalStores(store, configured)
         self._configured = configured
         self.store = store if self._wal_stores is None else self._wal_stores.store
@@ -31,8 +53,22 @@ class BrokerStores:
         FileSystemUnsuitable.
         """
         await probe_store(self.store, prefix, name)
-        if self._configured is not None:
-            await probe_wal_store(self._configured.store, prefix, name)
+        if self._configured is None:
+            return
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S if self._falls_back else None):
+                await probe_wal_store(self._configured.store, prefix, name)
+        except (ConditionalWritesIgnored, FileSystemUnsuitable, ListOrderUnsupported):
+            raise
+        except (ObjectStoreError, TimeoutError) as error:
+            if not self._falls_back:
+                raise
+            log.warning("wal_store_unavailable", url=self._configured.url, error=repr(error))
+
+    async def probe_writes(self, name: str) -> None:
+        """Check that the WAL store accepts writes. Raises errors of the store."""
+        assert self._configured is not None, "no WAL store is configured"
+        await self._configured.store.put(name, b"x")
 
     def on_batch(self, _delta: MetadataDelta, image: MetadataImage) -> None:
         if self._wal_stores is not None:
@@ -48,7 +84,15 @@ class BrokerStores:
         """
         if self._configured is None:
             return await client.register_broker(request, timeout_s=timeout_s)
-        named = await self._with_identity(request, self._configured)
+        try:
+            async with asyncio.timeout(IDENTITY_TIMEOUT_S if self._falls_back else None):
+                named = await self._with_identity(request, self._configured)
+        except (ObjectStoreError, TimeoutError) as error:
+            if not self._falls_back:
+                raise
+            log.warning("wal_store_unavailable", url=self._configured.url, error=repr(error))
+            named = msgspec.structs.replace(request, is_wal_store_down=True)
+            return await client.register_broker(named, timeout_s=timeout_s)
         try:
             return await client.register_broker(named, timeout_s=timeout_s)
         except RequestRefused:

@@ -92,6 +92,15 @@ class StreamConfig:
     slot is tried again.
     """
 
+    wal_fallback_after_ms: Annotated[
+        int, Setting("wal.fallback.after.ms", Kind.DURATION, 0, 3_600_000, is_dynamic=True)
+    ] = 10_000
+    """How long no PUT to the WAL store succeeds before this broker moves its WAL to `store`, until
+    the WAL store is back. Nothing is acknowledged meanwhile, so the value should be below the
+    request timeout of producers (30 s). 0 disables it: brokers then wait for the WAL store, and
+    cannot start without it. Without a WAL store it has no effect.
+    """
+
     wal_hedge_factor: Annotated[
         int, Setting("wal.hedge.factor", Kind.INT, 0, 100, is_dynamic=True)
     ] = 3
@@ -280,6 +289,7 @@ _MAY_BE_ZERO = frozenset(
         "wal_linger_idle_ms",
         "wal_put_interval_ms",
         "wal_pause_ms",
+        "wal_fallback_after_ms",
         "wal_hedge_factor",
         "wal_hedge_percent",
         "append_overshoot_bytes_max",

@@ -145,13 +145,28 @@ class ReplacedRange:
     end_offset: Offset
 
 
+class WalStoreIdentity(NamedTuple):
+    """Identifies a WAL store by its contents: two stores at equal URLs may be different ones."""
+
+    cluster_id: str
+    store_id: WalStoreId
+    uuid: UUID
+
+
+class WalMove(NamedTuple):
+    """Slots from `wal_committed` on are in this store; None: in the cluster's own store."""
+
+    wal_store: WalStoreIdentity | None
+
+
 @dataclass(frozen=True, slots=True)
 class CommitObjects:
     """One atomic transaction, idempotent if a response is lost.
 
     wal_committed: recovery needs no slot below it. It never decreases; None does not change it.
-    cleaned_end: log compaction removed records from the replaced ranges in favor of others below
-    this offset; 0: nothing was removed.
+    wal_move: takes effect only if `wal_committed` increases, so a late copy of the request changes
+    nothing. cleaned_end: log compaction removed records from the replaced ranges in favor of others
+    below this offset; 0: nothing was removed.
     """
 
     objects: tuple[NewObject, ...] = ()
@@ -159,6 +174,7 @@ class CommitObjects:
     closes: tuple[CloseStream, ...] = ()
     wal_committed: WalSequence | None = None
     cleaned_end: Offset = NOTHING_CLEANED
+    wal_move: WalMove | None = None
 
 
 class BrokerIncarnation(NamedTuple):
@@ -169,14 +185,6 @@ class BrokerIncarnation(NamedTuple):
 
     node_id: NodeId
     node_epoch: NodeEpoch
-
-
-class WalStoreIdentity(NamedTuple):
-    """Identifies a WAL store by its contents: two stores at equal URLs may be different ones."""
-
-    cluster_id: str
-    store_id: WalStoreId
-    uuid: UUID
 
 
 class StreamMetadata(Protocol):

@@ -31,18 +31,23 @@ from penstock.stream.errors import (
     StreamNotClosed,
     StreamNotOpened,
     WalClosed,
+    WalFailed,
     WalFenced,
     WalFull,
+    WalStoreWrong,
 )
 from penstock.stream.format.decoder import ObjectIndex
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import (
     IN_STORE,
     BrokerIncarnation,
+    CommitObjects,
     CommittedBorder,
     ObjectRange,
     OpenStream,
     StreamMetadata,
+    WalMove,
+    WalStoreIdentity,
 )
 from penstock.stream.read.damage import DamageLog
 from penstock.stream.read.object_reader import ObjectReader
@@ -51,11 +56,12 @@ from penstock.stream.stream import StreamHandle
 from penstock.stream.upload.closing import Closer, ClosingTimes
 from penstock.stream.upload.commits import CommitSequencer
 from penstock.stream.upload.uploader import UploadCounts, Uploader
-from penstock.stream.wal.append import AppendDone, WalAppend
+from penstock.stream.wal.append import AppendDone, MovedSlot, WalAppend, notify
 from penstock.stream.wal.sender import Sender
 from penstock.stream.wal.slots import SlotRange, SlotTable
+from penstock.stream.wal.store_check import StoreCheck
 from penstock.stream.wal.tracing import Tracing
-from penstock.stream.wal.wal import DurableBulk, Wal
+from penstock.stream.wal.wal import DurableBulk, Wal, by_stream
 from penstock.stream.wal.wal_store import open_wal
 
 __all__ = ["AppendEntry", "Storage", "StreamHandle"]
@@ -114,6 +120,7 @@ class Storage:
         self._slots = SlotTable()
 
         # The append path: WAL, upload, close.
+        self._check = StoreCheck(store, self._wal_store, self._release)
         self._wal = self._new_wal()
         self._commits = CommitSequencer(metadata, config, rng, self._on_stream_fenced)
         self._uploader = self._new_uploader()
@@ -132,18 +139,30 @@ class Storage:
         self.missed_read_count = 0
         """Stream reads that missed the log cache."""
 
-        # Durable bulks that are held back while `_acknowledging` is cleared.
+        # Durable bulks that are held back while `_acknowledging` is cleared, or the WAL store is
+        # not trusted, and slots that are being uploaded instead of written.
         self._acknowledging = asyncio.Event()
         self._acknowledging.set()
         self._held: deque[DurableBulk] = deque()
         self._held_bytes = 0
+        self._moved: Sequence[MovedSlot] = ()
+        self._moving: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        """Set while nothing is held back and the WAL does not move."""
+        self._settled.set()
+        self.wal_move_count = 0
 
         self._room_waiters: list[asyncio.Future[None]] = []
         self._age_timer: asyncio.TimerHandle | None = None
         self._failure: StreamError | None = None
 
     @property
-    def _wal_store_id(self) -> WalStoreId:
+    def wal_store(self) -> WalStoreIdentity | None:
+        """The store of the WAL; None: the cluster's own store."""
+        return self._wal_store
+
+    @property
+    def wal_store_id(self) -> WalStoreId:
         return IN_STORE if self._wal_store is None else self._wal_store.store_id
 
     def _new_wal(self) -> Wal:
@@ -155,7 +174,8 @@ class Storage:
             rng=self._rng,
             on_durable=self._on_durable,
             on_failed=self._on_wal_failed,
-            wal_store=self._wal_store_id,
+            wal_store=self.wal_store_id,
+            on_doubt=self._check.doubt,
             tracing=self.tracing,
         )
 
@@ -181,6 +201,7 @@ class Storage:
             uploader=self._uploader,
             cut=self._cut,
             forget=self._forget,
+            is_doubtful=lambda: not self._check.is_trusted,
         )
 
     def reconfigure(self, config: StreamConfig) -> None:
@@ -198,6 +219,11 @@ class Storage:
     @property
     def failure(self) -> StreamError | None:
         return self._failure
+
+    @property
+    def wal_store_problem(self) -> WalStoreWrong | None:
+        """Why the WAL store is not the right one any more."""
+        return self._check.wrong
 
     @property
     def backlog_bytes(self) -> int:
@@ -287,7 +313,7 @@ class Storage:
         if self._wal_store is not None:
             await open_wal(self._store, self._identity, self._wal_store)
         try:
-            await self._store.head(wal_key(self._identity, WalSequence(0), self._wal_store_id))
+            await self._store.head(wal_key(self._identity, WalSequence(0), self.wal_store_id))
         except ObjectNotFound:
             return
         self._fail(WalFenced(WalSequence(0), "an earlier start with the same node epoch"))
@@ -317,6 +343,10 @@ class Storage:
         or committed.
         """
         self._fail(WalClosed("the storage was closed"), notify=False)
+        self._check.close()
+        if self._moving is not None:
+            self._moving.cancel()
+            await asyncio.wait([self._moving])
         await self._wal.stopped()
         await self._uploader.stop()
         for task in self._closings:
@@ -334,11 +364,114 @@ class Storage:
         self._acknowledging.clear()
 
     def resume_acknowledging(self) -> None:
+        """Acknowledge again, in a WAL store as soon as its identity was read: what is mounted may
+        have changed while this process was paused.
+        """
         self._acknowledging.set()
-        while self._held and self._acknowledging.is_set():
+        if self._held:
+            self._check.doubt()
+        self._release()
+
+    def _release(self) -> None:
+        while self._held and self._acknowledging.is_set() and self._check.is_trusted:
             bulk = self._held.popleft()
             self._held_bytes -= bulk.size_bytes
             self._acknowledge(bulk)
+        if not self._held and not self._is_moving:
+            self._settled.set()
+
+    # --- the place of the WAL ---------------------------------------------------------------------
+
+    async def check_wal_store(self) -> None:
+        """Read the identity of the WAL store once. If it is another store, nothing is acknowledged
+        until the WAL has moved.
+        """
+        await self._check.look()
+
+    async def move_wal(self, target: WalStoreIdentity | None) -> None:
+        """Continue the WAL in another store. target: None for the cluster's own store.
+
+        Everything appended so far is uploaded, including slots whose PUTs may have succeeded, with
+        its offsets; it is acknowledged when the upload and the move are committed and backed up.
+        So nothing depends on what the old store contains. Appends wait meanwhile. Continues when
+        the caller is cancelled. Raises WalStoreWrong and errors of the target before anything
+        changes, and the WAL's failure. See docs/design/wal-store.md.
+        """
+        assert not self._is_moving, "the WAL moves already"
+        if target is not None:
+            await open_wal(self._store, self._identity, target)
+        self._moving = self._loop.create_task(self._move_wal(target))
+        await asyncio.shield(self._moving)
+
+    @property
+    def _is_moving(self) -> bool:
+        return self._moving is not None and not self._moving.done()
+
+    async def _move_wal(self, target: WalStoreIdentity | None) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._settled.clear()
+        pending = [(bulk.sequence, bulk.groups) for bulk in self._held]
+        self._held.clear()
+        self._held_bytes = 0
+        pending += [(bulk.sequence, bulk.groups) for bulk in self._wal.suspend()]
+        first = self._wal.end
+        moved = [MovedSlot(at, by_stream(groups), groups) for at, groups in pending]
+        self._moved = moved
+        try:
+            await self._upload_moved(moved)
+            commit = CommitObjects(wal_committed=first, wal_move=WalMove(target))
+            async with self._commits.lock:
+                await self._commits.send(lambda: commit)
+            # From then on, readers and the recovery from a backup look into the other store.
+            await self._metadata.backed_up(self._metadata.position())
+            self._check_session()
+            while not self._acknowledging.is_set():
+                await self._acknowledging.wait()
+                self._check_session()
+        except Exception as error:
+            # The WAL cannot continue in either store.
+            failure = error if isinstance(error, StreamError) else WalFailed(first, repr(error))
+            self._fail(failure)
+            raise failure from error
+        if self._failure is not None:
+            raise self._failure
+        self._end_move(moved, target)
+
+    async def _upload_moved(self, moved: Sequence[MovedSlot]) -> None:
+        for slot in moved:
+            owned = {key: run for key, run in slot.runs.items() if self._owns(key)}
+            now = self._loop.time()
+            self._cache.add(owned, WalSequence(slot.sequence + 1), now)
+            if self._cache.archive_due(now):
+                self._cut()
+        self._cut()
+        await self._uploader.drained()
+        if self._failure is not None:
+            raise self._failure
+
+    def _end_move(self, moved: Sequence[MovedSlot], target: WalStoreIdentity | None) -> None:
+        """Acknowledge what was uploaded, and write to the other store."""
+        old_store, self._wal_store = self.wal_store_id, target
+        keys = [wal_key(self._identity, slot.sequence, old_store) for slot in moved]
+        self._moved = ()
+        self._check.use(target)
+        self.wal_move_count += 1
+        for slot in moved:
+            for stream_id, run in slot.runs.items():
+                if self._owns(stream_id):
+                    handle = self._handles[stream_id]
+                    handle.confirmed_offset = handle.committed_offset = run[-1].end_offset
+            for entries, done in slot.groups:
+                notify(done, self._fenced_in(entries))
+        self._wal.resume(self.wal_store_id)
+        self._settled.set()
+        self._wake_room_waiters()
+        if keys:
+            self._uploader.delete_after_grace(keys, self._metadata.position())
+        _log.warning(
+            "wal_moved", from_store=old_store, to_store=self.wal_store_id, slot_count=len(moved)
+        )
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -464,11 +597,14 @@ class Storage:
 
     async def flush(self) -> None:
         """Return when everything appended so far is acknowledged. Raises the WAL's failure."""
-        await self._wal.flush()
-        while self._held:
-            await self._acknowledging.wait()
-        if self._failure is not None:
-            raise self._failure
+        while True:
+            await self._settled.wait()
+            move_count = self.wal_move_count
+            await self._wal.flush()
+            if self._failure is not None:
+                raise self._failure
+            if self._settled.is_set() and move_count == self.wal_move_count:
+                return
 
     def committed_end(self, stream_id: StreamId) -> Offset:
         """Return the committed end of the stream in the local image."""
@@ -502,11 +638,12 @@ class Storage:
 
     def _on_durable(self, bulk: DurableBulk) -> None:
         self._check_session()
-        if self._acknowledging.is_set() and not self._held:
+        if self._acknowledging.is_set() and self._check.is_trusted and not self._held:
             self._acknowledge(bulk)
         else:
             self._held.append(bulk)
             self._held_bytes += bulk.size_bytes
+            self._settled.clear()
 
     def _acknowledge(self, bulk: DurableBulk) -> None:
         """Acknowledge a durable slot whose predecessors are all durable: advance offsets, fill the
@@ -532,7 +669,7 @@ class Storage:
                 self._config.block_age_max_ms / 1000, self._on_age_timer
             )
         for entries, done in bulk.groups:
-            _notify(done, self._fenced_in(entries) if fenced else None)
+            notify(done, self._fenced_in(entries) if fenced else None)
         if self._room_waiters:
             self._wake_room_waiters()
 
@@ -690,7 +827,8 @@ class Storage:
         for stream_id, run in block.runs.items():
             handle = self._handles.get(stream_id)
             if handle is not None:
-                handle.committed_offset = run.end_offset
+                # Uploaded slots are confirmed when the move of the WAL ends.
+                handle.committed_offset = min(run.end_offset, handle.confirmed_offset)
         self._cache.mark_committed(block)
         self._wake_room_waiters()
         return self._slots.commit(block.end_sequence, self._metadata.has_object)
@@ -713,12 +851,14 @@ class Storage:
         self._wake_room_waiters()
 
     def _on_wal_failed(self, failure: StreamError, groups: list[WalAppend]) -> None:
-        held = [group for bulk in self._held for group in bulk.groups]
+        held = [group for slot in self._moved for group in slot.groups]
+        held += [group for bulk in self._held for group in bulk.groups]
+        self._moved = ()
         self._held.clear()
         self._held_bytes = 0
         self._fail(failure)
         for _, done in (*held, *groups):
-            _notify(done, failure)
+            notify(done, failure)
 
     def _fail(self, failure: StreamError, *, notify: bool = True) -> None:
         """Stop accepting, acknowledging and committing, forever. Idempotent."""
@@ -730,6 +870,7 @@ class Storage:
             self._age_timer = None
         self._wal.fail(failure)
         self._acknowledging.set()
+        self._settled.set()
         self._wake_room_waiters()
         if notify:
             _log.error("storage_fenced", error=str(failure))
@@ -757,11 +898,3 @@ def _restore_next_offsets(
 ) -> None:
     for entry in reversed(entries):
         handles[entry.stream_id].next_offset = entry.base_offset
-
-
-def _notify(done: AppendDone, error: Exception | None) -> None:
-    """Call `done`. An exception in one writer must not affect the callbacks of later ones."""
-    try:
-        done(error)
-    except Exception:  # noqa: BLE001 - one failing caller must not affect the groups after it, which are durable too
-        _log.exception("append_callback_failed")

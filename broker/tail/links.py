@@ -14,7 +14,7 @@ import structlog
 from penstock.base.backoff import Backoff
 from penstock.base.buffers import Buffer
 from penstock.base.errors import StreamError
-from penstock.base.ids import NodeId, Offset, StreamId, WalStoreId
+from penstock.base.ids import NodeId, Offset, StreamId
 from penstock.broker.config import RACK_AWARE
 from penstock.broker.network.peers import PeerConnections, PeerGone
 from penstock.broker.partition.committed_reader import CommittedPartition
@@ -29,7 +29,7 @@ from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError
 from penstock.protocol import apis
 from penstock.protocol.errors import WireError
 from penstock.protocol.gen.fetch import FetchRequest, FetchResponse
-from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRange
+from penstock.stream.ports import BrokerIncarnation, ObjectRange
 
 if TYPE_CHECKING:
     from penstock.controller.metadata.image import MetadataImage
@@ -376,16 +376,11 @@ class TailLinks:
                     result.last_stable_offset,
                     result.log_start_offset,
                     report,
-                    self._wal_store_of(tail.leader),
                 )
                 reports.append((tail, delta))
                 if not delta.is_first:
                     slots |= {source.key: source for source in delta.ranges[-LOADED_SLOTS_MAX:]}
         self._notify(list(slots.values())[-LOADED_SLOTS_MAX:], reports)
-
-    def _wal_store_of(self, leader: BrokerIncarnation) -> WalStoreId:
-        wal = self._node.image.nodes.wal(leader)
-        return IN_STORE if wal is None else wal.store_id
 
     def _notify(
         self, slots: Collection[ObjectRange], reports: Sequence[tuple[TailPartition, TailDelta]]

@@ -115,11 +115,9 @@ class TailPartition:
         last_stable_offset: int,
         log_start_offset: int,
         report: ReportedTail | None,
-        wal_store: WalStoreId,
     ) -> TailDelta:
         """Apply a response of the leader. Returns the changes to pass to `notify`. report: None if
-        nothing follows `end_offset`, or if the response had no room. wal_store: of the leader's
-        WAL.
+        nothing follows `end_offset`, or if the response had no room.
         """
         if report is None and high_watermark > self.end_offset:
             # Without room, the response does not list the aborted transactions below these offsets.
@@ -127,7 +125,7 @@ class TailPartition:
         is_first, before, was_stable = not self.is_known, self.end_offset, self.last_stable_offset
         ranges: Sequence[ObjectRange] = ()
         if report is not None:
-            ranges = self._take_slots(report, wal_store)
+            ranges = self._take_slots(report)
             self._take_aborted(report)
         self.is_known = True
         self.high_watermark = Offset(high_watermark)
@@ -177,12 +175,10 @@ class TailPartition:
         for marker in [offset for offset in self._aborted if offset < committed_end]:
             del self._aborted[marker]
 
-    def _take_slots(self, report: ReportedTail, wal_store: WalStoreId) -> Sequence[ObjectRange]:
+    def _take_slots(self, report: ReportedTail) -> Sequence[ObjectRange]:
         """Return the ranges after those already known."""
         ranges = [
-            self._range(report.node_epoch, slot, wal_store)
-            for slot in report.slots
-            if slot.end_offset > self.end_offset
+            self._range(report, slot) for slot in report.slots if slot.end_offset > self.end_offset
         ]
         if not ranges or ranges[0].range.start_offset != self.end_offset:
             # Everything missing in between was committed meanwhile, and so was everything before.
@@ -202,11 +198,11 @@ class TailPartition:
             self._aborted_from = since.offset
         self._aborted |= {Offset(item.last_offset): item for item in since.transactions}
 
-    def _range(self, node_epoch: int, slot: ReportedSlot, wal_store: WalStoreId) -> ObjectRange:
-        writer = BrokerIncarnation(self.leader.node_id, NodeEpoch(node_epoch))
+    def _range(self, report: ReportedTail, slot: ReportedSlot) -> ObjectRange:
+        writer = BrokerIncarnation(self.leader.node_id, NodeEpoch(report.node_epoch))
         return ObjectRange(
             NO_OBJECT,
-            wal_key(writer, WalSequence(slot.sequence), wal_store),
+            wal_key(writer, WalSequence(slot.sequence), WalStoreId(report.wal_store)),
             ObjectRole.WAL,
             slot.object_size_bytes,
             StreamRange(

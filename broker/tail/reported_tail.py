@@ -10,10 +10,11 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from penstock.base.buffers import Buffer
-from penstock.base.ids import NodeEpoch, Offset
+from penstock.base.ids import NodeEpoch, Offset, WalStoreId
 from penstock.broker.partition.transactions import AbortedTail
 from penstock.protocol.errors import WireError
 from penstock.stream.format.transaction_log import AbortedTransaction
+from penstock.stream.ports import IN_STORE
 from penstock.stream.wal.slots import SlotRange
 
 SLOTS_MAX: Final = 64
@@ -38,7 +39,8 @@ class ReportedTail(msgspec.Struct, array_like=True, frozen=True):
     """The tail from the offset of the request to `end_offset`. Everything missing before the first
     slot is committed.
 
-    node_epoch: of the leader, whose WAL contains the slots. aborted: (producer id, first offset,
+    node_epoch: of the leader, whose WAL contains the slots. wal_store: the store of these slots.
+    aborted: (producer id, first offset,
     offset of the marker) of all transactions aborted by a marker at `aborted_from` or later.
     """
 
@@ -47,6 +49,7 @@ class ReportedTail(msgspec.Struct, array_like=True, frozen=True):
     slots: list[ReportedSlot]
     aborted_from: Count
     aborted: list[tuple[Count, Count, Count]]
+    wal_store: Count = IN_STORE
 
     def aborted_since(self) -> AbortedTail:
         found = [
@@ -64,8 +67,11 @@ def encode_reported_tail(
     end_offset: Offset,
     slots: list[SlotRange],
     aborted: AbortedTail,
+    wal_store: WalStoreId,
 ) -> bytes:
-    """slots: at most `SLOTS_MAX`; end_offset: end of the tail, if there are fewer."""
+    """slots: at most `SLOTS_MAX`, in `wal_store`; end_offset: end of the tail, if there are
+    fewer.
+    """
     reported = [
         ReportedSlot(
             slot.sequence,
@@ -90,6 +96,7 @@ def encode_reported_tail(
                 (item.producer_id, item.first_offset, item.last_offset)
                 for item in aborted.transactions
             ],
+            wal_store,
         )
     )
 

@@ -21,6 +21,7 @@ from penstock.controller.managers.nodes import removable_wals, remove_wals
 from penstock.controller.managers.objects import deletable, objects_removed
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import WalState
 from penstock.controller.metadata.records import MetadataOffset
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import DELETE_BATCH_COUNT
@@ -39,10 +40,19 @@ ObjectStoreError, nothing may be deleted.
 
 
 class _EndedWal(NamedTuple):
+    """stores: those that may contain slots; None: the cluster's own store."""
+
     writer: BrokerIncarnation
     end: WalSequence
-    store_id: WalStoreId
-    wal_store: WalStoreIdentity | None
+    stores: Sequence[WalStoreIdentity | None]
+
+
+def _stores_of(image: MetadataImage, wal: WalState) -> list[WalStoreIdentity | None]:
+    return [image.wal_store(store_id) for store_id in (*wal.left, wal.store_id)]
+
+
+def _id_of(wal_store: WalStoreIdentity | None) -> WalStoreId:
+    return IN_STORE if wal_store is None else wal_store.store_id
 
 
 class Janitor:
@@ -177,7 +187,7 @@ class Janitor:
             image: MetadataImage,
         ) -> tuple[list[_EndedWal], MetadataOffset]:
             wals = [
-                _EndedWal(wal.writer, wal.end, wal.store_id, image.wal_store_of(wal.writer))
+                _EndedWal(wal.writer, wal.end, _stores_of(image, wal))
                 for wal in image.nodes.wals()
                 if wal.end is not None and wal.writer not in self._cleaned
             ]
@@ -188,7 +198,7 @@ class Janitor:
         cleaned = 0
         wals, offset = await self._runtime.with_committed_image(ended)
         protected_from = None if self._wal_hold is None or not wals else await self._wal_hold()
-        failed: set[WalStoreId] = set()
+        failed: set[WalStoreIdentity | None] = set()
         for wal in wals:
             writer = wal.writer
             since, seen_offset = self._seen_ended.setdefault(writer, (now, offset))
@@ -196,23 +206,34 @@ class Janitor:
                 continue
             if protected_from is not None and seen_offset > protected_from:
                 continue
-            if wal.store_id in failed:
+            if failed.intersection(wal.stores):
                 continue
             await self._backed_up(offset)
             try:
                 count, fence_ms = await self._clean_wal(wal)
             except (ObjectStoreError, WalStoreWrong) as error:
-                if wal.wal_store is None:
-                    raise
-                _log.warning("wal_store_not_cleaned", store_id=wal.store_id, error=str(error))
                 # Each further request may take as long to fail, while nothing else is deleted.
-                failed.add(wal.store_id)
+                failed.update(self._failing(wal.stores, error))
                 continue
             deleted += count
             cleaned += 1
             self._cleaned[writer] = now, fence_ms
             del self._seen_ended[writer]
         return deleted
+
+    @staticmethod
+    def _failing(
+        stores: Sequence[WalStoreIdentity | None], error: Exception
+    ) -> list[WalStoreIdentity | None]:
+        """Return the WAL stores among these, one of which failed. Raises the error if there is
+        none.
+        """
+        wal_stores = [wal_store for wal_store in stores if wal_store is not None]
+        if not wal_stores:
+            raise error
+        ids = [wal_store.store_id for wal_store in wal_stores]
+        _log.warning("wal_store_not_cleaned", store_ids=ids, error=str(error))
+        return [*wal_stores]
 
     async def remove_old_wals(self) -> int:
         """Delete the fences of WALs that ended long ago, and remove these WALs. Return their
@@ -229,8 +250,9 @@ class Janitor:
         removable, offset = await self._runtime.with_committed_image(
             lambda image: (
                 [
-                    (writer, image.wal_store_of(writer))
+                    (writer, _stores_of(image, wal))
                     for writer in removable_wals(image, old)[:WALS_PER_ROUND_MAX]
+                    if (wal := image.nodes.wal(writer)) is not None
                 ],
                 image.end_offset,
             )
@@ -252,23 +274,21 @@ class Janitor:
         return len(writers)
 
     async def _delete_wals(
-        self, removable: Sequence[tuple[BrokerIncarnation, WalStoreIdentity | None]]
+        self, removable: Sequence[tuple[BrokerIncarnation, Sequence[WalStoreIdentity | None]]]
     ) -> list[BrokerIncarnation]:
         """Delete all objects of these WALs. Return the deleted WALs, without those in a WAL store
         that failed.
         """
         writers: list[BrokerIncarnation] = []
-        failed: set[WalStoreIdentity] = set()
-        for writer, wal_store in removable:
-            if wal_store in failed:
+        failed: set[WalStoreIdentity | None] = set()
+        for writer, stores in removable:
+            if failed.intersection(stores):
                 continue
             try:
-                await self._delete_wal(writer, wal_store)
+                for wal_store in stores:
+                    await self._delete_wal(writer, wal_store)
             except (ObjectStoreError, WalStoreWrong) as error:
-                if wal_store is None:
-                    raise
-                _log.warning("wal_store_not_cleaned", store_id=wal_store.store_id, error=str(error))
-                failed.add(wal_store)
+                failed.update(self._failing(stores, error))
             else:
                 writers.append(writer)
         return writers
@@ -279,7 +299,7 @@ class Janitor:
         """Delete all objects of a WAL. In a WAL store, this includes its marker."""
         if wal_store is not None:
             await check_identity(self._store, wal_store)
-        prefix = wal_prefix(writer, IN_STORE if wal_store is None else wal_store.store_id)
+        prefix = wal_prefix(writer, _id_of(wal_store))
         keys = [info.key async for info in self._store.list(prefix)]
         for at in range(0, len(keys), DELETE_BATCH_COUNT):
             await self._store.delete(keys[at : at + DELETE_BATCH_COUNT])
@@ -297,18 +317,19 @@ class Janitor:
         newest remaining slot; 0 after a graceful end, which needs no fence.
         """
         writer = wal.writer
-        if wal.wal_store is not None:
-            await check_identity(self._store, wal.wal_store)
         keys: list[str] = []
         fence_ms = Millis(0)
-        async for info in self._store.list(wal_prefix(writer, wal.store_id)):
-            slot = parse_wal_key(info.key)
-            if slot is None or slot.writer != writer:
-                continue
-            if slot.sequence < wal.end:
-                keys.append(info.key)
-            else:
-                fence_ms = max(fence_ms, Millis(info.modified_ms))
+        for wal_store in wal.stores:
+            if wal_store is not None:
+                await check_identity(self._store, wal_store)
+            async for info in self._store.list(wal_prefix(writer, _id_of(wal_store))):
+                slot = parse_wal_key(info.key)
+                if slot is None or slot.writer != writer:
+                    continue
+                if slot.sequence < wal.end:
+                    keys.append(info.key)
+                else:
+                    fence_ms = max(fence_ms, Millis(info.modified_ms))
         unregistered = await self._runtime.with_committed_image(
             lambda image: [key for key in keys if image.objects.in_place(key) is None]
         )

@@ -163,6 +163,8 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     wal_store_id: WalStoreId = IN_STORE
     """The WAL store in whose identity object the broker found this id and this UUID."""
     wal_store_uuid: UUID | None = None
+    is_wal_store_down: bool = False
+    """The broker cannot reach its WAL store, and begins with a WAL in the cluster's own store."""
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):
@@ -342,6 +344,10 @@ class Commit(Message, frozen=True, kw_only=True):
     cleaned_end: Offset = Offset(0)
     closes: list[CloseItem] = []
     wal_committed: WalSequence | None = None
+    moves_wal: bool = False
+    """Slots from `wal_committed` on are in the store of `wal_store_id`."""
+    wal_store_id: WalStoreId = IN_STORE
+    wal_store_uuid: UUID | None = None
 
 
 class CommitRecovered(Message, frozen=True, kw_only=True):

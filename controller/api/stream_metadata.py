@@ -8,6 +8,8 @@ layer with its stream, which is determined in an image at least as new as the re
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
+import msgspec
+
 from penstock.base.errors import StreamError
 from penstock.base.ids import (
     Offset,
@@ -37,6 +39,7 @@ from penstock.stream.errors import (
     WalFenced,
 )
 from penstock.stream.ports import (
+    IN_STORE,
     BrokerIncarnation,
     CommitObjects,
     NewObject,
@@ -45,6 +48,7 @@ from penstock.stream.ports import (
     OpenStream,
     PreparedObject,
     StreamRange,
+    WalMove,
     WalStoreIdentity,
 )
 
@@ -133,6 +137,8 @@ class ControllerStreamMetadata:
             wal_committed=commit.wal_committed,
             cleaned_end=commit.cleaned_end,
         )
+        if commit.wal_move is not None:
+            message = _with_move(message, commit.wal_move)
         try:
             await self._client.commit(message, timeout_s=self._timeout_s)
         except StreamRefused as error:
@@ -278,6 +284,16 @@ class ControllerStreamMetadata:
             error.offset, asyncio.get_running_loop().time() + self._timeout_s
         )
         return self._follower.image
+
+
+def _with_move(message: m.Commit, move: WalMove) -> m.Commit:
+    target = move.wal_store
+    return msgspec.structs.replace(
+        message,
+        moves_wal=True,
+        wal_store_id=IN_STORE if target is None else target.store_id,
+        wal_store_uuid=None if target is None else target.uuid,
+    )
 
 
 def _is_ours(state: StreamState, node: BrokerIncarnation) -> bool:

@@ -22,9 +22,16 @@ from penstock.controller.managers.log_changes import RANGES_MAX, LogChanges, che
 from penstock.controller.managers.log_replacement import NewRange, replace_ranges
 from penstock.controller.managers.result import Refused, Result
 from penstock.controller.metadata.image import MetadataImage
-from penstock.controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord
+from penstock.controller.metadata.nodes import WalState
+from penstock.controller.metadata.records import (
+    RangeEntry,
+    Record,
+    StreamClosed,
+    WalPlaced,
+    WalRecord,
+)
 from penstock.controller.metadata.topics import PartitionKey, in_order, is_moving
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 CLOSES_MAX = 2_000
 
@@ -205,3 +212,26 @@ class _Commit:
                 wal.recoverer.node_epoch,
             )
             self._changes.records.append(record)
+            if self._request.moves_wal:
+                self._changes.records.append(self._place_wal(wal))
+
+    def _place_wal(self, wal: WalState) -> WalPlaced:
+        """Place the WAL in another store. Only a request that advances the committed slot does: a
+        late copy would place slots that were written since then in the wrong store.
+        """
+        request, me = self._request, self._me
+        store_id, current = request.wal_store_id, self._image.nodes.current_wal_store
+        is_current = current is not None and (store_id, request.wal_store_uuid) == (
+            current.store_id,
+            current.uuid,
+        )
+        if store_id != IN_STORE and not is_current:
+            raise Refused(
+                Status.INVALID_REQUEST,
+                f"WAL store {store_id} with UUID {request.wal_store_uuid} is not the one of this"
+                " cluster",
+            )
+        if current is None:
+            raise Refused(Status.INVALID_REQUEST, "this cluster has no WAL store")
+        left = sorted({*wal.left, wal.store_id} - {store_id})
+        return WalPlaced(me.node_id, me.node_epoch, store_id, tuple(left))

@@ -251,10 +251,11 @@ def _known(image: MetadataImage, request: RegisterBroker) -> NodeState | None:
 
 def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
     """Return where the broker must open its WAL. Raises Refused unless it found the identity of
-    that store: otherwise it would write to another one, which no recovery reads.
+    that store: otherwise it would write to another one, which no recovery reads. A broker that
+    cannot reach the store begins in the cluster's own one.
     """
     current = image.nodes.current_wal_store
-    if current is None:
+    if current is None or (request.is_wal_store_down and request.wal_store_uuid is None):
         return IN_STORE
     if (request.wal_store_id, request.wal_store_uuid) != (current.store_id, current.uuid):
         found = (

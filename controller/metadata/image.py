@@ -11,6 +11,7 @@ from penstock.base.ids import (
     ObjectId,
     Offset,
     StreamId,
+    WalStoreId,
 )
 from penstock.controller.metadata import invariants
 from penstock.controller.metadata.acls import AclsImage
@@ -221,6 +222,12 @@ class MetadataImage:
             )
         return found
 
+    @property
+    def current_wal_store(self) -> WalStoreIdentity | None:
+        """The store in which brokers open their WALs; None: the cluster's own store."""
+        current = self.nodes.current_wal_store
+        return None if current is None else self.wal_store(current.store_id)
+
     def wal_store_identities(self) -> list[WalStoreIdentity]:
         """Return the stores of WALs beside the cluster's own store."""
         return [
@@ -231,7 +238,11 @@ class MetadataImage:
     def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
         """Return the store that contains the WAL; None: the cluster's own store, or no such WAL."""
         wal = self.nodes.wal(writer)
-        store = None if wal is None else self.nodes.wal_store(wal.store_id)
+        return None if wal is None else self.wal_store(wal.store_id)
+
+    def wal_store(self, store_id: WalStoreId) -> WalStoreIdentity | None:
+        """Return a store of WALs; None: the cluster's own store, or no such store."""
+        store = self.nodes.wal_store(store_id)
         return (
             None if store is None else WalStoreIdentity(self.cluster_id, store.store_id, store.uuid)
         )

@@ -29,7 +29,8 @@ class WalState:
     """The state of one WAL, which never restarts once it has ended.
 
     `recoverer` is the broker that must recover it, node -1 for none. `end` is set once the WAL was
-    recovered or closed. `store_id` is the store that contains the WAL.
+    recovered or closed. `store_id` is the store that contains the WAL from `committed` on; those in
+    `left` may contain earlier slots.
     """
 
     writer: BrokerIncarnation
@@ -37,6 +38,7 @@ class WalState:
     recoverer: BrokerIncarnation
     end: WalSequence | None = None
     store_id: WalStoreId = IN_STORE
+    left: tuple[WalStoreId, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -143,12 +145,14 @@ class NodesImage:
     def place_wal(self, record: WalPlaced) -> None:
         writer = BrokerIncarnation(record.node_id, record.node_epoch)
         wal = self._running.get(writer)
-        if wal is None or wal.committed or record.store_id not in self._wal_stores:
+        kept = record.store_id, *record.left
+        is_lost = wal is not None and wal.committed and wal.store_id not in kept
+        if wal is None or is_lost or not {*kept} - {IN_STORE} <= self._wal_stores.keys():
             raise broken(
-                f"WAL {writer} cannot be placed in store {record.store_id}: it is not new, or the"
-                " store does not exist"
+                f"WAL {writer} cannot be placed in store {record.store_id}: it has slots in another"
+                " one, or the store does not exist"
             )
-        wal.store_id = record.store_id
+        wal.store_id, wal.left = record.store_id, record.left
 
     def end_wal(self, record: WalEnded) -> None:
         writer = BrokerIncarnation(record.node_id, record.node_epoch)

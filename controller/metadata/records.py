@@ -314,8 +314,8 @@ class WalStoreRecord(_Record, tag="wal-store", frozen=True, gc=False):
 
 
 class WalPlaced(_Record, tag="wal-placed", frozen=True, gc=False):
-    """The WAL is in a WAL store. It follows the first `wal` record of that WAL; without it, the WAL
-    is in the cluster's own store.
+    """The WAL is in this store from its committed slot on. Without this record, a WAL is in the
+    cluster's own store.
     """
 
     node_id: NodeId
@@ -323,7 +323,9 @@ class WalPlaced(_Record, tag="wal-placed", frozen=True, gc=False):
     node_epoch: NodeEpoch
     """Node epoch of the writer."""
     store_id: WalStoreId
-    """The WAL store."""
+    """The WAL store; 0: the cluster's own store."""
+    left: tuple[WalStoreId, ...] = ()
+    """Stores that may contain earlier slots."""
 
 
 class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):

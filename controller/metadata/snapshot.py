@@ -124,9 +124,9 @@ class ImageCopy:
 
 def _wal(wal: WalState) -> Iterator[Record]:
     node_id, node_epoch = wal.writer.node_id, wal.writer.node_epoch
-    if wal.store_id != IN_STORE:
+    if wal.store_id != IN_STORE or wal.left:
         yield WalRecord(node_id, node_epoch, WalSequence(0))
-        yield WalPlaced(node_id, node_epoch, wal.store_id)
+        yield WalPlaced(node_id, node_epoch, wal.store_id, wal.left)
     yield WalRecord(
         node_id, node_epoch, wal.committed, wal.recoverer.node_id, wal.recoverer.node_epoch
     )

@@ -393,6 +393,11 @@ def wals(
                     age_s=age_ms / 1_000,
                 )
             )
+    found += [
+        f.WAL_OUTSIDE.found(node_id=wal.writer.node_id)
+        for wal in cluster.wals.values()
+        if is_live and wal.is_alive and wal.is_outside
+    ]
     if listed_wals is None:
         return result(f.WALS, f"{len(cluster.wals)} running; their slots were not listed", found)
     if listed_wals.unknown:

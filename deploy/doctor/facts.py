@@ -143,6 +143,8 @@ class WalFacts:
     committed: int
     is_alive: bool
     recoverer: BrokerIncarnation
+    is_outside: bool = False
+    """Whether it is in the cluster's own store, although the cluster has a WAL store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,6 +328,14 @@ WAL_BACKLOG: Final = Kind(
     "Its uploads do not keep up. Check `penstock top` for failed requests and its log for"
     " upload warnings; more brokers share the load.",
 )
+WAL_OUTSIDE: Final = Kind(
+    "wal-outside-wal-store",
+    Level.WARN,
+    "The WAL of broker {node_id} is in the store, although the cluster has a WAL store.",
+    "The broker could not use the WAL store, or found another one in its place: its log has"
+    " wal_store_left or wal_store_unavailable with the reason. It returns when the store has worked"
+    " for a while, 30 s to 30 min.",
+)
 WAL_UNKNOWN: Final = Kind(
     "wal-of-unknown-broker",
     Level.WARN,
@@ -545,7 +553,7 @@ CHECKS: Final = (
         WALS,
         "Finds uncommitted WAL slots, WALs that no broker recovers, and slots that the"
         " store has lost or damaged: each slot records the slots before it.",
-        (WAL_WAITS, WAL_SLOT_LOST, WAL_SLOT_AT_RISK, WAL_BACKLOG, WAL_UNKNOWN),
+        (WAL_WAITS, WAL_SLOT_LOST, WAL_SLOT_AT_RISK, WAL_BACKLOG, WAL_OUTSIDE, WAL_UNKNOWN),
     ),
     Check(
         BACKUP,

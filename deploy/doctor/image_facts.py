@@ -12,6 +12,7 @@ from penstock.controller.metadata.nodes import NodeState
 from penstock.controller.metadata.topics import is_moving, leader_of
 from penstock.deploy.doctor.facts import BrokerFacts, ClusterFacts, MoveFacts, WalFacts
 from penstock.stream.format.manifest.model import ManifestRoot
+from penstock.stream.ports import IN_STORE
 
 FIRST_LISTENER = "first"
 """A name for a broker's first listener, whose own name is not in the metadata."""
@@ -44,7 +45,11 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
         moving_count=moving,
         wals={
             wal.writer: WalFacts(
-                wal.writer, wal.committed, image.nodes.is_alive(wal.writer), wal.recoverer
+                wal.writer,
+                wal.committed,
+                image.nodes.is_alive(wal.writer),
+                wal.recoverer,
+                is_outside=image.current_wal_store is not None and wal.store_id == IN_STORE,
             )
             for wal in image.nodes.running_wals()
         },

@@ -35,10 +35,12 @@ class Closer:
         uploader: Uploader,
         cut: Callable[[], None],
         forget: Callable[[Iterable[StreamHandle]], None],
+        is_doubtful: Callable[[], bool],
     ) -> None:
         """cut: archive the active block and submit it to the uploader. forget: remove the streams
-        from all local state.
+        from all local state. is_doubtful: whether the WAL store had a problem.
         """
+        self._is_doubtful = is_doubtful
         self._config = config
         self._handles = handles
         self._slots = slots
@@ -54,10 +56,9 @@ class Closer:
         that no upload in flight commits them again, and a later opening starts clean (A -> B -> A).
         Streams that are fenced or deleted are dropped without closing them. Raises WalFenced.
         """
-        if (
-            self._slots.range_count([handle.stream_id for handle in handles])
-            > self._config.close_in_place_ranges_max
-        ):
+        count = self._slots.range_count([handle.stream_id for handle in handles])
+        if count > self._config.close_in_place_ranges_max or (count and self._is_doubtful()):
+            # In the second case, the next leader might not be able to read the slots.
             await self._upload_first()
         async with self._commits.lock:
             wanted = [handle for handle in handles if self._handles.get(handle.stream_id) is handle]

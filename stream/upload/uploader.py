@@ -4,7 +4,7 @@ replace.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -24,6 +24,7 @@ from penstock.stream.cache.log_cache import AppendEntry, CacheSegment
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import WalFailed, WalFenced
 from penstock.stream.format.builder import BuiltObject, StreamRun, build_steps
+from penstock.stream.format.keys import parse_wal_key, wal_root
 from penstock.stream.format.layout import NO_SEQUENCE
 from penstock.stream.ports import (
     BrokerIncarnation,
@@ -211,7 +212,7 @@ class Uploader:
             )
             return False
         if keys:
-            self._delete_after_grace(keys, self._metadata.position())
+            self.delete_after_grace(keys, self._metadata.position())
         return True
 
     async def _commit(
@@ -304,7 +305,7 @@ class Uploader:
                 return done
             await asyncio.sleep(backoff.next_s())
 
-    def _delete_after_grace(self, keys: list[str], position: int) -> None:
+    def delete_after_grace(self, keys: list[str], position: int) -> None:
         """Delete slots once neither recovery nor readers need them.
 
         position: the metadata position from which they are not needed.
@@ -319,6 +320,11 @@ class Uploader:
             return
         await asyncio.sleep(self._config.wal_delete_grace_ms / 1000)
         keys, self._undeleted = [*self._undeleted, *keys], []
+        # After a move of the WAL, one of the stores may be down.
+        for in_one_store in _by_store(keys):
+            await self._delete_now(in_one_store)
+
+    async def _delete_now(self, keys: Sequence[str]) -> None:
         backoff = Backoff(
             self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
         )
@@ -338,6 +344,15 @@ class Uploader:
     def _track(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _by_store(keys: Iterable[str]) -> list[list[str]]:
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        slot = parse_wal_key(key)
+        assert slot is not None, f"{key!r} is no WAL slot"
+        found.setdefault(wal_root(slot.wal_store), []).append(key)
+    return list(found.values())
 
 
 def _commit_of(block: CacheSegment, uploaded: list[UploadedObject]) -> CommitObjects:

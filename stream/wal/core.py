@@ -45,6 +45,7 @@ class Bulk(Generic[G]):
         "senders",
         "sequence",
         "size_bytes",
+        "started_at",
     )
 
     def __init__(self, number: int, opened_at: float) -> None:
@@ -57,6 +58,7 @@ class Bulk(Generic[G]):
         self.sequence = _NOT_SEALED
         self.depth = 0
         self.durable = False
+        self.started_at = 0.0
 
 
 class WalCore(Generic[G]):
@@ -117,6 +119,11 @@ class WalCore(Generic[G]):
             self._started[0] if self._started else self._sealed[0] if self._sealed else self._open
         )
         return None if oldest is None else oldest.opened_at
+
+    @property
+    def oldest_started_at(self) -> float | None:
+        """When the PUT of the oldest unacknowledged slot began; None if none is in flight."""
+        return self._started[0].started_at if self._started else None
 
     @property
     def failed(self) -> bool:
@@ -185,7 +192,7 @@ class WalCore(Generic[G]):
         self._started.append(bulk)
         bulk.depth = bulk.sequence - self._started[0].sequence + 1
         self._in_flight_count += 1
-        self._last_put = now
+        self._last_put = bulk.started_at = now
         return bulk
 
     def wake_at(self, now: float) -> float | None:
@@ -214,6 +221,18 @@ class WalCore(Generic[G]):
         if acknowledged:
             self._expect_again(acknowledged, now)
         return acknowledged
+
+    def hand_over(self) -> list[Bulk[G]]:
+        """Return all bulks, in order and each with its slot, to be made durable elsewhere. Their
+        slots are never written again. One number is skipped, so that slots written from now on lie
+        behind everything that a request of before can name.
+        """
+        self.flush()
+        pending = self.fail()
+        self._failed = False
+        self._again_count = 0
+        self._next = WalSequence(self._next + 1)
+        return pending
 
     def fail(self) -> list[Bulk[G]]:
         """End the WAL, because a slot is fenced or could not be written. Return all bulks that will

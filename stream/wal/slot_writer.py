@@ -24,6 +24,8 @@ _log = structlog.get_logger(__name__)
 _FIRST_GUESS_S = 1.0
 _DURATION_WEIGHT = 0.1
 _SIZE_UNIT_BYTES = 1 << 20
+DOUBTFUL_S = 1.0
+"""A PUT that takes this long may have seen an outage: the client of the store retries, too."""
 _HEDGES_SAVED_MAX = 3.0
 """Limit of the hedges that accumulate in a quiet period."""
 
@@ -62,9 +64,10 @@ class SlotWriter:
         self._tries: set[asyncio.Task[None]] = set()
         self.counts = PutCounts()
 
-    async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """Return when the slot contains our object. Raises WalFenced, or WalFailed if the outcome
-        is not certain by the deadline.
+    async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> bool:
+        """Return when the slot contains our object, and whether the store worked as usual: the
+        first attempt succeeded, within DOUBTFUL_S. Raises WalFenced, or WalFailed if the outcome is
+        not certain by the deadline.
         """
         begun = self._clock()
         deadline = begun + self.config.wal_put_deadline_ms / 1000
@@ -95,7 +98,7 @@ class SlotWriter:
                 self._hedges_left = min(
                     _HEDGES_SAVED_MAX, self._hedges_left + self.config.wal_hedge_percent / 100
                 )
-                return
+                return not backoff.attempt_count and took_s < DOUBTFUL_S
 
     async def stopped(self) -> None:
         """Return when no attempt is in flight. Cancel the writes first."""

@@ -41,9 +41,9 @@ class DurableBulk:
 class Wal:
     """The write-ahead log. Use it from one event loop; `append` and the callbacks are synchronous.
 
-    Slots are never skipped, and every attempt writes the same bytes. Groups are passed on strictly
-    in slot order. After a fence, or a slot that could not be written, all waiting groups fail, in
-    order.
+    Slots are never skipped, except when the WAL moves (`suspend`), and every attempt writes the
+    same bytes. Groups are passed on strictly in slot order. After a fence, or a slot that could not
+    be written, all waiting groups fail, in order.
     """
 
     def __init__(
@@ -57,10 +57,11 @@ class Wal:
         on_durable: Callable[[DurableBulk], None],
         on_failed: Callable[[StreamError, list[WalAppend]], None],
         wal_store: WalStoreId,
+        on_doubt: Callable[[], None] = lambda: None,
         tracing: Tracing | None = None,
     ) -> None:
         """on_durable: called in slot order. on_failed: called once, with every group that was not
-        passed to on_durable.
+        passed to on_durable. on_doubt: called before on_durable if the store had a problem.
         """
         self._tracing = tracing
         self._identity = identity
@@ -69,6 +70,8 @@ class Wal:
         self._slots = SlotWriter(store, config, rng)
         self._on_durable = on_durable
         self._on_failed = on_failed
+        self._on_doubt = on_doubt
+        self._is_suspended = False
         self._loop = asyncio.get_running_loop()
         self._clock: MonotonicClock = self._loop.time
         self._core: WalCore[WalAppend] = WalCore(config)
@@ -105,6 +108,12 @@ class Wal:
         return 0.0 if opened_at is None else max(0.0, self._clock() - opened_at)
 
     @property
+    def stalled_s(self) -> float:
+        """How long the PUT of the oldest unacknowledged slot has been going on."""
+        started_at = self._core.oldest_started_at
+        return 0.0 if started_at is None else max(0.0, self._clock() - started_at)
+
+    @property
     def end(self) -> WalSequence:
         """The first slot that is not assigned to a bulk."""
         return self._core.end
@@ -123,8 +132,8 @@ class Wal:
             self._loop.call_soon(self._poll)
 
     async def flush(self) -> None:
-        """Return when everything appended so far was passed to `on_durable`. Raises the WAL's
-        failure.
+        """Return when everything appended so far was passed to `on_durable`, or handed over by
+        `suspend`. Raises the WAL's failure.
         """
         end = self._core.flush()
         if self._failure is None and self._core.acknowledged_end < end:
@@ -134,6 +143,23 @@ class Wal:
             await waiter
         if self._failure is not None:
             raise self._failure
+
+    def suspend(self) -> list[Bulk[WalAppend]]:
+        """Stop writing, until `resume`. Return everything that is not passed to `on_durable`, in
+        order, each with the slot that its PUT may have written, or may still write. What is
+        appended meanwhile waits.
+        """
+        self._is_suspended = True
+        pending = self._core.hand_over()
+        self._written.clear()
+        self._cancel_puts()
+        self._wake_waiters()
+        return pending
+
+    def resume(self, wal_store: WalStoreId) -> None:
+        """Continue at `end` in this store."""
+        self._wal_store, self._is_suspended = wal_store, False
+        self._poll()
 
     async def stopped(self) -> None:
         """Return when no PUT is in flight. Call `fail` first."""
@@ -150,6 +176,11 @@ class Wal:
         self._failure = failure
         pending = self._core.fail()
         self._written.clear()
+        self._cancel_puts()
+        self._on_failed(failure, [group for bulk in pending for group in bulk.groups])
+        self._wake_waiters()
+
+    def _cancel_puts(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -157,11 +188,11 @@ class Wal:
         for task in self._puts:
             if task is not current:
                 task.cancel()
-        self._on_failed(failure, [group for bulk in pending for group in bulk.groups])
-        self._wake_waiters()
 
     def _poll(self) -> None:
         self._poll_scheduled = False
+        if self._is_suspended:
+            return
         now = self._clock()
         while (bulk := self._core.next_bulk(now)) is not None:
             task = self._loop.create_task(self._write(bulk))
@@ -182,13 +213,14 @@ class Wal:
         sequence = bulk.sequence
         trace = None if self._tracing is None else self._tracing.put_began(sequence, bulk.groups)
         try:
-            runs = _by_stream(bulk.groups)
+            runs = by_stream(bulk.groups)
             ordered = [StreamRun(stream_id, runs[stream_id]) for stream_id in sorted(runs)]
             built = build_object(
                 ObjectRole.WAL, self._identity, sequence, self._now_ms(), ordered, depth=bulk.depth
             )
             key = wal_key(self._identity, sequence, self._wal_store)
-            await self._slots.write(key, sequence, built)
+            if not await self._slots.write(key, sequence, built):
+                self._on_doubt()
             if trace is not None:
                 trace.written(key, built.size_bytes)
             self._written[sequence] = DurableBulk(
@@ -227,7 +259,7 @@ def _trace_failed(trace: BulkTrace | None, error: Exception) -> None:
         trace.failed(error)
 
 
-def _by_stream(groups: list[WalAppend]) -> dict[StreamId, list[AppendEntry]]:
+def by_stream(groups: list[WalAppend]) -> dict[StreamId, list[AppendEntry]]:
     """Return the entries of one bulk by stream, in the order of their appends, which is offset
     order. Costs 0.15 us per entry.
     """

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -15,8 +16,10 @@ from penstock.controller.disaster_recovery.recovery import Recovery
 from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.faults import FaultyStore
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectInfo, ObjectTail
+from penstock.stream.config import StreamConfig
 from penstock.stream.errors import WalStoreWrong
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.wal.slot_reader import read_slot
@@ -184,3 +187,28 @@ async def test_a_wal_that_vanished_gets_a_fence_once_its_loss_is_accepted(tmp_pa
     fence = await read_slot(stores.store, writer, WalSequence(len(slots)), WalStoreId(1))
     assert fence is not None
     assert fence.is_fence
+
+
+async def test_brokers_do_without_the_wal_store(tmp_path: Path) -> None:
+    """A running broker leaves it, and the next one starts without it."""
+    wals = FaultyStore(MemoryStore(), Random(1))
+    async with Cluster(
+        tmp_path,
+        wal_store=ConfiguredWalStore(wals, "memory:"),
+        stream_config=StreamConfig(wal_linger_ms=0, wal_fallback_after_ms=500),
+        controller_settings=SHORT_SESSION,
+    ) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        assert places(cluster) == {1}
+        wals.down = True
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        assert places(cluster) == {0}
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        await cluster.kill_broker(0)
+        await cluster.start_broker(0)
+        assert places(cluster) == {0}
+        await cluster.until_served(TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        found = await asyncio.to_thread(read, cluster.bootstrap, 4 * len(VALUES))
+        assert found == 4 * VALUES

@@ -375,7 +375,8 @@ class Chaos:
     def wal_store_down(self) -> None:
         weather = self._world.wal_weather
         weather.down = True
-        self._later(self._rng.choice((0.1, 1.0, 6.0)), lambda: setattr(weather, "down", False))
+        long_s = self._rng.choice((6.0, 20.0))
+        self._later(self._rng.choice((0.1, 1.0, long_s)), lambda: setattr(weather, "down", False))
 
     def crash_controller(self) -> None:
         if (controller := self._controller()) is not None:

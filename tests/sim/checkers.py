@@ -81,6 +81,7 @@ class Checker:
         """
         self.is_needed_fence: Callable[[str], bool] = lambda key: True
         """Say whether this fence is too young to be deleted."""
+        self.has_wal_store = False
         self.lost_keys: Container[str] = frozenset()
         """Keys that the store has lost and will get back."""
         bucket.listen(self)
@@ -114,6 +115,9 @@ class Checker:
             wal.fence = slot.sequence if wal.fence is None else min(wal.fence, slot.sequence)
         else:
             self._add_stretches(slot.writer, slot.sequence, index)
+        if record is not None:
+            # Everything below is committed. A WAL that moved has no slots there, or not all.
+            wal.durable_end = max(wal.durable_end, record.committed)
         while wal.durable_end in wal.slots and wal.durable_end != wal.fence:
             wal.durable_end += 1
 
@@ -193,9 +197,11 @@ class Checker:
             return
         stretch = self._durable(part, base, end)
         if stretch is None:
-            self._fail(
-                f"{writer} acknowledges {part} [{base}, {end}), epoch {epoch}, which is not durable"
-            )
+            if not self._is_committed(part, end):
+                self._fail(
+                    f"{writer} acknowledges {part} [{base}, {end}), epoch {epoch}, which is not"
+                    " durable"
+                )
         else:
             wal = self._wals[stretch.writer]
             wal.acked_max = max(wal.acked_max, stretch.slot)
@@ -278,7 +284,20 @@ class Checker:
         self._watermarks[part, epoch] = high_watermark
 
     def _lacks(self, part: Part, start: int, end: int) -> bool:
-        return not self.is_inherited(part, end) and self._durable(part, start, end) is None
+        return (
+            not self.is_inherited(part, end)
+            and self._durable(part, start, end) is None
+            and not self._is_committed(part, end)
+        )
+
+    def _is_committed(self, part: Part, end: int) -> bool:
+        """Say whether objects in the metadata contain everything below this offset, although no
+        slot may: they replace slots in a WAL store that is down.
+        """
+        if not self.has_wal_store:
+            return False
+        stream = self._image().streams.get(self.stream_of(part))
+        return stream is not None and stream.end_offset >= end
 
     def _durable(self, part: Part, start: int, end: int) -> _Stretch | None:
         image = self._image()

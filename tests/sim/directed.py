@@ -119,7 +119,8 @@ class Held:
         """Release all requests, also later ones, or the first ones of those that wait."""
         self._is_open = count is None
         for _ in range(len(self._waiting) if count is None else count):
-            self._waiting.popleft().set_result(None)
+            if not (waiting := self._waiting.popleft()).done():  # its sender may have died
+                waiting.set_result(None)
 
 
 class Script:

@@ -53,6 +53,8 @@ class Limits:
     disk_sync_ms: float
     racks: int = 1
     wal_store: bool = False
+    wal_return_after_s: float = 30.0
+    """How long the WAL store must work before brokers return to it."""
     """WALs are in a store of their own."""
 
 

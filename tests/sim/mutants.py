@@ -27,7 +27,7 @@ from penstock.controller.standby import Standby
 from penstock.objectstore.errors import PreconditionFailed
 from penstock.stream.errors import WalFenced
 from penstock.stream.format.keys import wal_prefix
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 from penstock.stream.recovery.recoverer import WalWalker
 from penstock.stream.storage import Storage
 from penstock.stream.upload.uploader import Uploader
@@ -341,7 +341,7 @@ def _snapshot_of_what_is_not_committed() -> list[Patch]:
 
 def _wal_trimmed_by_list() -> list[Patch]:
     async def clean(self: Janitor, wal: Any) -> int:
-        keys = [info.key async for info in self._store.list(wal_prefix(wal.writer, wal.store_id))]
+        keys = [info.key async for info in self._store.list(wal_prefix(wal.writer, IN_STORE))]
         await self._store.delete(keys)
         return len(keys)
 

@@ -21,6 +21,7 @@ from penstock.broker.background.cleaner import CleanerDuty
 from penstock.broker.background.load_report import LoadReporter
 from penstock.broker.background.recovery import RecoveryDuty
 from penstock.broker.background.retention import RetentionDuty
+from penstock.broker.background.wal_place import WalPlaceDuty
 from penstock.broker.config import BrokerConfig
 from penstock.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
@@ -180,6 +181,7 @@ class SimBroker:
             None
             if self.raw_wal_store is None
             else ConfiguredWalStore(self.raw_wal_store, "memory:"),
+            world.limits.stream,
         )
         self.store = self.stores.store
         self.serving = False
@@ -385,6 +387,17 @@ class SimBroker:
         )
         if world.compacted is not None and world.compacted.brokers_clean:
             self._tasks.append(world.loop.create_task(self.cleaning.run()))
+        if self.stores.has_wal_store:
+            duty = WalPlaceDuty(
+                self.storage,
+                self.stores,
+                current=lambda: self.image.current_wal_store,
+                fallback_after_ms=lambda: limits.stream.wal_fallback_after_ms,
+                probe_key=f"probe/wal-{me.node_id}",
+                now=world.loop.time,
+                return_after_s=limits.wal_return_after_s,
+            )
+            self._tasks.append(world.loop.create_task(duty.run()))
         self.dispatcher = RequestDispatcher(self, make_handlers(), INLINE)
         self.serving = True
         world.trace("serving", self.process.name, me.node_epoch)

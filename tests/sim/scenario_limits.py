@@ -57,7 +57,10 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
     if scenario in ROLLED_BACK:
         return replace(drawn, controllers=CONTROLLERS)
     if scenario in WAL_STORING:
-        return replace(drawn, wal_store=True)
+        after_ms = rng.choice((0, 1_000, 4_000, 10_000))
+        stream = replace(drawn.stream, wal_fallback_after_ms=after_ms)
+        return_s = rng.choice((1.0, 10.0))
+        return replace(drawn, wal_store=True, stream=stream, wal_return_after_s=return_s)
     if scenario in RULED:
         return ruled_limits(drawn)
     if scenario in COORDINATED:

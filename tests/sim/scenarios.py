@@ -456,7 +456,7 @@ def has_log_life(seed: int) -> bool:
 
 def weights_of(scenario: str, seed: int) -> Mapping[str, int]:
     """Return what `Chaos` draws from."""
-    if not has_log_life(seed):
+    if not has_log_life(seed) or scenario in WAL_STORING:
         return SCENARIOS[scenario]
     deletes = scenario not in WHOLE_LOGS
     added = _LOG_LIFE if deletes else {"move_compacted": _LOG_LIFE["move_compacted"]}

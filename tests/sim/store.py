@@ -213,7 +213,9 @@ class SimStore:
         self.put_factor = 1.0
         """The same for conditional PUTs."""
         self.gates: dict[str, Gate] = {}
-        """What calls of an operation wait for on their way to the store, in a script."""
+        """What calls of an operation wait for on their way to the store, in a script. By operation,
+        as in "put", or by operation and root of the key, as in "put data".
+        """
         self.answer_gates: dict[str, Gate] = {}
         """The same for responses on their way back."""
         self._under_way: dict[int, tuple[str, asyncio.Task[None]]] = {}
@@ -309,7 +311,8 @@ class SimStore:
         call: Callable[[], Awaitable[Any]],
         answer: "asyncio.Future[Any]",
     ) -> None:
-        if (gate := self.gates.get(operation)) is not None:
+        by_root = f"{operation} {key.partition('/')[0]}"
+        if (gate := self.gates.get(operation) or self.gates.get(by_root)) is not None:
             await gate.pass_through()
         self._faulty.config = self._weather.config(
             self.slow_factor * (self.put_factor if operation == "put_if_absent" else 1.0)

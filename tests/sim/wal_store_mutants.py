@@ -1,6 +1,7 @@
 """Planted bugs of a WAL store of its own, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,7 +11,11 @@ import penstock.lake.manifest.tail as tail
 import penstock.lake.manifest.view as view
 import penstock.stream.recovery.recoverer as recoverer
 import penstock.stream.storage as storage
+from penstock.base.ids import WalSequence
+from penstock.broker.background.wal_place import ReturnPolicy, WalPlaceDuty
+from penstock.broker.wal_store import BrokerStores
 from penstock.controller.active.janitor import Janitor
+from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.metadata.image import MetadataImage
 from penstock.lake.manifest.tail import WalTails
 from penstock.objectstore.errors import Unavailable
@@ -18,6 +23,9 @@ from penstock.objectstore.routed import RoutedStore
 from penstock.stream.format.keys import parse_wal_key, wal_prefix
 from penstock.stream.ports import IN_STORE
 from penstock.stream.recovery.recoverer import WalWalker
+from penstock.stream.storage import Storage
+from penstock.stream.wal.core import WalCore
+from penstock.stream.wal.store_check import StoreCheck
 
 Patch = tuple[Any, str, Any]
 
@@ -89,7 +97,8 @@ def _slots_in_a_wal_store_deleted_by_list() -> list[Patch]:
     """Slots below the end of a WAL are deleted although ranges refer to them."""
 
     async def clean(self: Janitor, wal: Any) -> Any:
-        prefix = wal_prefix(wal.writer, wal.store_id)
+        (store,) = wal.stores
+        prefix = wal_prefix(wal.writer, store.store_id)
         keys = [info.key async for info in self._store.list(prefix) if parse_wal_key(info.key)]
         await self._store.delete(keys)
         return len(keys), 0
@@ -124,6 +133,124 @@ def _readers_expect_a_marker_at_once() -> list[Patch]:
     return [(WalTails, "follow", follow)]
 
 
+def _moved_slots_acknowledged_at_once() -> list[Patch]:
+    """Slots of a WAL that moves are acknowledged before they are uploaded."""
+    real = Storage._upload_moved
+
+    async def upload(self: Storage, moved: Any) -> None:
+        for slot in moved:
+            for _, done in slot.groups:
+                done(None)
+        await real(self, moved)
+
+    return [(Storage, "_upload_moved", upload)]
+
+
+def _wal_moved_without_an_upload() -> list[Patch]:
+    """A WAL moves although its slots are in the old store only."""
+
+    async def upload(self: Storage, moved: Any) -> None:
+        for slot in moved:
+            self._cache.add(slot.runs, WalSequence(slot.sequence + 1), self._loop.time())
+
+    return [(Storage, "_upload_moved", upload)]
+
+
+def _moved_wals_repeat_slots() -> list[Patch]:
+    """A WAL that moves reuses the slots of which its writer does not know whether they exist."""
+    real = WalCore.hand_over
+
+    def hand_over(self: WalCore[Any]) -> Any:
+        before = self.acknowledged_end
+        pending = real(self)
+        self._next = WalSequence(before + 1)
+        return pending
+
+    return [(WalCore, "hand_over", hand_over)]
+
+
+def _moves_not_in_the_metadata() -> list[Patch]:
+    """A broker opens a WAL in the other store without a commit."""
+    real = ControllerStreamMetadata.commit
+
+    async def commit(self: ControllerStreamMetadata, commit: Any) -> None:
+        await real(self, replace(commit, wal_move=None))
+
+    return [(ControllerStreamMetadata, "commit", commit)]
+
+
+def _identity_checked_once() -> list[Patch]:
+    """A running broker never reads the identity of its WAL store again."""
+    return [
+        (StoreCheck, "doubt", lambda _: None),
+        (StoreCheck, "look", _trust),
+    ]
+
+
+def _identity_checked_after_errors_only() -> list[Patch]:
+    return [(StoreCheck, "look", _trust)]
+
+
+def _slots_in_doubt_acknowledged() -> list[Patch]:
+    """After an outage, slots are acknowledged before the identity of the store was read."""
+    real = StoreCheck.doubt
+
+    def doubt(self: StoreCheck) -> None:
+        real(self)
+        self.is_trusted = True
+
+    return [(StoreCheck, "doubt", doubt)]
+
+
+def _brokers_wait_for_the_wal_store() -> list[Patch]:
+    return [(WalPlaceDuty, "_reason_to_leave", lambda _: "")]
+
+
+def _brokers_return_at_once() -> list[Patch]:
+    return [(ReturnPolicy, "probed", lambda self, now, works: works)]
+
+
+def _brokers_need_the_wal_store_to_start() -> list[Patch]:
+    real = BrokerStores.__init__
+
+    def begin(self: BrokerStores, *args: Any) -> None:
+        real(self, *args)
+        self._falls_back = False
+
+    return [(BrokerStores, "__init__", begin)]
+
+
+def _recovery_ignores_moves() -> list[Patch]:
+    """A recovery looks into the WAL store, although the WAL has moved."""
+    return [(MetadataImage, "wal_store_of", lambda self, _: self.current_wal_store)]
+
+
+def _dead_wals_recovered_without_their_store() -> list[Patch]:
+    """A recovery looks into the other store while the WAL store is down."""
+    real = WalWalker.__init__
+
+    def begin(self: WalWalker, store: Any, *args: Any, wal_store: Any, **options: Any) -> None:
+        del wal_store
+        real(self, store, *args, wal_store=None, **options)
+
+    return [(WalWalker, "__init__", begin)]
+
+
+def _readers_look_into_the_old_store() -> list[Patch]:
+    """Readers keep their position in the store from which a WAL has moved."""
+    real = WalTails.follow
+
+    def follow(self: WalTails, wals: Any) -> None:
+        known = {writer: cursor.wal_store for writer, cursor in self._cursors.items()}
+        kept = [
+            msgspec.structs.replace(wal, wal_store=known.get(wal.writer, wal.wal_store))
+            for wal in wals
+        ]
+        real(self, kept)
+
+    return [(WalTails, "follow", follow)]
+
+
 WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "recovery_reads_the_wrong_store": _recovery_reads_the_wrong_store,
     "recovery_trusts_an_empty_store": _recovery_trusts_an_empty_store,
@@ -137,4 +264,17 @@ WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "readers_trust_an_empty_store": _readers_trust_an_empty_store,
     "readers_take_vanished_wals_for_empty": _readers_take_vanished_wals_for_empty,
     "readers_expect_a_marker_at_once": _readers_expect_a_marker_at_once,
+    "moved_slots_acknowledged_at_once": _moved_slots_acknowledged_at_once,
+    "wal_moved_without_an_upload": _wal_moved_without_an_upload,
+    "moved_wals_repeat_slots": _moved_wals_repeat_slots,
+    "moves_not_in_the_metadata": _moves_not_in_the_metadata,
+    "identity_checked_once": _identity_checked_once,
+    "identity_checked_after_errors_only": _identity_checked_after_errors_only,
+    "slots_in_doubt_acknowledged": _slots_in_doubt_acknowledged,
+    "brokers_wait_for_the_wal_store": _brokers_wait_for_the_wal_store,
+    "brokers_return_at_once": _brokers_return_at_once,
+    "brokers_need_the_wal_store_to_start": _brokers_need_the_wal_store_to_start,
+    "recovery_ignores_moves": _recovery_ignores_moves,
+    "dead_wals_recovered_without_their_store": _dead_wals_recovered_without_their_store,
+    "readers_look_into_the_old_store": _readers_look_into_the_old_store,
 }

@@ -160,6 +160,7 @@ class World:
         """False between the loss of the controllers' disks and the end of the recovery."""
         self.checker = Checker(self.stored, lambda: self.metadata.image, self.fail)
         self.checker.is_needed_fence = self._is_young
+        self.checker.has_wal_store = limits.wal_store
         self.life = TopicLife(
             self,
             self.checker,

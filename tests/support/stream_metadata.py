@@ -38,6 +38,7 @@ from penstock.stream.ports import (
     OpenStream,
     PreparedObject,
     StreamRange,
+    WalMove,
     WalStoreIdentity,
 )
 
@@ -135,8 +136,16 @@ class MemoryController:
                 stream.opened = False
         if commit.wal_committed is not None:
             wal = self.wals[writer]
+            if commit.wal_move is not None and commit.wal_committed > wal.committed:
+                self._move_wal(writer, commit.wal_move)
             wal.committed = max(wal.committed, commit.wal_committed)
         self.commits.append(commit)
+
+    def _move_wal(self, writer: BrokerIncarnation, move: WalMove) -> None:
+        if move.wal_store is None:
+            self.wal_stores.pop(writer, None)
+        else:
+            self.wal_stores[writer] = move.wal_store
 
     def commit_recovered(
         self,

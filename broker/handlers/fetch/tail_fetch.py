@@ -51,6 +51,7 @@ class TailFetch(FetchCall):
             end_offset,
             node.storage.tail(log.data.stream_id, offset, SLOTS_MAX),
             log.transactions.aborted_since(log.data.committed_offset, end_offset),
+            node.storage.wal_store_id,
         )
         target.result.records = (report,)
         self._size_bytes += len(report)

@@ -167,6 +167,9 @@ def _wal(broker: Broker) -> Iterator[Reading]:
     yield table.WAL_BACKLOG_MAX, (), config.log_cache_bytes_max
     yield table.WAL_BACKLOG_AGE, (), storage.uncommitted_s
     yield table.WAL_BACKLOG_SLOTS, (), storage.uncommitted_slot_count
+    is_outside = storage.wal_store is None and broker.image.current_wal_store is not None
+    yield table.WAL_OUTSIDE, (), int(is_outside)
+    yield table.WAL_MOVES, (), storage.wal_move_count
     yield (
         table.WAL_LOST_SLOTS,
         (),

@@ -518,6 +518,14 @@ WAL_BACKLOG_AGE: Final = _of_broker(
 WAL_BACKLOG_SLOTS: Final = _of_broker(
     "gauge", "penstock_wal_backlog_slots", "WAL slots that a recovery would read."
 )
+WAL_OUTSIDE: Final = _of_broker(
+    "gauge",
+    "penstock_wal_outside_wal_store",
+    "1 if the WAL is in the cluster's store although the cluster has a WAL store; else 0.",
+)
+WAL_MOVES: Final = _of_broker(
+    "counter", "penstock_wal_moves_total", "Moves of the WAL out of the WAL store, or into it."
+)
 WAL_LOST_SLOTS: Final = _of_broker(
     "gauge",
     "penstock_wal_lost_slots",

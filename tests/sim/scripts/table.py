@@ -543,6 +543,45 @@ _WAL_STORES: _Found = {
     "readers_take_vanished_wals_for_empty": [
         (wal_stores.read_the_tail_of_a_wal_that_vanished, "said to end at 0")
     ],
+    "moved_slots_acknowledged_at_once": [
+        (wal_stores.lose_the_wal_store_for_long, "acknowledged without a WAL")
+    ],
+    "wal_moved_without_an_upload": [
+        (wal_stores.lose_the_wal_store_for_long, "wal_slot_failed_unexpectedly")
+    ],
+    "moved_wals_repeat_slots": [
+        (wal_stores.lose_the_response_of_a_slot_and_the_store, "was written twice")
+    ],
+    "moves_not_in_the_metadata": [
+        (wal_stores.lose_the_wal_store_for_long, "acknowledged without a WAL")
+    ],
+    "identity_checked_once": [
+        (wal_stores.replace_the_wal_store_of_a_running_broker, "the log has [b'0'")
+    ],
+    "identity_checked_after_errors_only": [
+        (wal_stores.replace_the_wal_store_of_a_running_broker, "the WAL stays in the wrong store")
+    ],
+    "slots_in_doubt_acknowledged": [
+        (wal_stores.replace_the_wal_store_of_a_running_broker, "the log has [b'0'")
+    ],
+    "brokers_wait_for_the_wal_store": [
+        (wal_stores.lose_the_wal_store_for_long, "Produce: None after 30.0 s")
+    ],
+    "brokers_return_at_once": [
+        (wal_stores.lose_the_wal_store_for_long, "returns to a store that has just failed")
+    ],
+    "brokers_need_the_wal_store_to_start": [
+        (wal_stores.start_without_the_wal_store, "a condition of the script does not hold")
+    ],
+    "readers_look_into_the_old_store": [
+        (wal_stores.follow_a_wal_that_moves, "said to end at 6, not 7")
+    ],
+    "recovery_ignores_moves": [
+        (wal_stores.lose_the_wal_store_for_long, "a condition of the script does not hold")
+    ],
+    "dead_wals_recovered_without_their_store": [
+        (wal_stores.kill_a_broker_that_leaves_the_wal_store, "was written twice")
+    ],
     "readers_expect_a_marker_at_once": [
         (wal_stores.read_the_tail_beside_a_wal_without_a_marker, "only the records below offset 5")
     ],

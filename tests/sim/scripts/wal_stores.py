@@ -3,7 +3,7 @@ replaced by another one.
 """
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from penstock.base.ids import WalStoreId
 from penstock.lake.manifest.errors import EndInDoubt, WalStoreRequired
@@ -11,14 +11,17 @@ from penstock.lake.manifest.view import ClusterView
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.errors import WalStoreWrong
 from penstock.stream.format.keys import wal_prefix
+from penstock.stream.ports import IN_STORE
 from tests.sim.checkers import Part
-from tests.sim.directed import Script, in_cluster
+from tests.sim.directed import CONTROLLER, Held, Script, in_cluster
 from tests.sim.store import Bucket
 
 PART: Part = ("t", 0)
 _COUNT: Final = 5
 _VALUES: Final = [b"%d" % number for number in range(_COUNT)]
 _STORE: Final = WalStoreId(1)
+_MOVE_MAX_S: Final = 120
+"""Longest time until a WAL moves."""
 
 
 async def _write(script: Script) -> None:
@@ -155,6 +158,196 @@ async def lose_the_wal_store_for_a_while(script: Script) -> None:
     script.world.weather.down = False
     found = [record.value for record in await script.read(PART)]
     assert len(found) == _COUNT + 2, f"the log has {found}"
+
+
+def _is_in(script: Script, node_id: int, store: WalStoreId) -> bool:
+    wal = script.world.metadata.image.nodes.wal(script.broker(node_id).me)
+    return wal is not None and wal.store_id == store and not wal.ended
+
+
+async def _until_in(script: Script, node_id: int, store: WalStoreId) -> None:
+    """Wait until the WAL of a broker is in this store, and everything is acknowledged."""
+    for _ in range(_MOVE_MAX_S):
+        if _is_in(script, node_id, store):
+            break
+        await asyncio.sleep(1.0)
+    assert _is_in(script, node_id, store), "the WAL stays in the wrong store"
+    await script.broker(node_id).storage.flush()
+
+
+@in_cluster(wal_stores=1)
+async def lose_the_wal_store_for_long(script: Script) -> None:
+    """Write while the WAL store is down for longer than brokers wait for it, then after it is back,
+    and kill leaders while their WALs are in either store.
+    """
+    await _write(script)
+    values = [*_VALUES]
+
+    async def write() -> None:
+        values.append(b"%d" % len(values))
+        await script.write(PART, (b"k", values[-1]))
+
+    script.world.wal_weather.down = True
+    await write()
+    assert _is_in(script, 1, IN_STORE), "a record is acknowledged without a WAL"
+    for _ in range(3):
+        await write()
+    script.kill(1)
+    await script.until_led(PART, 2)
+    await write()
+    script.world.wal_weather.down = False
+    await asyncio.sleep(10.0)
+    assert _is_in(script, 2, IN_STORE), "the WAL returns to a store that has just failed"
+    await _until_in(script, 2, _STORE)
+    await write()
+    await write()
+    script.world.start_broker(1)
+    await script.until(lambda: script.broker(1).serving)
+    script.kill(2)
+    await script.until_led(PART, 1)
+    found = [record.value for record in await script.read(PART)]
+    assert found == values, f"the log has {found}"
+
+
+@in_cluster(wal_stores=1)
+async def lose_the_response_of_a_slot_and_the_store(script: Script) -> None:
+    """Lose the WAL store after it has stored a slot whose writer did not get the response, and
+    return to it, where the old slots are.
+    """
+    await _write(script)
+    client = script.broker(1).raw_wal_store
+    assert client is not None
+    held = Held(None)
+    client.answer_gates["put_if_absent"] = held
+    writing = script.producing(script.broker(1), PART, script.batch((b"k", b"%d" % _COUNT)))
+    await script.until(lambda: held.count)
+    script.world.wal_weather.down = True
+    assert (await writing).error_code == ErrorCode.NONE, "the record is refused"
+    await script.write(PART, (b"k", b"%d" % (_COUNT + 1)))
+    script.world.wal_weather.down = False
+    del client.answer_gates["put_if_absent"]
+    held.release()
+    await _until_in(script, 1, _STORE)
+    await script.write(PART, (b"k", b"%d" % (_COUNT + 2)))
+    script.kill(1)
+    await script.until_led(PART, 2)
+    found = [record.value for record in await script.read(PART)]
+    assert found == [b"%d" % number for number in range(_COUNT + 3)], f"the log has {found}"
+
+
+async def _write_while_leaving(script: Script) -> "asyncio.Task[Any]":
+    """Write a record, lose the WAL store, and cut broker 1 off from the controller after it has
+    uploaded the record, before it can commit that.
+    """
+    before = _data_count(script)
+    script.world.wal_weather.down = True
+    writing = script.producing(script.broker(1), PART, script.batch((b"k", b"%d" % _COUNT)))
+    held = script.hold(1, "put data")
+    await script.until(lambda: held.count)
+    script.world.network.links.cut(script.broker(1).process.link, CONTROLLER)
+    held.release()
+    await script.until(lambda: _data_count(script) > before)
+    assert _is_in(script, 1, _STORE), "the WAL has moved without the controller"
+    assert not writing.done(), "a record is acknowledged without the controller"
+    return writing
+
+
+def _data_count(script: Script) -> int:
+    return len([key for key in script.world.bucket.keys if key.startswith("data/")])
+
+
+@in_cluster(wal_stores=1)
+async def kill_a_broker_that_leaves_the_wal_store(script: Script) -> None:
+    """Kill a broker after it has uploaded its tail, and before its WAL has moved."""
+    await _write(script)
+    writing = await _write_while_leaving(script)
+    script.kill(1)
+    await asyncio.sleep(20.0)
+    assert _waits_for_recovery(script), "a partition is handed over without its WAL"
+    script.world.wal_weather.down = False
+    await script.until_led(PART, 2)
+    writing.cancel()
+    await _check_values(script)
+
+
+@in_cluster(wal_stores=1)
+async def replace_the_wal_store_of_a_running_broker(script: Script) -> None:
+    """Mount an empty store in the place of the WAL store of a running leader, after an outage and
+    without one, and kill the leader.
+    """
+    await _write(script)
+    values = [*_VALUES]
+    for outage_s in (2.0, 0.0):
+        leader = 1 if outage_s else 2
+        client = script.broker(leader).raw_wal_store
+        assert client is not None
+        if outage_s:
+            script.world.wal_weather.down = True
+            values.append(b"%d" % len(values))
+            writing = script.producing(
+                script.broker(leader), PART, script.batch((b"k", values[-1]))
+            )
+            await asyncio.sleep(outage_s)
+            client.mount(_empty_bucket(script))
+            script.world.wal_weather.down = False
+            assert (await writing).error_code == ErrorCode.NONE, "the record is refused"
+        else:
+            client.mount(_empty_bucket(script))
+            values.append(b"%d" % len(values))
+            await script.write(PART, (b"k", values[-1]))
+            await _until_in(script, leader, IN_STORE)
+        script.kill(leader)
+        await script.until_led(PART, 3 - leader)
+        found = [record.value for record in await script.read(PART)]
+        assert found == values, f"the log has {found}"
+        started = script.world.start_broker(leader)
+        await script.until(lambda started=started: started.serving)
+
+
+@in_cluster(wal_stores=1)
+async def start_without_the_wal_store(script: Script) -> None:
+    """Start all nodes while the WAL store is down, and write."""
+    await _write(script)
+    await asyncio.sleep(40.0)  # until everything is uploaded
+    script.world.wal_weather.down = True
+    script.kill(1)
+    script.kill(2)
+    script.world.start_broker(1)
+    await script.restart_controller()
+    await script.until(lambda: script.broker(1).serving)
+    assert _is_in(script, 1, IN_STORE)
+    await script.create("u")
+    other = ("u", 0)
+    await script.write(other, (b"k", b"v"))
+    assert _waits_for_recovery(script), "a partition is handed over without its WAL"
+    script.world.wal_weather.down = False
+    await script.until_led(PART, 1)
+    await _check_values(script)
+    await _until_in(script, 1, _STORE)
+    await script.write(other, (b"k", b"w"))
+
+
+@in_cluster(wal_stores=1)
+async def follow_a_wal_that_moves(script: Script) -> None:
+    """Read the end of a log from the stores alone, with one view, while its WAL moves."""
+    await _write(script)
+    await asyncio.sleep(3.0)
+    view, end = ClusterView(script.world.bucket, wal_store=_wal_bucket(script)), _COUNT
+
+    async def check() -> None:
+        await view.refresh()
+        (state,) = await view.partitions(["t"])
+        assert state.end_offset == end, f"the log is said to end at {state.end_offset}, not {end}"
+
+    await check()
+    script.world.wal_weather.down = True
+    for _ in range(2):
+        for _ in range(2):
+            await script.write(PART, (b"k", b"v"))
+            end += 1
+            await check()
+        script.world.wal_weather.down = False
+        await _until_in(script, 1, _STORE)
 
 
 async def _read_end(script: Script, wal_store: Bucket | None) -> int:

@@ -10,7 +10,16 @@ import msgspec
 import pytest
 
 from penstock.base.acls import STANDARD_AUTHORIZER
-from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from penstock.base.ids import (
+    Millis,
+    NodeEpoch,
+    NodeId,
+    Offset,
+    StreamEpoch,
+    StreamId,
+    WalSequence,
+    WalStoreId,
+)
 from penstock.broker.handlers.fetch.handler import handle_fetch
 from penstock.broker.handlers.table import API_RIGHTS
 from penstock.broker.partition.aborted_transactions import TxnStream
@@ -62,11 +71,19 @@ def slot(sequence: int, start: int, end: int) -> SlotRange:
 
 
 def report(
-    end: int, *slots: SlotRange, since: int = 0, aborted: tuple[AbortedTransaction, ...] = ()
+    end: int,
+    *slots: SlotRange,
+    since: int = 0,
+    aborted: tuple[AbortedTransaction, ...] = (),
+    wal_store: WalStoreId = IN_STORE,
 ) -> ReportedTail:
     return decode_reported_tail(
         encode_reported_tail(
-            LEADER.node_epoch, Offset(end), list(slots), AbortedTail(Offset(since), aborted)
+            LEADER.node_epoch,
+            Offset(end),
+            list(slots),
+            AbortedTail(Offset(since), aborted),
+            wal_store,
         )
     )
 
@@ -163,11 +180,11 @@ def test_what_no_leader_tells_is_refused(data: bytes) -> None:
 def test_a_tail_names_the_slots_from_an_offset_on() -> None:
     tail = tail_at(10)
     assert not tail.covers(Offset(10), committed=False)
-    tail.take(30, 30, 0, report(30, slot(3, 10, 20), slot(4, 20, 30)), IN_STORE)
+    tail.take(30, 30, 0, report(30, slot(3, 10, 20), slot(4, 20, 30)))
     assert starts(tail, 10) == [10, 20]
     assert starts(tail, 25) == [20]
     assert starts(tail, 30) == starts(tail, 9) == []
-    tail.take(40, 40, 0, report(40, slot(6, 30, 40)), IN_STORE)
+    tail.take(40, 40, 0, report(40, slot(6, 30, 40)))
     assert starts(tail, 20) == [20, 30]
     view = tail.view(Offset(30), Offset(10), committed=False)
     assert view is not None
@@ -175,17 +192,22 @@ def test_a_tail_names_the_slots_from_an_offset_on() -> None:
     tail.forget_committed(Offset(30))
     assert starts(tail, 29) == []
     assert starts(tail, 30) == [30]
+    other = WalStoreId(1)
+    tail.take(50, 50, 0, report(50, slot(9, 40, 50), wal_store=other))
+    view = tail.view(Offset(40), Offset(10), committed=False)
+    assert view is not None
+    assert view.ranges[0].key == wal_key(LEADER, WalSequence(9), other)
     tail.forget_committed(Offset(40))
     assert starts(tail, 39) == []
 
 
 def test_what_was_committed_between_two_answers_is_not_in_the_tail() -> None:
     tail = tail_at(10)
-    tail.take(20, 20, 0, report(20, slot(3, 10, 20)), IN_STORE)
-    tail.take(60, 60, 0, report(60, slot(9, 50, 60)), IN_STORE)
+    tail.take(20, 20, 0, report(20, slot(3, 10, 20)))
+    tail.take(60, 60, 0, report(60, slot(9, 50, 60)))
     assert starts(tail, 10) == starts(tail, 20) == starts(tail, 49) == []
     assert starts(tail, 50) == [50]
-    tail.take(80, 80, 0, report(80), IN_STORE)
+    tail.take(80, 80, 0, report(80))
     assert starts(tail, 50) == starts(tail, 79) == []
     view = tail.view(Offset(50), Offset(80), committed=False)
     assert view is not None
@@ -194,7 +216,7 @@ def test_what_was_committed_between_two_answers_is_not_in_the_tail() -> None:
 
 def test_committed_reads_end_with_what_is_decided() -> None:
     tail = tail_at(10)
-    tail.take(30, 15, 0, report(30, slot(3, 10, 30)), IN_STORE)
+    tail.take(30, 15, 0, report(30, slot(3, 10, 30)))
     assert tail.readable_end(committed=True) == 15
     assert tail.readable_end(committed=False) == 30
 
@@ -202,17 +224,17 @@ def test_committed_reads_end_with_what_is_decided() -> None:
 def test_committed_reads_need_all_aborted_transactions() -> None:
     first, second = AbortedTransaction(1, 12, 18), AbortedTransaction(2, 31, 38)
     tail = tail_at(10)
-    tail.take(30, 30, 0, report(30, slot(3, 10, 30), since=10, aborted=(first,)), IN_STORE)
+    tail.take(30, 30, 0, report(30, slot(3, 10, 30), since=10, aborted=(first,)))
     assert tail.covers(Offset(10), committed=True)
     assert not tail.covers(Offset(9), committed=True), "a marker at 9 may have been committed"
-    tail.take(40, 40, 0, report(40, slot(4, 30, 40), since=30, aborted=(second,)), IN_STORE)
+    tail.take(40, 40, 0, report(40, slot(4, 30, 40), since=30, aborted=(second,)))
     assert tail.covers(Offset(10), committed=True), "nothing was aborted between both answers"
     view = tail.view(Offset(10), Offset(10), committed=True)
     assert view is not None
     tail.forget_committed(Offset(40))
     assert view.aborted_within(Offset(10), Offset(40)) == [first, second], "of the moment it began"
     assert view.aborted_within(Offset(19), Offset(31)) == []
-    tail.take(90, 90, 0, report(90, slot(8, 80, 90), since=80), IN_STORE)
+    tail.take(90, 90, 0, report(90, slot(8, 80, 90), since=80))
     assert not tail.covers(Offset(40), committed=True), "a marker in [40, 80) is unknown"
     assert tail.covers(Offset(40), committed=False)
     assert tail.covers(Offset(80), committed=True)
@@ -222,7 +244,7 @@ def test_an_abort_is_known_while_its_marker_is_not_committed() -> None:
     below, at = AbortedTransaction(1, 12, 19), AbortedTransaction(2, 15, 20)
     tail = tail_at(10)
     slots = slot(3, 10, 20), slot(4, 20, 30)
-    tail.take(30, 30, 0, report(30, *slots, since=10, aborted=(below, at)), IN_STORE)
+    tail.take(30, 30, 0, report(30, *slots, since=10, aborted=(below, at)))
     tail.forget_committed(Offset(20))
     view = tail.view(Offset(20), Offset(20), committed=True)
     assert view is not None
@@ -233,12 +255,12 @@ def test_offsets_without_the_aborted_transactions_below_them_do_not_count() -> N
     """An answer that has no room for a partition names its offsets all the same."""
     aborted = AbortedTransaction(1, 12, 28)
     tail = tail_at(10)
-    tail.take(30, 30, 0, None, IN_STORE)
+    tail.take(30, 30, 0, None)
     assert not tail.is_known
-    tail.take(20, 12, 0, report(20, slot(3, 10, 20), since=10), IN_STORE)
-    tail.take(30, 30, 0, None, IN_STORE)
+    tail.take(20, 12, 0, report(20, slot(3, 10, 20), since=10))
+    tail.take(30, 30, 0, None)
     assert tail.readable_end(committed=True) == 12
-    tail.take(30, 30, 0, report(30, slot(4, 20, 30), since=10, aborted=(aborted,)), IN_STORE)
+    tail.take(30, 30, 0, report(30, slot(4, 20, 30), since=10, aborted=(aborted,)))
     view = tail.view(Offset(12), Offset(10), committed=True)
     assert view is not None
     assert view.aborted_within(Offset(12), Offset(30)) == [aborted]
@@ -248,18 +270,18 @@ def test_fetches_wake_for_what_they_may_read() -> None:
     woken: list[str] = []
     tail = tail_at(10)
     tail.add_fetch_wait(FetchWait(1, lambda: woken.append("known")))
-    tail.notify(tail.take(10, 10, 0, None, IN_STORE))
+    tail.notify(tail.take(10, 10, 0, None))
     assert woken == ["known"]
     tail.add_fetch_wait(FetchWait(150, lambda: woken.append("bytes")))
     tail.add_fetch_wait(FetchWait(1, lambda: woken.append("stable"), reads_committed=True))
-    tail.notify(tail.take(20, 10, 0, report(20, slot(3, 10, 20)), IN_STORE))
+    tail.notify(tail.take(20, 10, 0, report(20, slot(3, 10, 20))))
     assert woken == ["known"]
-    tail.notify(tail.take(25, 10, 0, report(25, slot(4, 20, 25)), IN_STORE))
+    tail.notify(tail.take(25, 10, 0, report(25, slot(4, 20, 25))))
     assert woken == ["known", "bytes"]
-    tail.notify(tail.take(26, 26, 0, report(26, slot(5, 25, 26)), IN_STORE))
+    tail.notify(tail.take(26, 26, 0, report(26, slot(5, 25, 26))))
     assert woken == ["known", "bytes", "stable"]
     tail.add_fetch_wait(FetchWait(1_000, lambda: woken.append("committed")))
-    tail.notify(tail.take(40, 40, 0, report(40), IN_STORE))
+    tail.notify(tail.take(40, 40, 0, report(40)))
     assert woken[-1] == "committed", "what is new is in objects"
     tail.add_fetch_wait(FetchWait(1_000, lambda: woken.append("over")))
     tail.end()
@@ -356,7 +378,7 @@ async def test_a_leader_reports_the_tail_to_its_followers(one: Any) -> None:
     tail = TailPartition(found, 0.0)
     answer = await asked(one, {found.key: tail})
     assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 2, 2)
-    tail.take(2, 2, 0, decode_reported_tail(answer.records), IN_STORE)
+    tail.take(2, 2, 0, decode_reported_tail(answer.records))
     view = tail.view(Offset(1), found.committed_end, committed=True)
     assert view is not None
     read = await one.storage.read_tail(view.ranges, Offset(1), view.end_offset, 1 << 20)

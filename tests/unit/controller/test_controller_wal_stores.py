@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from penstock.base.ids import Millis, NodeEpoch, NodeId, WalSequence, WalStoreId
@@ -14,13 +15,14 @@ from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.wal_store import WalStoreRegistrar
 from penstock.controller.api.messages import (
+    Commit,
     FeatureUpdate,
     RegisterBroker,
     Status,
     UpdateFeatures,
 )
 from penstock.controller.config import ControllerConfig
-from penstock.controller.managers import features, nodes
+from penstock.controller.managers import commits, features, nodes
 from penstock.controller.managers.log_changes import slot_of
 from penstock.controller.managers.result import Refused, Result
 from penstock.controller.managers.wal_stores import add_wal_store
@@ -61,7 +63,7 @@ from penstock.stream.wal.wal_store import (
     create_identity,
     identity_of,
 )
-from tests.support.managers_cluster import ManagersCluster, slot
+from tests.support.managers_cluster import ManagersCluster, slot, snapshot_of
 
 FIRST = WalStoreId(1)
 UUID_A, UUID_B = UUID(int=10), UUID(int=11)
@@ -176,6 +178,73 @@ def test_a_wal_in_a_wal_store_survives_snapshots(separate: ManagersCluster) -> N
     expected = identity(cluster_id=separate.image.cluster_id)
     assert loaded.wal_store_of(writer) == expected
     assert loaded.wal_store_identities() == [expected]
+
+
+def registered(cluster: ManagersCluster, number: int = 1) -> BrokerIncarnation:
+    result = nodes.register_broker(cluster.image, registration(number, uuid=UUID_A, store_id=FIRST))
+    cluster.apply(result.records)
+    assert result.value is not None
+    return BrokerIncarnation(NodeId(number), result.value.node_epoch)
+
+
+def move(
+    writer: BrokerIncarnation, first: int, store_id: WalStoreId, uuid: UUID | None = None
+) -> Commit:
+    return Commit(
+        node_id=writer.node_id,
+        node_epoch=writer.node_epoch,
+        wal_committed=WalSequence(first),
+        moves_wal=True,
+        wal_store_id=store_id,
+        wal_store_uuid=uuid,
+    )
+
+
+def test_a_wal_moves_and_a_late_copy_of_the_request_changes_nothing(
+    separate: ManagersCluster,
+) -> None:
+    writer = registered(separate)
+
+    def commit(request: Commit) -> tuple[WalStoreId, tuple[WalStoreId, ...], int]:
+        result = commits.commit(separate.image, request, Millis(0))
+        assert result.status is Status.OK, result.detail
+        separate.apply(result.records)
+        assert snapshot_of(separate.image) == separate.image
+        wal = separate.image.nodes.wal(writer)
+        assert wal is not None
+        return wal.store_id, wal.left, wal.committed
+
+    away, back = move(writer, 5, IN_STORE), move(writer, 9, FIRST, UUID_A)
+    assert commit(away) == (IN_STORE, (FIRST,), 5)
+    assert separate.image.wal_store_of(writer) is None
+    assert commit(away) == (IN_STORE, (FIRST,), 5)
+    assert commit(back) == (FIRST, (IN_STORE,), 9)
+    assert commit(away) == (FIRST, (IN_STORE,), 9)
+    assert commit(move(writer, 10, IN_STORE)) == (IN_STORE, (FIRST,), 10)
+
+
+@pytest.mark.parametrize(
+    ("store_id", "uuid"), [(FIRST, UUID_B), (FIRST, None), (WalStoreId(2), UUID_A)]
+)
+def test_a_wal_does_not_move_to_another_store(
+    separate: ManagersCluster, store_id: WalStoreId, uuid: UUID | None
+) -> None:
+    writer = registered(separate)
+    result = commits.commit(separate.image, move(writer, 5, store_id, uuid), Millis(0))
+    assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
+
+
+def test_a_broker_begins_in_the_store_only_while_the_wal_store_is_down(
+    separate: ManagersCluster,
+) -> None:
+    request = registration(1, uuid=UUID_A)
+    down = msgspec.structs.replace(request, wal_store_uuid=None, is_wal_store_down=True)
+    result = nodes.register_broker(separate.image, down)
+    assert result.status is Status.OK
+    assert not [record for record in result.records if isinstance(record, WalPlaced)]
+    another = msgspec.structs.replace(request, wal_store_uuid=UUID_B, is_wal_store_down=True)
+    refused = nodes.register_broker(separate.image, another)
+    assert refused.status is Status.INVALID_REQUEST
 
 
 def test_slots_are_committed_from_the_store_of_their_wal_only(separate: ManagersCluster) -> None:
@@ -366,6 +435,43 @@ async def test_an_unavailable_wal_store_costs_the_janitor_one_request(
     assert (await janitor.remove_old_wals(), store.read_count) == (0, 1)
     store.is_down = False
     assert await janitor.remove_old_wals() == 3
+
+
+@pytest.mark.parametrize("places", [(IN_STORE,), (IN_STORE, FIRST)])
+async def test_the_janitor_cleans_all_stores_of_a_wal(
+    separate: ManagersCluster, tmp_path: Path, places: tuple[WalStoreId, ...]
+) -> None:
+    wals, main, now = UnreliableStore(), MemoryStore(), 0.0
+    await create_identity(wals, identity(cluster_id=separate.image.cluster_id))
+    writer = registered(separate)
+    for first, store_id in enumerate(places, 1):
+        uuid = None if store_id == IN_STORE else UUID_A
+        request = move(writer, first, store_id, uuid)
+        separate.apply(commits.commit(separate.image, request, Millis(0)).records)
+    for store in (main, wals):
+        for sequence in (0, 1):
+            root = "wal" if store is main else "wals"
+            await store.put(f"{root}/1/{writer.node_epoch}/{sequence:020d}", b"x")
+    separate.apply([WalEnded(writer.node_id, writer.node_epoch, WalSequence(9))])
+    stores = WalStores(main, ConfiguredWalStore(wals, URL))
+    stores.follow([FIRST])
+    runtime = cast("Any", Committed(separate))
+    janitor = Janitor(
+        ControllerConfig(data_dir=tmp_path),
+        runtime,
+        runtime,
+        stores,
+        timeline=Timeline(),
+        now=lambda: now,
+        now_ms=lambda: Millis(1 << 50),
+    )
+    assert await janitor.clean_ended_wals() == 0
+    now, wals.is_down = 1e6, True
+    assert await janitor.clean_ended_wals() == 0
+    wals.is_down = False
+    await janitor.clean_ended_wals()
+    assert [info.key async for info in main.list("")] == []
+    assert [info.key async for info in wals.list("")] == ["wals/identity"]
 
 
 async def test_a_survey_without_the_wal_store_names_it(separate: ManagersCluster) -> None:

@@ -344,6 +344,22 @@ def test_wals() -> None:
     assert sentences(judge.wals(dead, waits, NOW_MS, is_live=False)) == {}
 
 
+@pytest.mark.parametrize(
+    ("is_outside", "is_alive", "kinds"),
+    [
+        (True, True, ["wal-outside-wal-store"]),
+        (False, True, []),
+        (True, False, ["wal-not-recovered"]),
+    ],
+)
+def test_a_wal_outside_of_the_wal_store_is_reported(
+    is_outside: bool, is_alive: bool, kinds: list[str]
+) -> None:
+    wal = WalFacts(ONE, 5, is_alive, NOBODY, is_outside=is_outside)
+    result = judge.wals(replace(SEEN, wals={ONE: wal}), None, 0)
+    assert list(sentences(result)) == kinds
+
+
 def test_lost_slots_by_whether_their_writer_lives() -> None:
     key, other = (wal_key(DEAD, WalSequence(slot), IN_STORE) for slot in (7, 8))
     slots = [LostSlot(7, key, "gone", False), LostSlot(8, other, "gone", False)]

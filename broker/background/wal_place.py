@@ -1,0 +1,146 @@
+"""Move the WAL of a broker out of a WAL store that is down or was replaced, and back when it works
+again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from penstock.base.clock import MonotonicClock
+from penstock.base.errors import StreamError
+from penstock.broker.wal_store import BrokerStores
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.ports import WalStoreIdentity
+from penstock.stream.storage import Storage
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 5.0
+"""Between two reads of the identity of the WAL store, and between two probes while the WAL is not
+in it.
+"""
+PROBE_TIMEOUT_S: Final = 5.0
+RETURN_AFTER_MIN_S: Final = 30.0
+RETURN_AFTER_MAX_S: Final = 1_800.0
+"""How long the WAL store must work without a failed probe before the WAL returns. It doubles when
+the store fails again within `RELAPSE_S` of a return, so a store that comes and goes is left alone.
+"""
+RELAPSE_S: Final = 600.0
+
+
+class ReturnPolicy:
+    """Decides when the WAL returns to its WAL store. Pure: `now` is monotonic."""
+
+    def __init__(self, wait_min_s: float) -> None:
+        self._wait_min_s = self._wait_s = wait_min_s
+        self._works_since: float | None = None
+        self._returned_at: float | None = None
+
+    def left(self, now: float) -> None:
+        """Note that the WAL has left the WAL store."""
+        is_relapse = self._returned_at is not None and now - self._returned_at < RELAPSE_S
+        doubled_s = min(2 * self._wait_s, RETURN_AFTER_MAX_S)
+        self._wait_s = doubled_s if is_relapse else self._wait_min_s
+        self._works_since = None
+
+    def returned(self, now: float) -> None:
+        self._returned_at = now
+
+    def probed(self, now: float, *, works: bool) -> bool:
+        """Note the result of a probe. Return whether the WAL should return now."""
+        if not works:
+            self._works_since = None
+            return False
+        if self._works_since is None:
+            self._works_since = now
+        return now - self._works_since >= self._wait_s
+
+
+class WalPlaceDuty:
+    """Decides in which store the WAL of this broker is. Runs for each broker with a WAL store."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        stores: BrokerStores,
+        *,
+        current: Callable[[], WalStoreIdentity | None],
+        fallback_after_ms: Callable[[], int],
+        probe_key: str,
+        now: MonotonicClock,
+        return_after_s: float = RETURN_AFTER_MIN_S,
+    ) -> None:
+        """current: the WAL store in the metadata. probe_key: of an object in either store that
+        shows whether it accepts writes.
+        """
+        self._storage = storage
+        self._stores = stores
+        self._current = current
+        self._fallback_after_ms = fallback_after_ms
+        self._probe_key = probe_key
+        self._now = now
+        self._policy = ReturnPolicy(return_after_s)
+        self._next_check_at = 0.0
+
+    async def run(self) -> None:
+        """Run until cancelled, or until the storage ends."""
+        while not self._storage.fenced:
+            try:
+                await self._step()
+            except (StreamError, ObjectStoreError, TimeoutError) as error:
+                log.warning("wal_place_check_failed", error=repr(error))
+            await asyncio.sleep(INTERVAL_S)
+
+    async def _step(self) -> None:
+        if self._storage.wal_store is None:
+            await self._return_if_possible()
+            return
+        if self._is_check_due():
+            await self._storage.check_wal_store()
+        if reason := self._reason_to_leave():
+            # With both stores down, staying is better: the WAL store may be back first.
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await self._stores.own.put(self._probe_key, b"x")
+            log.error("wal_store_left", reason=reason)
+            self._policy.left(self._now())
+            await self._storage.move_wal(None)
+
+    def _reason_to_leave(self) -> str:
+        """Return why the WAL must leave the WAL store, or "". A store that was replaced is left in
+        any case: what it contains is lost with this process.
+        """
+        if (problem := self._storage.wal_store_problem) is not None:
+            return str(problem)
+        limit_ms = self._fallback_after_ms()
+        stalled_s = self._storage.wal.stalled_s
+        if limit_ms and stalled_s * 1_000 >= limit_ms:
+            return f"no PUT succeeded for {stalled_s:.0f} s"
+        return ""
+
+    async def _return_if_possible(self) -> None:
+        target = self._current()
+        if target is None or not self._is_check_due():
+            return
+        works = await self._works()
+        if self._policy.probed(self._now(), works=works):
+            await self._storage.upload()
+            await self._storage.move_wal(target)
+            self._policy.returned(self._now())
+
+    async def _works(self) -> bool:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await self._stores.probe_writes(self._probe_key)
+        except (ObjectStoreError, TimeoutError):
+            return False
+        return True
+
+    def _is_check_due(self) -> bool:
+        now = self._now()
+        if now < self._next_check_at:
+            return False
+        self._next_check_at = now + CHECK_INTERVAL_S
+        return True

@@ -1,0 +1,96 @@
+"""Decide whether slots in a WAL store may be acknowledged: only those in the right store, because
+no recovery looks into another one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.errors import WalStoreWrong
+from penstock.stream.ports import WalStoreIdentity
+from penstock.stream.wal.wal_store import check_identity
+
+_log = structlog.get_logger(__name__)
+
+CHECK_TIMEOUT_S: Final = 5.0
+RETRY_S: Final = 1.0
+
+
+class StoreCheck:
+    """Reads the identity of the WAL store again under a running broker.
+
+    After an error, a slow PUT or a lost session (`doubt`), nothing is acknowledged until the
+    identity was read: a store is replaced or unmounted while it, or this process, does not respond.
+    A store that is replaced without any error is found by the periodic `look`. Once it was another
+    store, slots may be in either, so nothing is acknowledged until the WAL has moved (`use`).
+    """
+
+    def __init__(
+        self, store: ObjectStore, identity: WalStoreIdentity | None, on_trusted: Callable[[], None]
+    ) -> None:
+        """identity: None if the WAL is in the cluster's own store, which needs no check.
+        on_trusted: called when slots may be acknowledged again.
+        """
+        self._store = store
+        self._identity = identity
+        self._on_trusted = on_trusted
+        self._doubt_count = 0
+        self._task: asyncio.Task[None] | None = None
+        self.is_trusted = True
+        self.wrong: WalStoreWrong | None = None
+        """Why this is not the right store."""
+
+    def use(self, identity: WalStoreIdentity | None) -> None:
+        """Begin again with another store, whose identity was just read."""
+        self.close()
+        self._identity, self.is_trusted, self.wrong = identity, True, None
+
+    def doubt(self) -> None:
+        if self._identity is None:
+            return
+        self.is_trusted = False
+        self._doubt_count += 1
+        if self._task is None and self.wrong is None:
+            self._task = asyncio.get_running_loop().create_task(self._restore_trust())
+
+    async def look(self) -> None:
+        """Read the identity once."""
+        if self._identity is not None and self.is_trusted and not await self._is_right():
+            self.doubt()
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _restore_trust(self) -> None:
+        while self.wrong is None:
+            doubt_count = self._doubt_count
+            if not await self._is_right():
+                await asyncio.sleep(RETRY_S)
+            elif doubt_count == self._doubt_count:
+                self._task, self.is_trusted = None, True
+                self._on_trusted()
+                return
+        self._task = None
+
+    async def _is_right(self) -> bool:
+        """Return whether the identity was read and is the right one."""
+        identity = self._identity
+        assert identity is not None, "the cluster's own store has no identity"
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                await check_identity(self._store, identity)
+        except WalStoreWrong as error:
+            if identity == self._identity:
+                _log.error("wal_store_wrong", error=str(error))
+                self.wrong, self.is_trusted = error, False
+        except (ObjectStoreError, TimeoutError):
+            pass
+        else:
+            return True
+        return False
