@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -16,6 +17,13 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.registry import decoder_of, with_newest
+from penstock.lake.table.values import ValueFormat
+from penstock.protocol.registry.by_id import schemas_of
+from penstock.protocol.registry.model import RegistryError
+from penstock.protocol.registry.settings import RegistrySettings
+from penstock.protocol.registry.wire_format import split_frame
 from tests.support.apicurio import Apicurio
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
@@ -89,6 +97,30 @@ def send(bootstrap: str, *values: bytes) -> list[int | None]:
     return codes
 
 
+def check_readers(url: str, values: list[bytes]) -> None:
+    """Decode values as SQL, tables and Spark do: an unknown id is an error of its value, a wrong
+    path one of the registry.
+    """
+    settings = RegistrySettings(url, retry_ms=0)
+    for value in values:
+        stored = schemas_of(settings).find(split_frame(value))
+        value_format = ValueFormat(
+            stored.type.lower(), framed=True, registry=settings, newest=stored
+        )
+        unknown = b"\0\x7f\0\0\0" + value[5:]
+        found = decoder_of(value_format).decode(pa.array([value, unknown], pa.binary()))
+        assert [index for index, _ in found.errors] == [1]
+        assert pa.table(found.columns).num_rows == 1
+    newest = with_newest(ValueFormat.registered(settings, "t-value"))
+    assert newest.newest is not None
+    with pytest.raises(InvalidSchema, match="choose the subject"):
+        with_newest(ValueFormat.registered(settings, "none-value"))
+    for path in ("", "/subjects"):
+        wrong = RegistrySettings(url.removesuffix("/apis/ccompat/v7") + path, retry_ms=0)
+        with pytest.raises(RegistryError, match=r"no API of a schema registry|failed"):
+            wrong.connect().by_id(1)
+
+
 @pytest.mark.long
 async def test_serializers_with_a_registry_of_others(apicurio: Path, tmp_path: Path) -> None:
     """The registry keeps its schemas in the cluster that asks it."""
@@ -106,5 +138,6 @@ async def test_serializers_with_a_registry_of_others(apicurio: Path, tmp_path: P
             wrong += [b"plain", b"\0\0\0\xff\xff1"]
             refused = await asyncio.to_thread(send, cluster.bootstrap, *wrong)
             assert refused == [KafkaError.INVALID_RECORD] * 5
+            await asyncio.to_thread(check_readers, url, values)
         # What is known stays when the registry is gone.
         assert await asyncio.to_thread(send, cluster.bootstrap, *values) == [None] * 3
