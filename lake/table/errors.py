@@ -17,6 +17,10 @@ class InvalidSchema(TableError):
     """The file is not a schema, or has a type that no column supports."""
 
 
+class ValueNotDecoded(TableError):
+    """A value is not in the format of its column."""
+
+
 class OtherTopic(TableError):
     """The table contains another topic, possibly a deleted one with the same name."""
 

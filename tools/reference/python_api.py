@@ -36,7 +36,11 @@ def markdown() -> str:
     """Return the page."""
     parts = [_HEAD, "## Functions\n"]
     parts += [_member(name, getattr(penstock, name)) for name in _FUNCTIONS]
-    parts += [_member("penstock.spark.register", penstock.spark.register), "## Classes\n"]
+    parts += [
+        _member(f"penstock.spark.{name}", getattr(penstock.spark, name))
+        for name in sorted(penstock.spark.__all__)
+    ]
+    parts.append("## Classes\n")
     parts += ["\n".join(_class(name, getattr(penstock, name))) for name in _CLASSES]
     errors = [
         (name, kind)
