@@ -6,8 +6,11 @@
 set -euo pipefail
 
 version=v3.22.0
+# Helm's releases are linked with the Kubernetes version that `helm template` assumes; without it, that is 1.20, which the chart refuses.
+kube_minor=34
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/penstock/bin"
-for helm in "${PENSTOCK_HELM:-}" "$(command -v helm 2>/dev/null || true)" "$cache/helm"; do
+built="$cache/helm-$version-kubernetes-1.$kube_minor"
+for helm in "${PENSTOCK_HELM:-}" "$(command -v helm 2>/dev/null || true)" "$built"; do
     if [ -n "$helm" ] && [ -x "$helm" ] && "$helm" version --short >/dev/null 2>&1; then
         echo "$helm"
         exit 0
@@ -19,11 +22,11 @@ for go in "$(command -v go 2>/dev/null || true)" /usr/local/go/bin/go; do
     if [ -n "$go" ] && [ -x "$go" ]; then
         echo "compiling helm, once ..." >&2
         mkdir -p "$cache"
-        # One package at a time: the linker alone wants a gigabyte. Helm's releases are linked with the Kubernetes version that
-        # `helm template` assumes; without it, that is 1.20, which the chart refuses.
+        # One package at a time: the linker alone wants a gigabyte.
         version_of=helm.sh/helm/v3/pkg/chartutil.k8sVersion
-        GOFLAGS=-p=1 GOBIN="$cache" nice "$go" install -ldflags "-X ${version_of}Major=1 -X ${version_of}Minor=34" helm.sh/helm/v3/cmd/helm@$version >&2
-        echo "$cache/helm"
+        GOFLAGS=-p=1 GOBIN="$cache" nice "$go" install -ldflags "-X ${version_of}Major=1 -X ${version_of}Minor=$kube_minor" helm.sh/helm/v3/cmd/helm@$version >&2
+        mv "$cache/helm" "$built"
+        echo "$built"
         exit 0
     fi
 done
