@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.base.extras import install_hint
 from penstock.deploy.cli.option_groups import with_option_groups
-from penstock.deploy.cli.options import Controller, StateFile
+from penstock.deploy.cli.options import Controller, StateFile, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.errors import UsageError
 
@@ -45,6 +46,7 @@ class TargetOptions(RegistryOptions):
             show_default=False,
         ),
     ] = ""
+    wal_store: WalStore = ""
     state_file: StateFile = None
 
 
@@ -140,11 +142,13 @@ def console(
         )
     if state is not None:
         _connect_as_described(state, has_controller=bool(cluster.controller or used.controller))
+    store = cluster.store or used.store or (state.store_url if state else "")
     options = check(
         ConsoleOptions(
             bootstrap=bootstrap,
             controller=cluster.controller or used.controller or (state.controller if state else ""),
-            store=cluster.store or used.store or (state.store_url if state else ""),
+            store=store,
+            wal_store=cluster.wal_store or _wal_store_of(state, store),
             host=listener.host,
             port=listener.port,
             names=tuple(listener.name or ()),
@@ -163,8 +167,6 @@ def console(
     try:
         from penstock.deploy.console.server import serve
     except ModuleNotFoundError as error:
-        from penstock.base.extras import install_hint
-
         raise UsageError(
             f"the package {error.name} is missing: {install_hint('console')}"
         ) from None
@@ -172,6 +174,11 @@ def console(
 
     to_stderr("warning")
     serve(options)
+
+
+def _wal_store_of(state: "ClusterState | None", store: str) -> str:
+    """Return the WAL store of a local cluster; empty if it has none, or another store."""
+    return state.wal_store_url if state is not None and state.store_url == store else ""
 
 
 def _connect_as_described(state: "ClusterState", *, has_controller: bool) -> None:

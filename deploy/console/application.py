@@ -6,6 +6,7 @@ rights are checked.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +47,7 @@ from penstock.deploy.console.pages import (
 from penstock.deploy.console.rights import NotAllowed
 from penstock.deploy.console.rights_checks import SessionOver
 from penstock.deploy.errors import Busy, NoController, UsageError
-from penstock.lake.manifest.errors import ManifestNotFound
+from penstock.lake.manifest.errors import ManifestNotFound, WalStoreRequired
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol.client.connection import wait_at_most
 from penstock.protocol.client.errors import KafkaFailed, NoResponse
@@ -56,6 +57,17 @@ _UNCHECKED: Final = (HEALTH, "/login", "/logout")
 """Paths that apply no rights, or only those that are known."""
 _OPEN_PATHS: Final = ("/login", "/static/")
 _STATIC: Final = Path(__file__).with_name("static")
+_FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
+    (NotAllowed, 403, "This is not allowed"),
+    (UsageError, 400, "This cannot be done"),
+    (WalStoreRequired, 400, "Records of this cluster need its WAL store"),
+    (Busy, 503, "Too busy"),
+    (NoController, 502, "The controllers do not respond"),
+    (NoResponse, 502, "The brokers do not respond"),
+    (KafkaFailed, 502, "The brokers refused the request"),
+    (TimeoutError, 504, "No response"),
+)
+"""Status and title of the page for an error, the first that applies."""
 
 
 def application(console: Console) -> ASGIApp:
@@ -249,24 +261,11 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 
 def _status_of(error: Exception) -> tuple[int, str]:
-    match error:
-        case HTTPException(status_code=404):
-            return 404, "There is no such page"
-        case HTTPException():
-            return error.status_code, "This request is not allowed"
-        case NotAllowed():
-            return 403, "This is not allowed"
-        case UsageError():
-            return 400, "This cannot be done"
-        case Busy():
-            return 503, "Too busy"
-        case NoController():
-            return 502, "The controllers do not respond"
-        case NoResponse():
-            return 502, "The brokers do not respond"
-        case KafkaFailed():
-            return 502, "The brokers refused the request"
-        case TimeoutError():
-            return 504, "No response"
-        case _:
-            return 502, "The object store did not respond as expected"
+    if isinstance(error, HTTPException):
+        is_missing = error.status_code == HTTPStatus.NOT_FOUND
+        title = "There is no such page" if is_missing else "This request is not allowed"
+        return error.status_code, title
+    for kind, status, title in _FAILURES:
+        if isinstance(error, kind):
+            return status, title
+    return 502, "The object store did not respond as expected"

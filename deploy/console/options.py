@@ -21,7 +21,7 @@ PORT: Final = 9080
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleOptions:
     """Cluster and address of a console. controller, store: empty if unknown; the pages that need
-    them report that.
+    them report that. wal_store: empty if the cluster has none, or if it is unknown.
 
     names: host names of the console, besides addresses and `localhost`. login: whether users log
     in. security: how the console itself connects to brokers. file_descriptor: a listening socket,
@@ -33,6 +33,7 @@ class ConsoleOptions:
     bootstrap: str
     controller: str = ""
     store: str = ""
+    wal_store: str = ""
     host: str = "127.0.0.1"
     port: int = PORT
     names: tuple[str, ...] = ()

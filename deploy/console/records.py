@@ -84,7 +84,9 @@ def can_browse() -> bool:
     return all(find_spec(name) is not None for name in ("numpy", "pyarrow"))
 
 
-def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:
+def find_records(
+    store: str, query: RecordSelection, show: Show, *, wal_store: str = ""
+) -> RecordsFound:
     """Return the records, newest first with `start="newest"`, otherwise oldest first. show: formats
     a "key" or a "value".
 
@@ -98,7 +100,7 @@ def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound
         raise UsageError(
             f"this page needs the package {error.name}: {install_hint('reader')}"
         ) from None
-    states = StoreCluster(store).partitions(query.topic)
+    states = StoreCluster(store, wal_store_url=wal_store).partitions(query.topic)
     bounds = {
         state.partition: (state.log_start, state.high_watermark)
         for state in states
@@ -107,7 +109,9 @@ def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound
     if not bounds:
         raise UsageError(f"{query.topic} has no partition {query.partition}")
     if query.start == "time" and query.since is not None:
-        first = scan(store, query.topic, partitions=sorted(bounds), start=query.since).offsets
+        first = scan(
+            store, query.topic, partitions=sorted(bounds), start=query.since, wal_store=wal_store
+        ).offsets
         bounds = {index: (first[index][0], max(first[index])) for index in bounds}
     windows = windows_of(query, bounds)
     wanted = {index: window for index, window in windows.items() if window[0] < window[1]}
@@ -120,6 +124,7 @@ def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound
         end={index: high for index, (_, high) in wanted.items()},
         columns=_COLUMNS,
         on_error="skip",
+        wal_store=wal_store,
     )
     rows, searched, is_complete = _search(query, iter(batches))
     problem = str(batches.unreadable) if batches.unreadable else ""

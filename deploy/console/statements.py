@@ -36,7 +36,7 @@ def is_available() -> bool:
     return all(find_spec(name) is not None for name in ("duckdb", "pyarrow", "numpy"))
 
 
-def run_statement(store: str, query: str, cancel: Event) -> StatementResult:
+def run_statement(store: str, query: str, cancel: Event, *, wal_store: str = "") -> StatementResult:
     """Run one statement until it is canceled. Raises UsageError with the reason. Blocks."""
     need_store(store)
     from penstock.lake.sql.api import sql
@@ -46,6 +46,7 @@ def run_statement(store: str, query: str, cancel: Event) -> StatementResult:
         with sql(
             query,
             store=store,
+            wal_store=wal_store,
             max_rows=ROWS_MAX,
             max_seconds=SECONDS_MAX,
             max_bytes=BYTES_MAX,

@@ -129,6 +129,7 @@ def _variables(config: "Effective") -> dict[str, str]:
         "PENSTOCK_BOOTSTRAP": ",".join(console.bootstrap),
         "PENSTOCK_CONTROLLER": ",".join(_controllers(config)),
         "PENSTOCK_STORE": config.part(ProcessConfig).store,
+        "PENSTOCK_WAL_STORE": config.part(ProcessConfig).wal_store,
         "PENSTOCK_COMMAND_CONFIG": console.command_config,
         "PENSTOCK_SCHEMA_REGISTRY": _registry(config),
     }

@@ -118,7 +118,8 @@ class WalStoreRequired(StreamError):
     def __init__(self, cluster_id: str, url: str) -> None:
         super().__init__(
             f"the newest records of cluster {cluster_id!r} are in its WAL store, which is at {url}"
-            " for the nodes of the cluster: name it with wal_store= (--wal-store in commands)"
+            " for the nodes of the cluster: name it with wal_store=, or with --wal-store"
+            " (PENSTOCK_WAL_STORE) for commands and the console"
         )
         self.cluster_id = cluster_id
         self.url = url

@@ -17,6 +17,7 @@ from penstock.lake.sql.errors import SqlError
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.url import open_store
 from tests.support.clients import confluent_consumer, create_topic, produce, read_records
+from tests.support.console import Answer, ConsoleProcess, Visitor
 from tests.support.dev_cluster import asked, penstock
 from tests.support.waiting import wait_until
 
@@ -110,6 +111,29 @@ def test_commands_that_read_find_the_wal_store(cluster: LocalCluster) -> None:
     assert asked(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
     records = examined(cluster, "--records", "5")["records"]
     assert records["level"] == "ok", records
+
+
+def test_the_console_reads_the_wal_store(cluster: LocalCluster) -> None:
+    state = cluster.state()
+    with ConsoleProcess(cluster.state_path) as console:
+        shown, counted = records_in_console(console)
+    assert f"{len(VALUES)} records read" in shown.words
+    assert f" n {len(VALUES)} " in counted.words, counted.words
+    addresses = ("--bootstrap", state.bootstrap, "--controller", state.controller)
+    arguments = (*addresses, "--store", state.store_url)
+    with ConsoleProcess(cluster.state_path, *arguments) as console:
+        for page in records_in_console(console):
+            assert page.status == 400
+            assert "Records of this cluster need its WAL store" in page.words
+            assert "with --wal-store (PENSTOCK_WAL_STORE)" in page.words, page.words
+            assert "Try again" not in page.words
+
+
+def records_in_console(console: ConsoleProcess) -> tuple[Answer, Answer]:
+    """Return the page of records, and the result of a statement."""
+    visitor = Visitor(console.url)
+    fields = {"csrf": visitor.get("/sql").csrf, "query": "SELECT count(*) AS n FROM t"}
+    return visitor.get("/topics/t/messages"), visitor.post("/sql", fields)
 
 
 def test_the_feature_is_listed(cluster: LocalCluster) -> None:

@@ -32,6 +32,7 @@ def _examine(console: Console, objects: bool) -> Report:
     store = console.options.store
     options = DoctorOptions(
         store="" if store.startswith("memory:") else store,
+        wal_store=console.options.wal_store,
         controllers=console.options.controller,
         objects=objects,
         settle_s=2.0,

@@ -21,7 +21,10 @@ async def messages(request: Request) -> Response:
     topic = None if image is None else image.topics.by_name(name)
     configs = dict[str, str]() if image is None else image.configs.topic(name)
     decoder = TopicDecoder(configs, console.schemas, console.decoding)
-    found = await console.search(find_records, console.options.store, query, decoder.show)
+    options = console.options
+    found = await console.search(
+        find_records, options.store, query, decoder.show, wal_store=options.wal_store
+    )
     return page(
         request,
         "messages.html",

@@ -34,8 +34,10 @@ async def run(request: Request) -> Response:
 async def _run_until_gone(request: Request, query: str) -> StatementResult:
     """Run a statement, which is canceled when the browser closes its connection."""
     cancel = Event()
-    store = console_of(request).options.store
-    running = asyncio.ensure_future(asyncio.to_thread(run_statement, store, query, cancel))
+    options = console_of(request).options
+    running = asyncio.ensure_future(
+        asyncio.to_thread(run_statement, options.store, query, cancel, wal_store=options.wal_store)
+    )
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)

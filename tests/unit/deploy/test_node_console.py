@@ -94,7 +94,9 @@ def test_secrets_are_in_the_environment_and_settings_of_the_node_are_not() -> No
         "PENSTOCK_SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO": "me:s@crt",
     }
     store = "s3://bucket?endpoint=http://127.0.0.1:1&secret_key=hidden&access_key=a"
-    config = load("broker", (*READ, *LOOPBACK), {**settings, "PENSTOCK_STORE": store})
+    wal_store = "s3://wals?endpoint=http://127.0.0.1:1"
+    stores = {"PENSTOCK_STORE": store, "PENSTOCK_WAL_STORE": wal_store}
+    config = load("broker", (*READ, *LOOPBACK), settings | stores)
     found = plan_console(config)
     assert not any("hidden" in text or "s@crt" in text for text in found.arguments)
     environment = found.environment({"PATH": "/bin", "PENSTOCK_NODE_ID": "7"})
@@ -102,7 +104,7 @@ def test_secrets_are_in_the_environment_and_settings_of_the_node_are_not() -> No
         "PATH": "/bin",
         "PENSTOCK_BOOTSTRAP": "b:9092,c:9092",
         "PENSTOCK_CONTROLLER": "127.0.0.1:9093",
-        "PENSTOCK_STORE": store,
+        **stores,
         "PENSTOCK_SCHEMA_REGISTRY": "http://me:s%40crt@registry:8081",
     }
 
