@@ -15,14 +15,11 @@ from structlog.testing import capture_logs
 
 from penstock.base.ids import NodeId
 from penstock.broker.partition import producer_watch
-from penstock.controller.api.load_messages import ProposeMoves
 from penstock.controller.api.messages import CreateTopics, NewTopic
-from penstock.deploy.console.live import LiveCluster
-from penstock.deploy.console.options import ConsoleOptions
-from penstock.deploy.doctor import checks
 from penstock.objectstore.faults import FaultConfig, FaultyStore, Latency
 from penstock.objectstore.memory import MemoryStore
 from tests.support.cluster import Cluster
+from tests.support.untuned import doctor_findings, followed
 from tests.support.waiting import until
 
 
@@ -73,10 +70,8 @@ async def test_a_producer_that_is_not_tuned_for_s3_is_reported_once(
         store.config = FaultConfig((Latency(60.0, 60.0),))
 
         async def reported() -> bool:
-            found = await controller.propose_moves(ProposeMoves(moves_max=0))
-            troubles = {int(load.node_id): load.troubles for load in found.before if load.troubles}
-            sentences = [finding.sentence for finding in checks.clients(troubles).findings]
-            return any("Producer untuned at 127.0.0.1" in sentence for sentence in sentences)
+            found = await doctor_findings(cluster)
+            return any("Producer untuned at 127.0.0.1" in finding for finding in found)
 
         with capture_logs() as logs:
             async with in_thread(without_linger(cluster.bootstrap)):
@@ -89,20 +84,6 @@ async def test_a_producer_that_is_not_tuned_for_s3_is_reported_once(
     assert [(event["client_id"], event["settings"]) for event in events] == [
         ("untuned", "linger.ms=50")
     ]
-
-
-@asynccontextmanager
-async def followed(cluster: Cluster) -> AsyncGenerator[LiveCluster]:
-    """Follow the cluster as the console does."""
-    assert cluster.controller is not None
-    options = ConsoleOptions(bootstrap=cluster.bootstrap, controller=cluster.controller.address)
-    live = LiveCluster(options, lambda: 0)
-    await live.start()
-    try:
-        live.want()
-        yield live
-    finally:
-        await live.stop()
 
 
 @asynccontextmanager

@@ -1,0 +1,72 @@
+"""A Java producer with default settings in front of a store as slow as S3: brokers name it once in
+their log, in the doctor and in the console, with the settings that help and their effect.
+"""
+
+import asyncio
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.broker.partition import producer_watch
+from penstock.objectstore.faults import FaultConfig, FaultyStore, Latency
+from penstock.objectstore.memory import MemoryStore
+from tests.support.clients import create_topic
+from tests.support.cluster import Cluster
+from tests.support.java import JavaHome
+from tests.support.untuned import doctor_findings, followed
+from tests.support.waiting import until
+
+RESPONSE_MS = 100.0
+RECORD_BYTES = 1_000
+TIMEOUT_S = 60.0
+REASON = (
+    r"it waits for responses: 5 requests of [\d.]+ kB are unanswered most of the time, and a"
+    r" response takes \d+ ms, so it sends [\d,]+ kB/s; requests of 262 kB allow up to [\d,]+ kB/s"
+)
+SETTINGS = "batch.size=262144 linger.ms=50"
+
+
+async def test_a_java_producer_with_default_settings_is_named_with_what_helps(
+    java: JavaHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_watch, "WINDOW_S", 2.0)
+    store = FaultyStore(MemoryStore(), Random(1))
+
+    async def rate_kb_s(cluster: Cluster, client: str, records: int, *settings: str) -> float:
+        """Send records to one partition by Kafka's own program; return what it measured."""
+        log = tmp_path / f"{client}.log"
+        command = (
+            *("--topic", "t", "--num-records", str(records), "--throughput", "-1"),
+            *("--record-size", str(RECORD_BYTES), "--producer-props"),
+            *(f"bootstrap.servers={cluster.bootstrap}", f"client.id={client}", *settings),
+        )
+        with java.application("org.apache.kafka.tools.ProducerPerformance", *command, log=log) as (
+            process
+        ):
+            await until(lambda: process.poll() is not None, TIMEOUT_S)
+        (*_, total) = re.findall(r"([\d.]+) records/sec", log.read_text())
+        return float(total) * RECORD_BYTES / 1_000
+
+    async with Cluster(tmp_path / "cluster", store=store, load_report_interval_ms=50) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
+        await cluster.until_served("t")
+        store.config = FaultConfig((Latency(RESPONSE_MS, RESPONSE_MS),))
+        with capture_logs() as logs:
+            untuned = await rate_kb_s(cluster, "java-default", 5_000)  # several windows
+            tuned = await rate_kb_s(cluster, "java-tuned", 20_000, *SETTINGS.split())
+            async with followed(cluster) as live:
+                await until(lambda: live.untuned_clients())
+                shown = live.untuned_clients()
+            found = await doctor_findings(cluster)
+    (event,) = (event for event in logs if event["event"] == "producer_untuned")
+    assert (event["client_id"], event["settings"]) == ("java-default", SETTINGS)
+    assert [(client.client_id, client.settings) for client in shown] == [("java-default", SETTINGS)]
+    assert re.fullmatch(REASON, event["reason"])
+    assert re.fullmatch(REASON, shown[0].reason), "of a later window"
+    assert [SETTINGS in finding and "java-default" in finding for finding in found] == [True]
+    now, then = re.findall(r"([\d,]+) kB/s", event["reason"])
+    assert float(now.replace(",", "")) < 2 * untuned
+    assert untuned < tuned < 1.5 * float(then.replace(",", ""))

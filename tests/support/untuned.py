@@ -1,0 +1,31 @@
+"""See which producers the doctor and the console list as untuned."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from penstock.controller.api.load_messages import ProposeMoves
+from penstock.deploy.console.live import LiveCluster
+from penstock.deploy.console.options import ConsoleOptions
+from penstock.deploy.doctor import checks
+from tests.support.cluster import Cluster
+
+
+async def doctor_findings(cluster: Cluster) -> list[str]:
+    """Return the findings of the doctor about clients, with their remedies."""
+    found = await cluster.broker.client.propose_moves(ProposeMoves(moves_max=0))
+    troubles = {int(load.node_id): load.troubles for load in found.before if load.troubles}
+    return [f"{item.sentence} {item.mend}" for item in checks.clients(troubles).findings]
+
+
+@asynccontextmanager
+async def followed(cluster: Cluster) -> AsyncGenerator[LiveCluster]:
+    """Follow the cluster as the console does."""
+    assert cluster.controller is not None
+    options = ConsoleOptions(bootstrap=cluster.bootstrap, controller=cluster.controller.address)
+    live = LiveCluster(options, lambda: 0)
+    await live.start()
+    try:
+        live.want()
+        yield live
+    finally:
+        await live.stop()
