@@ -37,9 +37,10 @@ from penstock.objectstore.faults import FaultConfig, FaultyStore, Latency, Selec
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.metered import MeteredStore
 from penstock.objectstore.ports import Body, ObjectStore, ObjectTail
-from penstock.objectstore.url import open_store
+from penstock.objectstore.url import open_store, parse_store_url
 from penstock.stream.config import StreamConfig
 from penstock.stream.format.keys import DATA_ROOT, WAL_ROOT
+from penstock.stream.wal.wal_defaults import wal_defaults
 from penstock.stream.wal.wal_store import ConfiguredWalStore
 from penstock.stream.wal.wal_store_url import open_backend
 
@@ -176,6 +177,9 @@ async def serve(options: ServerOptions) -> None:
             log_cache_bytes_max=options.log_cache_bytes_max,
             block_bytes_max=options.block_bytes_max,
         )
+        if options.wal_dir:
+            derived = wal_defaults(parse_store_url("memory:"), parse_store_url("file:/wals"))
+            stream_config = replace(StreamConfig(), **derived.values)
         if not options.waits:
             stream_config = replace(
                 stream_config, wal_linger_ms=0, wal_linger_idle_ms=0, wal_put_interval_ms=0

@@ -61,7 +61,7 @@ def in_directory() -> list[Measure]:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_WAL_DIR", "/var/tmp")) as directory:
         fsyncs = fsyncs_ms(Path(directory))
         disk = [harness.quantile(fsyncs, at) for at in (0.5, 0.99)]
-        found = latencies_ms(STORE | {"wal_dir": directory, "waits": False})
+        found = latencies_ms(STORE | {"wal_dir": directory})
     note = f"fsync {disk[0]:.1f} / {disk[1]:.1f} ms"
     return [
         Measure(f"file: {name}", value, "ms", 1, "lower", fsync_ms + allowed_ms, note)
