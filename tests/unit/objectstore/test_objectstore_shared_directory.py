@@ -21,7 +21,7 @@ from tests.support.child_process import killed_at_end
 
 SLOT = "wals/1/7/00000000000000000000"
 MARKER = "wals/1/7/open"
-EXPORT = os.environ.get("PENSTOCK_TEST_NFS_EXPORT", "")
+EXPORT = os.environ.get("TEST_NFS_EXPORT", "")
 
 CREATOR = """
 import asyncio, sys
@@ -152,7 +152,7 @@ def clients(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Pat
         yield [tmp_path, tmp_path]
         return
     if not EXPORT or os.geteuid():
-        pytest.skip("needs root, and an NFS export in PENSTOCK_TEST_NFS_EXPORT (HOST:PATH)")
+        pytest.skip("needs root, and an NFS export in TEST_NFS_EXPORT (HOST:PATH)")
     options = "vers=4.2,hard,lookupcache=positive,nosharecache"
     with ExitStack() as stack:
         points = [tmp_path / "one", tmp_path / "two"]
