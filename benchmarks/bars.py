@@ -499,6 +499,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "latency": latency,
     "slow-store": slow_store_latency,
     "wal_store": wal_store.wal_store,
+    "wal_store_java": wal_store.java_producer,
     "puts-per-mb": puts_per_mb,
     "small-requests": small_requests,
     "metrics": metrics,

@@ -6,6 +6,8 @@ BENCH_WAL_DIR, /var/tmp by default; its disk is measured by fsyncs of small new 
 """
 
 import os
+import re
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Final
 
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
+from benchmarks.kafka import KafkaMissing, prepared
 from penstock.objectstore.mounts import mount_of, parse_mountinfo
 
 PARTITIONS: Final = 12
@@ -43,6 +46,11 @@ RATIOS: Final = {
 FILE_ALLOWED_MS: Final = (2, 6, 4, 12)
 """Above the p50 and p99 of fsync, in the order of `RATIOS`."""
 FSYNCS: Final = 300
+JAVA_PARTITIONS: Final = (1, 12)
+JAVA_MB_PER_S: Final = {"WAL store": (7, 40), "file": (20, 50)}
+"""Bars of Kafka's Java producer with default settings, by number of partitions."""
+JAVA_RECORDS: Final = max(20_000, int(5_000 * SECONDS))
+_JAVA_RATE: Final = re.compile(r" records/sec \(([\d.]+) MB/sec\)")
 
 
 def wal_store() -> list[Measure]:
@@ -58,7 +66,7 @@ def wal_store() -> list[Measure]:
 
 
 def in_directory() -> list[Measure]:
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_WAL_DIR", "/var/tmp")) as directory:
+    with tempfile.TemporaryDirectory(dir=_directory()) as directory:
         fsyncs = fsyncs_ms(Path(directory))
         disk = [harness.quantile(fsyncs, at) for at in (0.5, 0.99)]
         found = latencies_ms(STORE | {"wal_dir": directory})
@@ -85,6 +93,42 @@ def fsyncs_ms(directory: Path) -> list[float]:
             os.fsync(file.fileno())
             found.append((time.perf_counter() - began) * 1_000)
     return found
+
+
+def java_producer() -> list[Measure]:
+    """Measure what Kafka's Java producer writes with default settings, in records of 1 kB."""
+    try:
+        class_path = prepared()
+    except KafkaMissing as error:
+        return [Measure("Java producer", 0, "MB/s", 0, "higher", note=str(error))]
+    with tempfile.TemporaryDirectory(dir=_directory()) as directory:
+        setups = {**SETUPS, "file": STORE | {"wal_dir": directory}}
+        return [
+            Measure(
+                f"{setup}: Java producer, {partitions} partitions",
+                java_mb_per_s(class_path, options, partitions),
+                "MB/s",
+                JAVA_MB_PER_S[setup.partition(",")[0]][at],
+                "higher",
+            )
+            for setup, options in setups.items()
+            for at, partitions in enumerate(JAVA_PARTITIONS)
+        ]
+
+
+def java_mb_per_s(class_path: str, options: dict[str, object], partitions: int) -> float:
+    with harness.server(**options) as system:
+        clients.create_topic(system.bootstrap, partitions)
+        command = ["java", "-cp", class_path, "org.apache.kafka.tools.ProducerPerformance"]
+        command += ["--topic", clients.TOPIC, "--num-records", str(JAVA_RECORDS)]
+        command += ["--record-size", "1000", "--throughput", "-1"]
+        command += ["--bootstrap-server", system.bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    return float(_JAVA_RATE.findall(done.stdout)[-1])
+
+
+def _directory() -> str:
+    return os.environ.get("BENCH_WAL_DIR", "/var/tmp")
 
 
 def latencies_ms(options: dict[str, object]) -> list[float]:
