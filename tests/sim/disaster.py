@@ -46,14 +46,15 @@ def lose_disks(world: "World") -> None:
             world.crash_controller(controller, 0)
         elif fate == "paused":
             controller.process.pause()
-    world.later(rng.choice((0.0, 0.5, 3.0)), _begin, world)
+    world.later(rng.choice((0.0, 0.5, 3.0)), recover, world)
     if fate == "paused":
         awake_s = rng.choice((1.0, 6.0))
         for controller in running:
             world.later(awake_s, controller.process.resume, world.loop)
 
 
-def _begin(world: "World") -> None:
+def recover(world: "World") -> None:
+    """Rebuild the cluster in a process of its own, and start controllers of the new history."""
     process = Process(f"recovery@{world.loop.time():.3f}")
     process.network = world.network
     world.processes.append(process)

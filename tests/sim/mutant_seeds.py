@@ -55,7 +55,6 @@ SCENARIO = {
     "recovery_skips_a_slot": "crash",
     "recovery_stops_early": "clock",
     "wal_deleted_before_the_commit": "store",
-    "commits_out_of_order": "calm",
     "zombie_may_commit": "zombie",
     "zombie_may_close": "zombie",
     "closed_without_flush": "move",
@@ -78,12 +77,6 @@ SCENARIO = {
     "snapshot_of_what_is_not_committed": "quorum",
     "sources_not_compared": "rewrite",
     "refused_batches_not_remembered": "pipeline",
-    "deleted_before_the_backup": "disaster",
-    "answered_before_the_backup": "disaster",
-    "ids_and_epochs_given_out_again": "disaster",
-    "recovered_wals_not_fenced": "disaster",
-    "old_history_not_fenced": "disaster",
-    "only_the_owners_wal_is_read": "disaster",
 } | dict.fromkeys(TRANSACTION_MUTANTS, "coordinators")
 SCENARIO |= dict.fromkeys(OFFSET_MUTANTS, "stale")
 SCENARIO |= dict.fromkeys(DAMAGE_MUTANTS, "damage")

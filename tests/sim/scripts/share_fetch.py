@@ -11,6 +11,7 @@ from tests.sim.scripts.share_states import GROUP, PART, States
 
 _VERSION: Final = 2
 _ACCEPT: Final = 1
+_RELEASE: Final = 2
 _TIMEOUT_S: Final = 5.0
 
 
@@ -48,8 +49,8 @@ class Worker:
             for offset in range(item.first_offset, item.last_offset + 1)
         }
 
-    async def acknowledge(self, *offsets: int) -> None:
-        batches = [share_acknowledge.AcknowledgementBatch(at, at, [_ACCEPT]) for at in offsets]
+    async def acknowledge(self, *offsets: int, kind: int = _ACCEPT) -> None:
+        batches = [share_acknowledge.AcknowledgementBatch(at, at, [kind]) for at in offsets]
         part = share_acknowledge.AcknowledgePartition(PART[1], batches)
         request = share_acknowledge.ShareAcknowledgeRequest(
             group_id=GROUP,
@@ -81,10 +82,13 @@ async def _begin(script: Script) -> Worker:
     return worker
 
 
-async def fetch_what_another_member_has(script: Script) -> None:
-    await _begin(script)
-    found = await Worker(script, "b").fetch()
-    assert not found, f"two members have {sorted(found)}"
+async def release_one_of_five_records(script: Script) -> None:
+    worker = await _begin(script)
+    await worker.acknowledge(0, kind=_RELEASE)
+    other, found = Worker(script, "b"), set[int]()
+    for _ in range(3):
+        found |= await other.fetch()
+    assert found == {0}, f"another member has {sorted(found)}, 0 was released"
 
 
 async def acknowledge_while_the_store_hangs(script: Script) -> None:

@@ -8,6 +8,7 @@ from tests.sim.scripts import (
     cleaning,
     clocks,
     controllers,
+    graces,
     group_log,
     groups,
     late,
@@ -19,6 +20,7 @@ from tests.sim.scripts import (
     offsets,
     quorum,
     racks,
+    recovery,
     share_fetch,
     share_states,
     topics,
@@ -54,6 +56,7 @@ _WAL: _Found = {
     ],
     "acknowledges_after_a_fence": [(wal.write_to_a_fenced_leader, "leader acknowledges")],
     "any_412_is_success": [(wal.write_to_a_fenced_leader, "leader acknowledges")],
+    "commits_out_of_order": [(wal.upload_two_blocks_at_once, "an upload is not committed")],
     "closed_without_flush": [(wal.move_with_a_record_under_way, "the record is refused")],
     "doubtful_partitions_handed_over": [(wal.lose_a_slot, "the log has [b'0']")],
     "duplicate_answered_at_once": [
@@ -346,6 +349,9 @@ _SHARES: _Found = {
     "share_start_offsets_forgotten": [
         (share_fetch.move_with_acknowledged_records, "gives [0, 1, 2, 3, 4]")
     ],
+    "locks_given_twice": [
+        (share_fetch.release_one_of_five_records, "another member has [0, 1, 2, 3, 4]")
+    ],
     "gaps_taken_for_done": [(share_fetch.move_with_acknowledged_records, "gives [4]")],
 }
 _CLOCKS: _Found = {
@@ -586,6 +592,39 @@ _WAL_STORES: _Found = {
         (wal_stores.read_the_tail_beside_a_wal_without_a_marker, "only the records below offset 5")
     ],
 }
+_GRACES: _Found = {
+    "graces_begin_with_the_log": [
+        (graces.replace_a_controller_during_an_upload, "its object is [<ObjectPhase.DESTROYED")
+    ],
+    "prepared_objects_expire_by_the_wall_clock": [
+        (graces.replace_a_controller_during_an_upload, "its object is [<ObjectPhase.DESTROYED")
+    ],
+    "leases_are_ignored": [
+        (graces.delete_what_a_reader_holds, "deleted during the lease of a reader")
+    ],
+    "leases_expire_by_wall_clocks": [
+        (graces.delete_what_a_reader_holds, "deleted during the lease of a reader")
+    ],
+    "manifests_hold_is_ignored": [
+        (graces.delete_what_the_newest_manifest_names, "that the newest manifest names")
+    ],
+}
+_RECOVERY: _Found = {
+    "deleted_before_the_backup": [
+        (recovery.delete_slots_without_a_backup, "the recovery finds data missing")
+    ],
+    "answered_before_the_backup": [
+        (recovery.create_a_topic_without_a_backup, "a topic was created, and is gone")
+    ],
+    "ids_and_epochs_given_out_again": [
+        (recovery.fail_over_without_a_backup, "epoch 1 is served by")
+    ],
+    "only_the_owners_wal_is_read": [(recovery.fail_over_without_a_backup, "the log has [b'1']")],
+    "recovered_wals_not_fenced": [
+        (recovery.write_with_an_old_lease, "a leader of the old history acknowledges")
+    ],
+    "old_history_not_fenced": [(recovery.leave_the_old_controller_running, "BackupGap")],
+}
 FOUND_BY: _Found = {
     **_LOGS,
     **_WAL,
@@ -601,4 +640,6 @@ FOUND_BY: _Found = {
     **_LATE_REQUESTS,
     **_LATE_OTHERS,
     **_WAL_STORES,
+    **_GRACES,
+    **_RECOVERY,
 }

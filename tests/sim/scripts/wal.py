@@ -16,12 +16,12 @@ PART: Part = ("t", 0)
 _COUNT: Final = 10
 
 
-def _is_acknowledged(item: Any) -> bool:
+def is_acknowledged(item: Any) -> bool:
     return item is not None and item.error_code == ErrorCode.NONE
 
 
-async def _check_values(script: Script, *wanted: bytes) -> None:
-    found = [record.value for record in await script.read(PART)]
+async def check_values(script: Script, part: Part, *wanted: bytes) -> None:
+    found = [record.value for record in await script.read(part)]
     assert found == list(wanted), f"the log has {found}"
 
 
@@ -45,14 +45,14 @@ async def write_while_the_store_does_not_respond(script: Script) -> None:
     held.release()
     offsets = [(await task).base_offset for task in (first, again, later)]
     assert offsets == [1, 1, 2], f"the records have the offsets {offsets}"
-    await _check_values(script, b"0", b"1", b"2")
+    await check_values(script, PART, b"0", b"1", b"2")
 
 
 async def lose_the_response_of_a_put(script: Script) -> None:
     await script.create("t")
     script.hold_responses(1, first=1)
     await script.write(PART, (b"k", b"v"))
-    await _check_values(script, b"v")
+    await check_values(script, PART, b"v")
 
 
 async def write_with_a_gap(script: Script) -> None:
@@ -73,8 +73,8 @@ async def write_to_a_fenced_leader(script: Script) -> None:
         late = script.producing(script.broker(1), PART, script.batch((b"k", b"late")))
         await script.write(PART, (b"k", b"2"))
         await asyncio.sleep(1.0)
-    assert not (late.done() and _is_acknowledged(late.result())), "a fenced leader acknowledges"
-    await _check_values(script, b"1", b"2")
+    assert not (late.done() and is_acknowledged(late.result())), "a fenced leader acknowledges"
+    await check_values(script, PART, b"1", b"2")
 
 
 async def fail_over(script: Script) -> None:
@@ -91,7 +91,7 @@ async def fail_over(script: Script) -> None:
     script.world.start_broker(1)
     await asyncio.sleep(200.0)
     await script.restart(2)
-    await _check_values(script, *(b"%d" % number for number in range(_COUNT)))
+    await check_values(script, PART, *(b"%d" % number for number in range(_COUNT)))
 
 
 async def move_with_a_record_under_way(script: Script) -> None:
@@ -105,12 +105,12 @@ async def move_with_a_record_under_way(script: Script) -> None:
     await asyncio.sleep(0.5)
     held.release()
     await moving
-    assert _is_acknowledged(await writing), "the record is refused"
+    assert is_acknowledged(await writing), "the record is refused"
     again = await script.write(PART, (b"k", b"0"), producer_id=7, sequence=0)
     assert again == 0, f"a batch is stored again at {again}"
     await asyncio.sleep(200.0)
     await script.restart(2)
-    await _check_values(script, b"0", b"1")
+    await check_values(script, PART, b"0", b"1")
 
 
 async def upload_without_a_commit(script: Script) -> None:
@@ -126,7 +126,7 @@ async def upload_without_a_commit(script: Script) -> None:
         await asyncio.sleep(2.0)
         script.kill(1)
         await script.until_led(PART, 2)
-    await _check_values(script, b"v")
+    await check_values(script, PART, b"v")
 
 
 async def commit_late(script: Script) -> None:
@@ -144,7 +144,7 @@ async def commit_late(script: Script) -> None:
     broker.process.resume(script.world.loop)
     await asyncio.sleep(5.0)
     await script.restart(2)
-    await _check_values(script, b"1", b"2")
+    await check_values(script, PART, b"1", b"2")
 
 
 async def lose_a_slot(script: Script) -> None:
@@ -158,7 +158,7 @@ async def lose_a_slot(script: Script) -> None:
     await asyncio.sleep(5.0)
     script.world.bucket.restore(key)
     await script.until_led(PART, 2)
-    await _check_values(script, b"0", b"1", b"2")
+    await check_values(script, PART, b"0", b"1", b"2")
 
 
 async def crash_with_slots_under_way(script: Script) -> None:
@@ -173,7 +173,7 @@ async def crash_with_slots_under_way(script: Script) -> None:
     await asyncio.sleep(0.5)
     script.kill(1)
     await script.until_led(PART, 2)
-    await _check_values(script, b"0")
+    await check_values(script, PART, b"0")
 
 
 async def read_a_tail_with_a_lost_slot(script: Script) -> None:
@@ -211,3 +211,19 @@ async def read_a_damaged_object(script: Script) -> None:
     except AssertionError:
         return
     raise AssertionError(f"the log has {found}")
+
+
+async def upload_two_blocks_at_once(script: Script) -> None:
+    """Finish the later upload first."""
+    await script.create("t")
+    broker, held, uploads = script.broker(1), script.hold(1, "put", first=1), list[Any]()
+    for value in (b"1", b"2"):
+        await script.write(PART, (b"k", value))
+        uploads.append(script.begin(broker, broker.storage.upload))
+        await script.until(lambda: held.count == len(uploads))
+    await asyncio.sleep(1.0)
+    held.release()
+    _, unfinished = await asyncio.wait(uploads, timeout=10.0)
+    assert not unfinished, "an upload is not committed"
+    await script.restart(1)
+    await check_values(script, PART, b"1", b"2")
