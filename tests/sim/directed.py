@@ -34,6 +34,8 @@ from tests.sim.world import World
 _TIMEOUT_S: Final = 30.0
 """Of each request, and of all its repetitions, in virtual time."""
 _RETRY_INTERVAL_S: Final = 0.05
+JANITOR_S: Final = 50.0
+"""Longer than objects without references stay."""
 GROUP, TRANSACTIONAL_ID = 0, 1
 """Kinds of keys that have a coordinator."""
 _CREATE_VERSION: Final = 7

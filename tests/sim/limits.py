@@ -118,6 +118,7 @@ def quick_limits(
             ControllerConfig(
                 data_dir=Path("/nowhere"),
                 cluster_id="sim",
+                read_grace_ms=1_000,
                 late_put_grace_ms=LATE_PUT_GRACE_MS,
                 delete_grace_ms=0,
                 backup_interval_ms=50,

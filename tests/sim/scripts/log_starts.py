@@ -6,7 +6,7 @@ from typing import Any
 from penstock.protocol import apis
 from penstock.protocol.gen import delete_records
 from tests.sim.checkers import Part
-from tests.sim.directed import Script, in_cluster
+from tests.sim.directed import JANITOR_S, Script, in_cluster
 from tests.sim.log_starts import LogStarts
 from tests.sim.nodes import DELETE_RECORDS_VERSION
 from tests.sim.scripts.offsets import EARLIEST, listed
@@ -72,7 +72,7 @@ async def fork_with_deleted_records(script: Script) -> None:
         await script.write(PART, (b"k", value))
         await script.upload(1)
     await delete(script, 1)
-    await asyncio.sleep(300.0)
+    await asyncio.sleep(JANITOR_S)
     await script.fork("f", "t", penstock_fork_deleted_records="true")
     found = [record.value for record in await script.read(("f", 0))]
     assert found == [b"1", b"2"], f"the fork has {found}"

@@ -8,14 +8,12 @@ from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import create_partitions, fetch
 from tests.sim.checkers import Part
-from tests.sim.directed import Script, in_cluster
+from tests.sim.directed import JANITOR_S, Script, in_cluster
 from tests.sim.directed_clients import Group, Producer
 from tests.sim.topic_offsets import TopicOffsets
 
 PART: Part = ("t", 0)
 _FETCH_BY_ID_VERSION: Final = 13
-_JANITOR_S: Final = 300.0
-"""Longer than objects without references stay."""
 _NOTHING: Final = -1
 """What a group that has committed nothing reads."""
 
@@ -136,7 +134,7 @@ async def _delete_a_source(script: Script, name: str) -> None:
     await script.upload(1)
     await script.fork(name, "t")
     await script.delete("t")
-    await asyncio.sleep(_JANITOR_S)
+    await asyncio.sleep(JANITOR_S)
     await script.restart(1)
     if name != "f":
         await script.fork("f", name)
@@ -154,7 +152,7 @@ async def delete_a_topic(script: Script) -> None:
     bucket = script.world.bucket
     objects = [key for key in bucket.keys if key.startswith("data/")]
     await script.delete("t")
-    await asyncio.sleep(_JANITOR_S)
+    await asyncio.sleep(JANITOR_S)
     image = script.world.metadata.image
     left = [stream_id for stream_id in streams if image.streams.get(stream_id) is not None]
     assert not left, f"the deleted topic leaves the streams {left}"
@@ -216,7 +214,7 @@ async def undelete_a_topic(script: Script) -> None:
     await script.upload(1)
     topic = script.topic("t")
     await script.delete("t")
-    await asyncio.sleep(_JANITOR_S)
+    await asyncio.sleep(JANITOR_S)
     await script.undelete("t", topic.topic_id)
     before, after = (item.partitions[0].leader_epoch for item in (topic, script.topic("t")))
     assert after > before, f"the leader epoch was {before}, now it is {after}"

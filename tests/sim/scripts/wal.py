@@ -10,7 +10,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import IN_STORE
 from tests.sim.checkers import Part
-from tests.sim.directed import Script
+from tests.sim.directed import JANITOR_S, Script
 
 PART: Part = ("t", 0)
 _COUNT: Final = 10
@@ -89,7 +89,7 @@ async def fail_over(script: Script) -> None:
     again = await script.write(PART, (b"k", b"9"), producer_id=7, sequence=_COUNT - 1)
     assert again == _COUNT - 1, f"the last batch is stored again at {again}"
     script.world.start_broker(1)
-    await asyncio.sleep(200.0)
+    await asyncio.sleep(JANITOR_S)
     await script.restart(2)
     await check_values(script, PART, *(b"%d" % number for number in range(_COUNT)))
 
@@ -108,7 +108,7 @@ async def move_with_a_record_under_way(script: Script) -> None:
     assert is_acknowledged(await writing), "the record is refused"
     again = await script.write(PART, (b"k", b"0"), producer_id=7, sequence=0)
     assert again == 0, f"a batch is stored again at {again}"
-    await asyncio.sleep(200.0)
+    await asyncio.sleep(2 * JANITOR_S)
     await script.restart(2)
     await check_values(script, PART, b"0", b"1")
 

@@ -13,7 +13,7 @@ from penstock.stream.errors import WalStoreWrong
 from penstock.stream.format.keys import wal_prefix
 from penstock.stream.ports import IN_STORE
 from tests.sim.checkers import Part
-from tests.sim.directed import CONTROLLER, Held, Script, in_cluster
+from tests.sim.directed import CONTROLLER, JANITOR_S, Held, Script, in_cluster
 from tests.sim.store import Bucket
 
 PART: Part = ("t", 0)
@@ -62,7 +62,7 @@ async def fail_over_in_a_wal_store(script: Script) -> None:
     await script.until_led(PART, 2)
     await _check_values(script)
     script.world.start_broker(1)
-    await asyncio.sleep(200.0)
+    await asyncio.sleep(JANITOR_S)
     await script.restart(2)
     await _check_values(script)
 
