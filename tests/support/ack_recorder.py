@@ -22,9 +22,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from tests.support.waiting import until
 
-FLUSH_S = 40
-ACKNOWLEDGED_S = 60
-"""As long as the client holds a record (`message.timeout.ms`): a longer stall fails the load."""
+ACKNOWLEDGED_S = 60.0
+"""librdkafka holds a record for so long (`message.timeout.ms`): a longer stall fails the load."""
 PADDING = b"." * 400
 PACE_S = 0.004
 """Between two records of a partition. Without it, a load takes all CPU while processes start. What
@@ -40,8 +39,16 @@ class Load(ABC):
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: Sequence[int], **settings: Any
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: Sequence[int],
+        *,
+        patience_s: float = ACKNOWLEDGED_S,
+        **settings: Any,
     ) -> None:
+        """patience_s: how long an acknowledgement may take. settings: of the client."""
+        self._patience_s = patience_s
         self.sent: dict[int, int] = dict.fromkeys(partitions, 0)
         self.acks: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
         """(number, offset) in the order of the acknowledgements."""
@@ -91,7 +98,7 @@ class Load(ABC):
                     running.done()
                     or all(len(self.acks[part]) >= count for part, count in wanted.items())
                 ),
-                ACKNOWLEDGED_S,
+                self._patience_s,
             )
         assert not running.done(), running.exception()
         missing = {
@@ -99,7 +106,9 @@ class Load(ABC):
             for part, count in wanted.items()
             if len(self.acks[part]) < count
         }
-        assert not missing, f"within {ACKNOWLEDGED_S} s: {missing}; client: {list(self.trouble)}"
+        assert not missing, (
+            f"within {self._patience_s:g} s: {missing}; client: {list(self.trouble)}"
+        )
 
     @abstractmethod
     async def _run(self) -> None: ...
@@ -126,7 +135,7 @@ class ConfluentLoad(Load):
             "retry.backoff.max.ms": 100,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
-            "message.timeout.ms": 60_000,
+            "message.timeout.ms": int(self._patience_s * 1_000),
             "log_level": 0,
             "error_cb": self._note_trouble,
         }
@@ -142,7 +151,7 @@ class ConfluentLoad(Load):
                     )
             producer.poll(0)
             self._stopping.wait(PACE_S)  # a pace, not a wait
-        if producer.flush(0 if self.failed else FLUSH_S):
+        if producer.flush(0 if self.failed else self._patience_s):
             self.failed.append("some records were neither acknowledged nor refused")
 
     def _note_trouble(self, error: Any) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.support.waiting import until
 
 ROLE = "arn:aws:iam::123456789012:role/penstock"
 MFA = "arn:aws:iam::123456789012:mfa/me"
+PATIENCE_MS = 100_000
 SSO = """
     [sso-session corp]
     sso_start_url = https://corp.awsapps.com/start
@@ -78,7 +80,13 @@ class Aws:
 
     def store(self, meter: StoreMeter | None = None) -> S3Store:
         return S3Store(
-            S3Config(bucket="bucket", endpoint=self.services.url, path_style=True), meter
+            S3Config(
+                bucket="bucket",
+                endpoint=self.services.url,
+                path_style=True,
+                deadline_ms=PATIENCE_MS,
+            ),
+            meter,
         )
 
 
@@ -217,10 +225,24 @@ def irsa(aws: Aws) -> None:
     aws.set(AWS_WEB_IDENTITY_TOKEN_FILE=str(token), AWS_ROLE_ARN=ROLE)
 
 
+@pytest.fixture(scope="module")
+def sts_endpoint(moto_endpoint: str) -> str:
+    """moto imports IAM at the first request, which may take longer than a sign-in may wait."""
+    query = "Action=GetCallerIdentity&Version=2011-06-15"
+    request = urllib.request.Request(
+        moto_endpoint,
+        query.encode(),
+        {"Authorization": "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/sts/aws4_request"},
+    )
+    with urllib.request.urlopen(request) as response:
+        assert b"GetCallerIdentityResult" in response.read()
+    return moto_endpoint
+
+
 @pytest.mark.parametrize("setup", [chain, of_environment, irsa])
-async def test_roles_are_assumed_through_sts(setup: Setup, aws: Aws, moto_endpoint: str) -> None:
+async def test_roles_are_assumed_through_sts(setup: Setup, aws: Aws, sts_endpoint: str) -> None:
     setup(aws)
-    aws.set(AWS_ENDPOINT_URL_STS=moto_endpoint)
+    aws.set(AWS_ENDPOINT_URL_STS=sts_endpoint)
     store = aws.store()
     await store.put("k", b"")
     await store.put("k", b"")
