@@ -36,7 +36,7 @@ class Load:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, *, partition: int = -1, interval_s: float = 0.005
+        self, bootstrap: str, topic: str, *, partition: int = -1, interval_s: float = 0.03
     ) -> None:
         self._producer = Producer(
             {
@@ -160,7 +160,7 @@ def test_the_recovery_job_brings_back_a_cluster_without_volumes(tmp_path: Path) 
         with ChartCluster(render(values), tmp_path) as cluster:
             cluster.wait_ready()
             with Load(cluster.bootstrap, "numbers") as load:
-                load.wait(500)
+                load.wait(100)
             sent = load.stop()
             for pod in list(cluster.running):
                 running = cluster.running.pop(pod)
@@ -199,14 +199,14 @@ def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> Non
             for ordinal in range(2)
         }
         with Load(cluster.bootstrap, "numbers") as load:
-            load.wait(200)
+            load.wait(30)
             cluster.roll("broker")
-            load.wait(200)
+            load.wait(30)
             cluster.roll("controller")
             cluster.scale("broker", 3)
-            load.wait(200)
+            load.wait(30)
             cluster.scale("broker", 1)
-            load.wait(200)
+            load.wait(30)
         sent = load.stop()
         assert load.failed == []
         assert consume(cluster.bootstrap, "numbers", len(sent)) == sent
