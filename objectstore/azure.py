@@ -42,7 +42,7 @@ class AzureStore(RemoteStore):
         )
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
-        """See ObjectStore.get_tail. Sends two requests; Unavailable, which is retried, says that
+        """See ObjectStore.get_tail. Sends two requests; raises Unavailable, which is retried, if
         the object was replaced in between.
         """
         assert length > 0, f"tail of {length} bytes"

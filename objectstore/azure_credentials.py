@@ -1,8 +1,8 @@
-"""Find credentials of Azure: of the URL, of the environment, or the identity of the machine.
+"""Find Azure credentials: in the URL, in the environment, or the identity of the machine.
 
-Invariant: the credentials are selected here. obstore, which reads the same variables, gets the type
-of the selected ones and renews tokens of identities.
-Source: obstore's AzureConfig; Azure "Workload Identity" and "Service SAS".
+Invariant: the credentials are selected here. obstore, which reads the same variables, receives the
+type of the selected ones, and renews identity tokens. Source: obstore's AzureConfig; Azure
+"Workload Identity" and "Service SAS".
 """
 
 import re
@@ -58,8 +58,8 @@ def sas_token(config: AzureConfig, environ: Mapping[str, str]) -> str | None:
 
 
 def sas_expiry(token: str) -> datetime | None:
-    """Return until when a SAS token is valid; None if it does not contain an expiry, as with a
-    stored access policy.
+    """Return the expiry of a SAS token; None if it does not contain one, as with a stored access
+    policy.
     """
     found = _EXPIRY.search(token)
     if found is None:

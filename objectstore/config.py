@@ -29,7 +29,7 @@ class RemoteConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Config(RemoteConfig):
-    """How to reach one bucket of S3, or the part of it below `prefix`."""
+    """Connection settings of an S3 bucket, or of the part of it below `prefix`."""
 
     bucket: str
     region: str | None = None
@@ -67,7 +67,7 @@ class S3Config(RemoteConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcsConfig(RemoteConfig):
-    """How to reach one bucket of Google Cloud Storage, or the part of it below `prefix`."""
+    """Connection settings of a Google Cloud Storage bucket, or of the part of it below `prefix`."""
 
     bucket: str
     credentials_file: str | None = None
@@ -83,7 +83,9 @@ class GcsConfig(RemoteConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureConfig(RemoteConfig):
-    """How to reach one container of Azure Blob Storage, or the part of it below `prefix`."""
+    """Connection settings of an Azure Blob Storage container, or of the part of it below
+    `prefix`.
+    """
 
     account: str
     """Name of the storage account."""

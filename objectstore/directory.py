@@ -1,4 +1,4 @@
-"""Store objects in a directory of one machine, which several processes may use at once.
+"""Store objects in a directory of one machine, which several processes may use concurrently.
 
 Invariant: an object appears under its key by one atomic rename(2) or link(2), after its bytes have
 been synced; the call returns after its folder has been synced. Must not be used on NFS.
@@ -142,7 +142,7 @@ class DirectoryStore:
     def _path(self, key: str) -> bytes:
         check_key(key)
         if key.split("/", 1)[0] == RESERVED_FOLDER:
-            raise InvalidKey(key, f"{RESERVED_FOLDER!r} belongs to the store itself")
+            raise InvalidKey(key, f"{RESERVED_FOLDER!r} is reserved for the store")
         if any(len(segment) > 255 for segment in key.encode().split(b"/")):
             raise InvalidKey(key, "a directory store allows 255 bytes per segment")
         return os.path.join(self._root, key.encode())
@@ -176,7 +176,7 @@ class DirectoryStore:
 
     def _create(self, key: str, body: Sequence[Buffer]) -> str:
         path = self._path(key)
-        if os.path.lexists(path):  # saves the write; link() below decides
+        if os.path.lexists(path):  # saves the write; link() below is authoritative
             raise self._taken(key, path)
         with (
             self._unnamed(body) if self._links_unnamed else self._temporary(body) as (
@@ -248,7 +248,7 @@ class DirectoryStore:
             for parent in made:
                 _sync_folder(parent)
             return
-        raise Unavailable("put", key, "its folder keeps disappearing")
+        raise Unavailable("put", key, "its directory is deleted repeatedly")
 
     def _make_folders(self, folder: bytes) -> Sequence[bytes]:
         """Create missing folders. Return the folders that got a new entry, lowest first."""
@@ -260,7 +260,7 @@ class DirectoryStore:
             try:
                 os.mkdir(each)
             except FileExistsError:
-                # FileNotFoundError, for the caller to repeat, if it is gone again.
+                # Raises FileNotFoundError if it was removed again, so that the caller retries.
                 if not stat.S_ISDIR(os.stat(each).st_mode):
                     raise NotADirectoryError from None
         return [os.path.dirname(each) for each in missing]
@@ -294,7 +294,7 @@ class DirectoryStore:
     @contextmanager
     def _unnamed(self, body: Sequence[Buffer]) -> Generator[tuple[bytes, str]]:
         """Yield the path in /proc of a synced file without a name, and its etag. The file exists
-        until its descriptor is closed, which saves two changes of a folder for each PUT.
+        until its descriptor is closed, which saves two directory changes per PUT.
         """
         descriptor = os.open(self._reserved, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
         try:
@@ -359,8 +359,8 @@ def _link(source: bytes, path: bytes) -> None:
 
 
 def _links_unnamed(folder: bytes) -> bool:
-    """Return whether files without names can be created here and linked. They cannot on macOS, on
-    some file systems (overlayfs on old kernels), and without /proc.
+    """Return whether unnamed files can be created and linked here. They cannot on macOS, on some
+    file systems (overlayfs on old kernels), and without /proc.
     """
     if not hasattr(os, "O_TMPFILE"):
         return False
@@ -402,7 +402,7 @@ def _read_at(descriptor: int, start: int, length: int) -> bytes:
 
 
 def _sync_folder(folder: bytes) -> None:
-    """Make new and removed names durable. Do nothing if the folder no longer exists."""
+    """Make created and removed names durable. Do nothing if the folder no longer exists."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

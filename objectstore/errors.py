@@ -42,7 +42,7 @@ class ConditionalConflict(ObjectStoreError):
 
 
 class Throttled(ObjectStoreError):
-    """503 SlowDown or 429: the store refused the request before it did anything."""
+    """503 SlowDown or 429: the store rejected the request without executing it."""
 
     retriable = True
 
@@ -112,7 +112,7 @@ class BucketNotFound(ObjectStoreError):
         store: str = "Amazon S3",
         create: str = "",
     ) -> None:
-        """store: the cloud's. create: the command that creates the bucket."""
+        """store: name of the cloud's store. create: the command that creates the bucket."""
         where = f"at {endpoint}" if endpoint else f"in {store}"
         command = create or f"aws s3api create-bucket --bucket {bucket}"
         super().__init__(
@@ -125,7 +125,7 @@ class BucketNotFound(ObjectStoreError):
 
 class ObjectLocked(ObjectStoreError):
     """A lease, a hold or a retention policy of the object or its bucket forbids the write. Nothing
-    was written; the bucket has to be configured differently.
+    was written; the configuration of the bucket must be changed.
     """
 
     def __init__(self, operation: str, key: str, cause: str) -> None:
@@ -176,8 +176,8 @@ class InvalidStoreUrl(ObjectStoreError):
 
 
 class InvalidStoreConfig(InvalidStoreUrl):
-    """A store cannot be opened because something that its URL or the environment names is not
-    usable: a profile, a key or a file with certificates, for example.
+    """A store cannot be opened, because for example a profile, key or certificate file in its URL
+    or the environment is unusable.
     """
 
     def __init__(self, reason: str) -> None:
@@ -232,7 +232,7 @@ class ListOrderUnsupported(ObjectStoreError):
 
 
 class DeadlineExceeded(ObjectStoreError):
-    """Retries used up the allowed time. The outcome of a write is unknown."""
+    """Retries did not succeed before the deadline. The outcome of a write is unknown."""
 
     def __init__(
         self, operation: str, key: str, deadline_ms: int, last_error: ObjectStoreError | None

@@ -2,7 +2,8 @@
 
 Invariant: a fault does only what a real store can do. LOST_RESPONSE executes the call and then
 raises Unavailable; damaged reads change the response, never the stored object. The same `Random`
-and order of calls give the same faults. Source: SlateDB FailingObjectStore, s2 `sim/src/s3.rs`.
+and order of calls result in the same faults. Source: SlateDB FailingObjectStore, s2
+`sim/src/s3.rs`.
 """
 
 import asyncio
@@ -76,9 +77,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """A random fault. After it happens, it also hits the next `burst_count - 1` calls that the rule
-    selects.
-    """
+    """A random fault. After it happens, it also affects the next `burst_count - 1` selected"
+    " calls."""
 
     fault: Fault
     probability: float
@@ -122,8 +122,8 @@ class FaultyStore:
         self._bursts: Counter[FaultRule] = Counter()
 
     def script(self, fault: Fault, on: Selection | None = None, *, count: int = 1) -> None:
-        """Inject the fault into the next `count` calls that are selected and that it fits. Entries
-        are used in order.
+        """Inject the fault into the next `count` selected calls to which it applies. Entries are
+        used in order.
         """
         self._script.extend([(fault, on or Selection())] * count)
 
@@ -202,7 +202,7 @@ class FaultyStore:
             self._raise_before(fault, operation, key)
         result = await call()
         if fault is Fault.LOST_RESPONSE or self.down:
-            raise Unavailable(operation, key, "the answer got lost (injected)")
+            raise Unavailable(operation, key, "the response was lost (injected)")
         return result, fault
 
     def _raise_before(self, fault: Fault, operation: str, key: str) -> None:

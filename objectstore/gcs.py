@@ -1,8 +1,8 @@
 """Access Google Cloud Storage through its XML API ("Preconditions").
 
-The port's etag is the generation of the object, because a PUT supports the condition
-`x-goog-if-generation-match` but none on the ETag. obstore's LIST has no generations, so its entries
-have the ETag, a hash of the content.
+The port's etag is the generation of the object, because a PUT supports `x-goog-if-generation-match`
+but no condition on the ETag. obstore's LIST has no generations, so its entries have the ETag, a
+hash of the content.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Find credentials of Google Cloud: the file that the URL or the environment names, that of gcloud,
-or the service account of the pod or machine. obstore renews them, except for `external_account`.
+"""Find Google Cloud credentials: a file in the URL or the environment, that of gcloud, or the
+service account of the pod or machine. obstore renews them, except for `external_account`.
 
 Source: Google Cloud, "How Application Default Credentials works".
 """
@@ -40,7 +40,7 @@ _hiding: Final = Lock()
 def credentials(
     config: GcsConfig, environ: Mapping[str, str], meter: StoreMeter | None = None
 ) -> dict[str, Any]:
-    """Return the options of the client. An emulator on this machine gets a placeholder as token.
+    """Return the options of the client. An emulator on this machine receives a placeholder token.
 
     meter: counts each sign-in. Raises InvalidStoreConfig for a file that cannot be used.
     """
@@ -97,6 +97,6 @@ def _from_file(
     raise InvalidStoreConfig(
         f"{named_by} names {path!r}, which {fault}. Name the key file of a service account, the"
         " configuration file of a workload identity pool or the file of `gcloud auth"
-        " application-default login`, or leave it out to use the service account of the pod"
+        " application-default login`, or omit it to use the service account of the pod"
         " (Workload Identity Federation for GKE) or machine"
     )

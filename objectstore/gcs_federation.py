@@ -28,7 +28,9 @@ _LIFETIME_S: Final = 3_600
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where the token of the other provider comes from. field: of a JSON document; None: text."""
+    """The source of the other provider's token. field: field of a JSON document; None for plain
+    text.
+    """
 
     file: str | None
     url: str | None = dataclasses.field(repr=False)
@@ -36,7 +38,7 @@ class _Source:
     field: str | None
 
     def read(self) -> str:
-        """Return the token. Raises SignInFailed, or OSError if another try may succeed."""
+        """Return the token. Raises SignInFailed, or OSError if a retry may succeed."""
         if self.file is not None:
             place, text = self.file, _read(self.file)
         else:
@@ -78,9 +80,8 @@ class ExternalAccount:
         return account
 
     def sign_in(self) -> BearerToken:
-        """Return an access token. Blocks. Raises SignInFailed, or OSError if another try may
-        succeed.
-        """
+        """Return an access token. Blocks. Raises SignInFailed, or OSError if a retry may"
+        " succeed."""
         form = {
             "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
             "requested_token_type": "urn:ietf:params:oauth:token-type:access_token",
@@ -102,7 +103,7 @@ class ExternalAccount:
         try:
             expires = datetime.fromisoformat(_string(answer, "expireTime", url))
         except ValueError:
-            raise SignInFailed(f"{url} sent an expireTime that is no time") from None
+            raise SignInFailed(f"{url} returned an expireTime that is not a time") from None
         left_s = (expires - datetime.now(UTC)).total_seconds()
         return BearerToken(_string(answer, "accessToken", url), left_s)
 
@@ -132,7 +133,7 @@ def _required(content: Mapping[str, Any], name: str) -> str:
 
 
 def _url(url: str, *, may_be_plain: bool = False) -> str:
-    """Return the URL. Tokens are sent with TLS; only servers of the machine may do without."""
+    """Return the URL. Tokens are sent with TLS, except to servers on this machine."""
     scheme = urlsplit(url).scheme
     if scheme == "https" or (scheme == "http" and (may_be_plain or is_loopback(url))):
         return url

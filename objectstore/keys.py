@@ -14,7 +14,7 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]|\A/|/\Z|//|(?:\A|/)\.\.?(?
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidKey for a key that not every backend can store. Takes about 0.6 us."""
+    """Raise InvalidKey for a key that some backend cannot store. Takes about 0.6 us."""
     if not key:
         raise InvalidKey(key, "it is empty")
     if _FORBIDDEN.search(key):

@@ -1,8 +1,8 @@
 """Store objects in the memory of one process, for tests, simulation and `memory:` clusters.
 
-Invariant: results and errors are those of S3, so that code that works here works there. Calls are
-atomic, because they never await; `objectstore.faults` injects the 409 of races. Etags are quoted
-write numbers, unique in one store. Not thread-safe.
+Invariant: results and errors are the same as with S3. Calls are atomic, because they never await;
+`objectstore.faults` injects the 409 of races. Etags are quoted write numbers, unique in one store.
+Not thread-safe.
 """
 
 import sys

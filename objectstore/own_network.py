@@ -13,7 +13,7 @@ _PRIVATE_DOMAINS: Final = frozenset(
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Return whether the URL names this machine."""
+    """Return whether the host of the URL is this machine."""
     host = urlsplit(endpoint).hostname or ""
     if host == "localhost":
         return True

@@ -110,7 +110,7 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete all keys; absent ones are no error. Not atomic: after an error some may be
+        """Delete all keys; absent ones are ignored. Not atomic: after an error, some may be
         deleted.
         """
         ...

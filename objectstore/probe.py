@@ -57,8 +57,9 @@ async def probe_wal_store(store: ObjectStore, key_prefix: str, unique: str) -> N
 
 
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: str) -> None:
-    """Raise ConditionalWritesIgnored if the store overwrites where it must refuse, or if several of
-    parallel `put_if_absent` of one key succeed. On such a store a dead writer cannot be fenced.
+    """Raise ConditionalWritesIgnored if the store overwrites an object although the condition
+    fails, or if several concurrent `put_if_absent` of one key succeed. On such a store, a dead
+    writer cannot be fenced.
 
     unique: a value that no other probe uses (a UUID). Costs about 35 requests; other errors of the
     store propagate.
@@ -70,10 +71,12 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: 
         if not await _refused(store.put_if_absent(key, b"second")):
             raise ConditionalWritesIgnored("a PUT with If-None-Match: * replaced an object")
         if await _refused(store.put_if_match(key, b"third", first)):
-            raise ConditionalWritesIgnored("a PUT with If-Match refused the version it named")
+            raise ConditionalWritesIgnored(
+                "a PUT with If-Match was rejected although the version matched"
+            )
         if not await _refused(store.put_if_match(key, b"fourth", first)):
             raise ConditionalWritesIgnored(
-                "a PUT with If-Match replaced another version than it named"
+                "a PUT with If-Match replaced a version that did not match"
             )
         for race in raced:
             await _race(store, race)
@@ -94,7 +97,7 @@ async def _probe_list_order(store: ObjectStore, key: str) -> None:
 
 
 async def _race(store: ObjectStore, key: str) -> None:
-    """Let several writers race. After lost responses, no call may have succeeded."""
+    """Run several concurrent writers. After lost responses, no call may have succeeded."""
     bodies = [bytes([racer]) * _RACER_BYTES for racer in range(RACERS_COUNT)]
     outcomes = await asyncio.gather(
         *(store.put_if_absent(key, body) for body in bodies), return_exceptions=True
@@ -114,11 +117,13 @@ async def _race(store: ObjectStore, key: str) -> None:
             f"{len(winners)} of {RACERS_COUNT} PUTs of one key at once, with If-None-Match: *, all"
             " succeeded"
         )
-        raise ConditionalWritesIgnored(f"{succeeded}: the store checks first and writes afterwards")
+        raise ConditionalWritesIgnored(
+            f"{succeeded}: the store does not check and write atomically"
+        )
     if winners and await store.get(key) != winners[0]:
         raise ConditionalWritesIgnored(
             "a PUT with If-None-Match: * succeeded, but the store kept the bytes of another PUT,"
-            " which it refused"
+            " which it rejected"
         )
 
 

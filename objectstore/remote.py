@@ -164,7 +164,7 @@ class RemoteStore(ABC):
         """See ObjectStore.delete."""
 
     async def _delete_each(self, keys: Sequence[str]) -> None:
-        """Delete with one request per key, several at once. A failure cancels the others."""
+        """Delete with one request per key, several concurrently. A failure cancels the others."""
         left = iter(keys)
 
         async def delete_some() -> None:
@@ -230,8 +230,8 @@ class RemoteStore(ABC):
         return self._version(result)
 
     async def _call(self, operation: str, key: str, request: Callable[[], Awaitable[_T]]) -> _T:
-        """request: called when a connection is free, because obstore sends requests at once, before
-        they are awaited.
+        """request: called when a connection is free, because obstore sends requests immediately,
+        before they are awaited.
         """
         try:
             async with self._connections:
@@ -272,7 +272,9 @@ def make_client(client: Callable[..., Any], bucket: str, options: dict[str, Any]
 
 
 def client_options(config: RemoteConfig, certificates: bytes | None = None) -> dict[str, Any]:
-    """Return obstore's options for connections. certificates: PEM, beside those of the system."""
+    """Return obstore's connection options. certificates: PEM, in addition to those of the
+    system.
+    """
     options: dict[str, Any] = {
         "allow_http": True,
         "connect_timeout": timedelta(milliseconds=config.connect_timeout_ms),
@@ -286,7 +288,7 @@ def client_options(config: RemoteConfig, certificates: bytes | None = None) -> d
 
 
 def _before(prefix: str) -> str:
-    """Return a text that sorts after all keys less than the prefix, or "" if the prefix is a
+    """Return a string that sorts after all keys less than the prefix, or "" if the prefix is a
     folder.
     """
     last = prefix.rpartition("/")[2]

@@ -75,12 +75,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What differs between the errors of S3, Google and Azure.
+    """The differences between the errors of S3, Google and Azure.
 
-    missing_codes: of a bucket that does not exist. sign_in: advice if there are no credentials,
-    given if one of `metadata_hosts` does not respond. sign_in_retriable: further statuses of token
-    endpoints after which another try may succeed. special: the error of a response for which the
-    status is not enough; None for other responses.
+    missing_codes: error codes for a missing bucket. sign_in: advice if there are no credentials,
+    shown if one of `metadata_hosts` does not respond. sign_in_retriable: further statuses of token
+    endpoints after which a retry may succeed. special: returns the error of a response that the
+    status does not determine; None for other responses.
     """
 
     store: str
@@ -153,7 +153,7 @@ def is_range_error(error: Exception) -> bool:
     text = _text(error)
     if (nothing := _CONTENT_RANGE.search(text)) is not None:
         return int(nothing[2]) < int(nothing[1])
-    if "Wanted range starting at" in text:  # obstore's own check of the response
+    if "Wanted range starting at" in text:  # raised by obstore's validation of the response
         return True
     status = _STATUS.search(text)
     return status is not None and status[1] == "416"
@@ -197,7 +197,9 @@ def _dump(error: Exception) -> str:
 
 
 def _cause(dump: str) -> str:
-    """Return the texts in the dump of an error's structure, else its last two names."""
+    """Return the texts in the dump of an error's structure, or its last two names if there are
+    none.
+    """
     return ": ".join(_QUOTED.findall(dump)) or " ".join(_NAME.findall(dump)[-2:])
 
 

@@ -32,7 +32,7 @@ def until_exit(request: Awaitable[_T]) -> Awaitable[_T]:
 def _wait_for_threads() -> None:
     time.sleep(_POLL_S)
     if _futures:
-        gc.collect()  # an exception that ended the loop keeps the last future in a cycle
+        gc.collect()  # an exception that ended the loop keeps the last future in a reference cycle
     deadline = time.monotonic() + _WAIT_MAX_S
     while _futures and time.monotonic() < deadline:
         time.sleep(_POLL_S)

@@ -44,8 +44,8 @@ _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "AL
 
 
 def tls_fault(dump: str) -> str | None:
-    """Return what is wrong with the TLS of the store and how to fix it; None if another attempt may
-    succeed. After such a fault, nothing was sent.
+    """Return the TLS problem of the store and a remedy; None if another attempt may succeed. After
+    such a fault, nothing was sent.
     """
     found = _CERTIFICATE.search(dump)
     if found is not None:

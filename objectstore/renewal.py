@@ -1,8 +1,8 @@
 """Renew temporary credentials in the background.
 
 Invariant: a thread renews them while requests use the old ones. Requests wait only if no valid
-credentials are left. There is no timer: obstore asks for credentials, 5 minutes before `expires_at`
-at the latest (object_store, client/token.rs). Must not import botocore.
+credentials are left. There is no timer: obstore requests credentials, at the latest 5 minutes
+before `expires_at` (object_store, client/token.rs). Must not import botocore.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ _PAUSE_MAX_MS: Final = 60_000
 
 
 class Credentials(Protocol):
-    """What a sign-in returns."""
+    """The result of a sign-in."""
 
     @property
     def left_s(self) -> float | None:
-        """For how long they are valid; None: they do not expire."""
+        """How long they are valid; None if they do not expire."""
         ...
 
     def fields(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class RenewedCredentials:
         wait_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """sign_in: may block; raises SignInFailed, or OSError if another try may succeed.
+        """sign_in: may block; raises SignInFailed, or OSError if a retry may succeed.
 
         wait_s: how long a request waits if there are no valid credentials.
         """
@@ -107,7 +107,7 @@ class RenewedCredentials:
     def __call__(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Return valid credentials, or an awaitable for them. Called in threads of the client.
 
-        Raises OSError if another try may succeed, and SignInFailed if it cannot.
+        Raises OSError if a retry may succeed, and SignInFailed if it cannot.
         """
         with self._lock:
             now = self._clock()
@@ -134,7 +134,8 @@ class RenewedCredentials:
 
     def _start(self, now: float) -> None:
         renewal: Future[dict[str, Any]] = Future()
-        renewal.set_running_or_notify_cancel()  # so that no request cancels it for others
+        # So that a cancelled request does not cancel it for others
+        renewal.set_running_or_notify_cancel()
         thread = Thread(target=self._renew, args=(renewal,), name="penstock-sign-in", daemon=True)
         try:
             thread.start()
@@ -142,7 +143,7 @@ class RenewedCredentials:
             self._failure = OSError(str(error))
             self._renew_at = now + self._backoff.next_s()
         else:
-            self._renewal = renewal  # in time: the thread needs the lock to finish
+            self._renewal = renewal  # while the lock is free, because the thread needs it to finish
 
     def _renew(self, renewal: "Future[dict[str, Any]]") -> None:
         meter, began = self._meter.of("sign_in"), time.monotonic()

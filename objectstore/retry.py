@@ -1,8 +1,9 @@
 """Retry every operation of the port, with a deadline for each call.
 
-Invariant: a conditional write that took place is never reported as refused. If a 412 follows a lost
-response, the stored object is compared with ours: equal bytes mean that the write took place. So
-bodies of conditional writes must differ between writers (Penstock's contain node id and epoch).
+Invariant: a conditional write that took place is never reported as rejected. If a 412 follows a
+lost response, the stored object is compared with ours: equal bytes mean that the write took place.
+Bodies of conditional writes must therefore differ between writers (Penstock's contain node id and
+epoch).
 """
 
 import asyncio

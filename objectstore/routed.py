@@ -1,4 +1,4 @@
-"""Several stores behind one port: each key goes to the store of its prefix.
+"""Route keys to several stores by prefix.
 
 Invariant: a key below the routed root never reaches the main store, so a missing store is an error
 and never looks like a missing object.

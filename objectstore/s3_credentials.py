@@ -1,8 +1,8 @@
 """Find credentials, region and CA certificates of AWS.
 
-Invariant: keys of the store URL precede keys of the environment, and both precede what botocore
-finds: profiles, SSO, assumed roles, programs, web identity, containers and EC2. With keys, botocore
-is not imported, because it uses 12 to 20 MB.
+Invariant: keys of the store URL precede keys of the environment, and both precede the sources of
+botocore: profiles, SSO, assumed roles, programs, web identity, containers and EC2. With keys,
+botocore is not imported, because it uses 12 to 20 MB.
 """
 
 import os
@@ -59,7 +59,7 @@ class AwsSettings:
 def _botocore() -> tuple[Callable[..., Any], Callable[..., AwsKeys]]:
     try:
         from penstock.objectstore.s3_sign_in import open_session, sign_in
-    except ModuleNotFoundError as error:  # a Spark executor has only what was sent to it
+    except ModuleNotFoundError as error:  # a Spark executor only has the values sent to it
         raise InvalidStoreConfig(
             f"AWS profiles and roles need the package {error.name}, which is missing: pip install"
             f" botocore, or set {_KEY} and {_SECRET}"

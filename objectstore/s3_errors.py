@@ -1,6 +1,6 @@
 """Describe the errors of S3 and of servers with its API.
 
-Source: S3 API "Error responses"; conditional writes give 412 PreconditionFailed and 409
+Source: S3 API "Error responses"; conditional writes return 412 PreconditionFailed and 409
 ConditionalRequestConflict.
 """
 

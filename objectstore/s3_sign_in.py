@@ -64,15 +64,16 @@ _TRANSIENT: Final = (
 
 
 def open_session(region: str | None) -> Any:  # noqa: ANN401 (botocore has no types)
-    """Return a session of botocore. Reads files only. Raises InvalidStoreConfig."""
+    """Return a botocore session. Reads files only. Raises InvalidStoreConfig."""
     session = _session.Session()
     try:
         session.get_scoped_config()
     except _errors.ProfileNotFound:
         known = ", ".join(sorted(session.available_profiles)) or "none"
         raise InvalidStoreConfig(
-            f"AWS profile {session.profile!r} is not in the files of AWS, which contain: {known}."
-            f" Name one of these in AWS_PROFILE, create it (aws configure --profile"
+            f"AWS profile {session.profile!r} is not in the AWS config files, which contain:"
+            f" {known}."
+            f" Set AWS_PROFILE to one of these, create it (aws configure --profile"
             f" {session.profile}), or unset AWS_PROFILE to use the role of the machine"
         ) from None
     except _errors.ConfigParseError as error:
@@ -88,7 +89,7 @@ def open_session(region: str | None) -> Any:  # noqa: ANN401 (botocore has no ty
 def sign_in(region: str | None) -> AwsKeys:
     """Return the credentials of the machine. May send requests, run a program, and block.
 
-    Raises SignInFailed, or OSError if another try may succeed.
+    Raises SignInFailed, or OSError if a retry may succeed.
     """
     try:
         session = open_session(region or "us-east-1")
@@ -102,14 +103,14 @@ def sign_in(region: str | None) -> AwsKeys:
         keys = found.get_frozen_credentials()
     except SignInFailed:
         raise
-    except Exception as error:  # also whatever a file or a program contains
+    except Exception as error:  # includes errors in files and programs
         raise _explained(error, session) from error
     return AwsKeys(keys.access_key, keys.secret_key, keys.token, _left_s(found))
 
 
 def _left_s(found: Any) -> float | None:  # noqa: ANN401
-    """Return for how long the keys are valid; None: they do not expire. botocore only reports
-    whether it is less than a given time.
+    """Return how long the keys are valid; None if they do not expire. botocore only reports whether
+    it is less than a given time.
     """
     if not hasattr(found, "refresh_needed"):
         return None
@@ -117,7 +118,7 @@ def _left_s(found: Any) -> float | None:  # noqa: ANN401
 
 
 def _restrict(session: Any) -> None:  # noqa: ANN401
-    """Keep botocore from prompting, writing files, and running programs without a limit."""
+    """Prevent botocore from prompting, writing files, and running programs without a timeout."""
     resolver = session.get_component("credential_provider")
     resolver.get_provider("custom-process")._popen = _Program
     roles = resolver.get_provider("assume-role")
@@ -129,7 +130,7 @@ def _restrict(session: Any) -> None:  # noqa: ANN401
             profile_name=profile, load_config=lambda: session.full_config, popen=_Program
         )
 
-    # For profiles that name another as their source.
+    # For profiles with a source profile.
     roles._profile_provider_builder._create_process_provider = provider_of
 
 
@@ -144,7 +145,9 @@ class _Program(subprocess.Popen[bytes]):
         input: bytes | None = None,  # noqa: A002 (the base's name)
         timeout: float | None = None,
     ) -> tuple[bytes, bytes]:
-        """Return its output. Kills it, and the programs that it started, at the limit."""
+        """Return its output. At the limit, it is killed together with the programs that it
+        started.
+        """
         try:
             return super().communicate(input, timeout or PROGRAM_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -181,9 +184,9 @@ def _refuse(prompt: str) -> str:
 
 
 def _explained(error: Exception, session: Any) -> Exception:  # noqa: ANN401
-    """Return SignInFailed with what to type, or OSError if another try may succeed."""
+    """Return SignInFailed with the command to run, or OSError if a retry may succeed."""
     source = getattr(error, "kwargs", {}).get("provider")
-    shown = " ".join(str(error).split())[:_TEXT_MAX].rstrip(".")  # a program may write any text
+    shown = " ".join(str(error).split())[:_TEXT_MAX].rstrip(".")  # a program may print anything
     text = f"cannot get AWS credentials{_for(session)}: {shown}"
     if isinstance(error, _TRANSIENT) or source == "container-role" or _is_of_server(error):
         return OSError(text)

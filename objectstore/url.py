@@ -1,4 +1,4 @@
-"""Parse store URLs (docs/reference/store-urls.md) and open the stores that they name.
+"""Parse store URLs (docs/reference/store-urls.md) and open their stores.
 
 Invariant: a URL is checked completely before anything is opened. Backends are imported on demand.
 """
@@ -41,8 +41,8 @@ _SIMILAR: Final = {
 
 
 def parse_store_url(url: str) -> StoreConfig:
-    """Return the config of a store URL. Raises InvalidStoreUrl, which names the problem and the
-    allowed values.
+    """Return the config of a store URL. Raises InvalidStoreUrl with the problem and the allowed
+    values.
     """
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in SCHEMES:
@@ -62,7 +62,7 @@ def parse_store_url(url: str) -> StoreConfig:
 
 
 def is_remote(url: str) -> bool:
-    """Return whether a URL names the store of a cloud or of a server with its API."""
+    """Return whether a URL refers to the store of a cloud, or of a server with its API."""
     return url.partition(":")[0] in PARSERS
 
 

@@ -61,7 +61,7 @@ _SAS_PARAMETERS: Final = frozenset({"sv", "se", "sp", "sr", "ss", "srt", "st", "
 
 
 def redact_url(url: str) -> str:
-    """Return a store URL without what may be secret. Accepts malformed URLs too."""
+    """Return a store URL without possible secrets. Also accepts malformed URLs."""
     location, mark, query = url.partition("?")
     if url.startswith("file:") and "=" not in query:
         return url  # a question mark in the name of a directory
@@ -86,7 +86,7 @@ def _shown(parameter: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether this may be the name of a parameter, and not a part of a key or token."""
+    """Return whether this may be the name of a parameter instead of a part of a key or token."""
     return len(text) <= _NAME_LENGTH_MAX and _PARAMETER_NAME.fullmatch(text) is not None
 
 
@@ -165,11 +165,11 @@ def _prefix(shown: str, path: str) -> str:
 def _parameters(
     shown: str, parts: SplitResult, config: type[RemoteConfig], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the checked parameters. names: fields of the config that are no parameters."""
+    """Return the checked parameters. names: fields of the config that are not parameters."""
     if parts.fragment:
         raise InvalidStoreUrl(shown, "'#' must be written as %23")
     allowed = [item.name for item in fields(config) if item.name not in {"prefix", *names}]
-    # The order of the reference: what names the store first, the limits last.
+    # In the order of the reference page.
     allowed.sort(key=lambda name: (name in _COUNTS, name != "endpoint"))
     found: dict[str, Any] = {}
     pairs = parse_qsl(parts.query, keep_blank_values=True)

@@ -160,7 +160,7 @@ async def test_a_key_that_is_another_keys_folder_is_refused_with_a_reason(tmp_pa
             await write("a/b/c", b"")
     with pytest.raises(InvalidKey, match="255 bytes"):
         await store.put("é" * 200, b"")
-    with pytest.raises(InvalidKey, match="belongs to the store"):
+    with pytest.raises(InvalidKey, match="is reserved for the store"):
         await store.put(".penstock/x", b"")
     await store.close()
 
