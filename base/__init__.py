@@ -5,6 +5,6 @@ other package of this project.
 import os
 
 if not __name__.startswith("penstock."):
-    raise ImportError("import penstock.base: the folder base is no package of its own")
-if os.path.islink(__path__[0]):  # in a checkout, tools see the files where they are edited
+    raise ImportError("import penstock.base: the folder base is not a top-level package")
+if os.path.islink(__path__[0]):  # in a checkout, so that tools report the paths of the edited files
     __path__ = [os.path.realpath(__path__[0])]

@@ -57,8 +57,9 @@ class ConnectionsByAddress(Generic[_Connection]):
         self._move(host, len(connections) + 1, len(connections))
 
     def pop(self) -> _Connection:
-        """Remove the oldest connection of the address with the most. Among equal addresses, the one
-        whose last connection was added first loses one. Raises IndexError if there are none.
+        """Remove the oldest connection of the address with the most. Among addresses with equally
+        many, the one whose newest connection is oldest loses one. Raises IndexError if there are
+        none.
         """
         if not self._hosts:
             raise IndexError("there are no connections")
@@ -75,7 +76,8 @@ class ConnectionsByAddress(Generic[_Connection]):
                 del self._hosts_by_count[before]
         if after:
             self._hosts_by_count.setdefault(after, OrderedDict())[host] = None
-        # Counts change by one, so the host itself has the second largest count.
+        # Counts change by one, so after the removal this address still has the second largest
+        # count.
         if after > self._count_max or self._count_max not in self._hosts_by_count:
             self._count_max = after
 

@@ -173,7 +173,8 @@ def check_known(values: Iterable[tuple[str, object]], listeners: Iterable[str]) 
             raise SettingInvalid(
                 name,
                 value,
-                f"there is no such listener, but {', '.join(known)}: write one of them into the"
+                f"there is no such listener; existing listeners: {', '.join(known)}: write one of"
+                " them into the"
                 " name of the setting, in small letters, or add the listener to listeners",
             )
 

@@ -13,7 +13,7 @@ _NO_HOME: Final = Path("/nonexistent")
 
 
 def cache_roots() -> list[Path]:
-    """Return candidate directories, best first. Some users have no writable home."""
+    """Return candidate directories, best first. Some users have no writable home directory."""
     try:
         home = [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"]
     except RuntimeError:

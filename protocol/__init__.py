@@ -1,10 +1,10 @@
-"""The Kafka protocol: messages, record batches, error codes, SASL, clients. No sockets, clock or
-asyncio but in `client/`.
+"""The Kafka protocol: messages, record batches, error codes, SASL, clients. Sockets, clocks and
+asyncio are only used in `client/`.
 """
 
 import os
 
 if not __name__.startswith("penstock."):
-    raise ImportError("import penstock.protocol: the folder protocol is no package of its own")
+    raise ImportError("import penstock.protocol: the folder protocol is not a top-level package")
 if os.path.islink(__path__[0]):  # in a checkout, tools see the files where they are edited
     __path__ = [os.path.realpath(__path__[0])]

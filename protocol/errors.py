@@ -1,4 +1,5 @@
-"""Errors of bytes on the wire, split by who caused them, like h11's local and remote errors.
+"""Errors of bytes on the wire, split by the side that caused them, like h11's local and remote
+errors.
 
 `WireError`: the peer violated the protocol; the connection is closed. `UnencodableValue`: the
 broker tried to send something that the protocol cannot represent, which is a bug.
@@ -76,7 +77,7 @@ class FrameTooLarge(WireError):
 
 
 class UnexpectedResponse(WireError):
-    """The peer responds to another request than the last one."""
+    """The response is not to the last request."""
 
     def __init__(self, correlation_id: int, expected: int) -> None:
         super().__init__(f"the response has correlation id {correlation_id}, not {expected}")

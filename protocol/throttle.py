@@ -1,8 +1,8 @@
 """Write the throttle time into an encoded response (KIP-124, KIP-219).
 
-The dispatcher knows it only after the response is encoded. Nearly all responses contain it as their
-first field or at the end, so it can be patched; the Produce handler writes it itself. The tables
-agree with the generated codecs (property-tested).
+It is only determined after the response is encoded. Nearly all responses contain it as their first
+field or at the end, so it can be patched; the Produce handler writes it itself. The tables agree
+with the generated codecs (property-tested).
 """
 
 import struct

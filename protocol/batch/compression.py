@@ -1,6 +1,6 @@
 """Compress and decompress Kafka batches with the four codecs, with a limit on the output.
 
-Never allocates more than the limit, nor by a declared length. Snappy has two framings: raw
+Never allocates more than the limit, and ignores declared lengths. Snappy has two framings: raw
 (librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama). Both are read; raw is
 written.
 """
@@ -106,7 +106,8 @@ def decompress(
 
 class ReusingInflater:
     """Decompresses batches one after the other into reused memory, at most as much as the largest
-    batch needed. A bomb of 64 MiB takes 73 ms with fresh memory, and 11 ms with this.
+    batch needed. A decompression bomb of 64 MiB takes 73 ms with fresh memory, and 11 ms with
+    reused memory.
     """
 
     __slots__ = ("_inflater",)
@@ -163,7 +164,7 @@ class Inflater:
         decompress_into = _DECOMPRESS_INTO.get(compression)
         if decompress_into is None:
             raise BatchCorrupt(
-                f"compression {compression} is unknown; known are 0 none, 1 gzip, 2 snappy, 3 lz4"
+                f"compression {compression} is unknown; use 0 none, 1 gzip, 2 snappy, 3 lz4"
                 " and 4 zstd"
             )
         wanted = plain_bytes or max(_OUTPUT_BYTES_MIN, _GROWTH * len(data))
@@ -174,13 +175,13 @@ class Inflater:
             except cramjam.DecompressionError as error:
                 if str(error) != _OUTPUT_TOO_SMALL:
                     raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
-            # The codecs stop at the end of the output: try again with more space, up to the limit.
+            # The codecs stop at the end of the output; retry with more space, up to the limit.
             if capacity >= self._bytes_max:
                 raise BatchTooLarge(f"records decompress to more than {self._bytes_max} bytes")
             capacity = self._room(used, min(self._bytes_max, capacity * _GROWTH))
 
     def renew(self, bytes_min: int) -> None:
-        """Allocate a new `output` of at least this size. Views of the old one keep it."""
+        """Allocate a new `output` of at least this size. Views of the old one keep it alive."""
         self.output = bytearray(bytes_min)
 
     def _room(self, used: int, bytes_min: int) -> int:

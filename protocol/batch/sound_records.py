@@ -1,7 +1,7 @@
 """Find the intact records of a damaged batch.
 
-A record with a valid length ends there, whatever is wrong inside it; after an invalid length
-nothing can be found. Each offset of the batch is returned at most once. A record takes 2 us: such
+A record with a valid length ends there, regardless of errors inside it; after an invalid length, no
+records can be found. Each offset of the batch is returned at most once. A record takes 2 us: such
 batches are rare.
 """
 

@@ -1,8 +1,8 @@
 """A connection of an asyncio task to one broker.
 
 Invariants: one request at a time (the caller ensures that). After an error or a cancelled request
-the connection cannot be used: a late response must not be taken for that of the next request.
-Must not: retry, limit time, or interpret responses.
+the connection cannot be used: a late response must not be taken for that of the next request. Does
+not retry, limit time, or interpret responses.
 """
 
 import asyncio
@@ -63,8 +63,8 @@ class AsyncConnection:
         *,
         version: int | None = None,
     ) -> _T:
-        """Send a request and return the response, which is of this kind. Raises OSError, EOFError,
-        WireError.
+        """Send a request and return the response, decoded as this message type. Raises OSError,
+        EOFError, WireError.
 
         version: None for the highest one.
         """
@@ -84,8 +84,8 @@ class AsyncConnection:
         return response
 
     async def greet(self) -> None:
-        """Send the first request of every client, which needs no login. Raises as `ask` does,
-        WireError also if the peer responds with an error.
+        """Send the first request of every client, which needs no login. Raises as `ask` does, and
+        WireError if the peer responds with an error.
         """
         found = await self.ask(
             API_VERSIONS,

@@ -1,8 +1,8 @@
 """The blocking client of a cluster: a connection to each broker that a request needs.
 
 Invariants: one request at a time, so each thread has its own `Brokers`. A failure is a KafkaFailed.
-Where a broker does not respond or is not responsible any more, leaders and coordinators are
-forgotten and the failure is a Moved, after which `retried` repeats for RETRY_S at most.
+If a broker does not respond or is no longer responsible, cached leaders and coordinators are
+dropped and Moved is raised, which `retried` retries for at most RETRY_S.
 """
 
 import time
@@ -60,7 +60,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Known:
-    """What `Brokers` has found out, until `forget`."""
+    """Cached results of `Brokers`, until `forget`."""
 
     addresses: dict[int, str] = field(default_factory=dict[int, str])
     leaders: dict[Partition, int] = field(default_factory=dict[Partition, int])
@@ -68,7 +68,7 @@ class _Known:
 
 
 class Brokers:
-    """Use as a context manager. Connects when it has to."""
+    """Use as a context manager. Connects on demand."""
 
     def __init__(
         self,
@@ -80,8 +80,7 @@ class Brokers:
         skipped: Collection[int] = (),
     ) -> None:
         """moved: errors after which a request is repeated. negotiates: as for `Connection`.
-        skipped: ids of brokers that `nodes` and `known_ends` leave out, because they do not
-        respond.
+        skipped: ids of brokers that `nodes` and `known_ends` omit because they do not respond.
         """
         self.access = access
         self._bootstrap = bootstrap
@@ -141,7 +140,7 @@ class Brokers:
     def retried(
         self, ask: Callable[[], _T], ends_at: float | None = None, pause_s: float = PAUSE_S
     ) -> _T:
-        """Return what `ask` returns, repeated while it raises Moved. ends_at: by `time.monotonic`;
+        """Return the result of `ask`, retrying while it raises Moved. ends_at: by `time.monotonic`;
         None for RETRY_S from now, or as long as the context waits.
         """
         if ends_at is None:
@@ -155,13 +154,13 @@ class Brokers:
             time.sleep(pause_s)
 
     def check(self, code: int, message: str | None, failed: str) -> None:
-        """Raise Refused for a code that is not 0; Moved where another broker is responsible."""
+        """Raise Refused for a code that is not 0; Moved if another broker is responsible."""
         if code in self._moved:
             raise self.moved(f"{failed}: {explain(code, message)}")
         check(code, message, failed)
 
     def moved(self, reason: str) -> Moved:
-        """Forget leaders and coordinators, and return the error to raise."""
+        """Drop cached leaders and coordinators, and return the error to raise."""
         self.forget()
         return Moved(reason)
 
@@ -186,7 +185,7 @@ class Brokers:
         return found
 
     def nodes(self) -> list[int]:
-        """Return the ids of all brokers but the skipped ones."""
+        """Return the ids of all brokers except the skipped ones."""
         found = [broker.node_id for broker in self.metadata([]).brokers]
         return [node for node in found if node not in self._skipped]
 
@@ -287,7 +286,7 @@ class Brokers:
         committed: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> dict[Partition, list_offsets.ListOffsetsPartitionResponse]:
-        """Return what a leader responds for each of its partitions. Raises KafkaFailed."""
+        """Return the response of a leader for each of its partitions. Raises KafkaFailed."""
         found = self.ask(
             apis.LIST_OFFSETS,
             offsets_request({key: times[key] for key in led}, committed=committed),
@@ -326,7 +325,7 @@ class Brokers:
                 self.forget()
                 raise BrokerGone(str(error)) from None
             except AuthenticationRefused:
-                raise  # by this broker, and so by the others
+                raise  # by this broker, and therefore by the others
             except KafkaFailed as error:
                 raise self.moved(str(error)) from None
         return self._connections[node]
@@ -356,7 +355,7 @@ def by_topic(wanted: Iterable[Partition]) -> dict[str, list[int]]:
 def offsets_request(
     times: Mapping[Partition, int], *, committed: bool = False
 ) -> list_offsets.ListOffsetsRequest:
-    """Return the request for an offset of each partition, which go to their leader."""
+    """Return the request for the offsets of these partitions to their leader."""
     topics = [
         list_offsets.ListOffsetsTopic(
             topic,

@@ -1,6 +1,6 @@
 """A connection of a thread to one broker.
 
-Invariant: no step of a request waits longer than its timeout, nor than `wait_at_most` allows, and
+Invariant: no step of a request waits longer than its timeout or the limit of `wait_at_most`, and
 every failure is a KafkaFailed.
 """
 
@@ -38,17 +38,17 @@ _patience_s: ContextVar[float] = ContextVar("patience_s", default=inf)
 
 
 def wait_at_most(seconds: float) -> None:
-    """Let no request of this context wait longer."""
+    """Limit how long requests in this context wait."""
     _patience_s.set(seconds)
 
 
 def patience_s() -> float:
-    """Return the longest wait of a request in this context."""
+    """Return how long a request in this context may wait."""
     return _patience_s.get()
 
 
 class Access(Protocol):
-    """How to connect to a listener."""
+    """Connection settings of a listener."""
 
     @property
     def protocol(self) -> SecurityProtocol: ...
@@ -68,13 +68,14 @@ class Access(Protocol):
 
 
 class Connection:
-    """A connection to the first address whose broker responds. If none does in time, one to the
-    first that accepts connections: it may only be slow. Use as a context manager.
+    """A connection to the first address whose broker responds. If none responds in time, a
+    connection to the first one that accepts connections, because it may only be slow. Use as a
+    context manager.
     """
 
     def __init__(self, bootstrap: str, access: Access, *, negotiates: bool = False) -> None:
-        """bootstrap: HOST:PORT, separated by commas. negotiates: ask for the versions that the
-        broker serves, for brokers of any Kafka. Raises KafkaFailed.
+        """bootstrap: HOST:PORT, separated by commas. negotiates: request the versions that the
+        broker supports, for brokers of any Kafka version. Raises KafkaFailed.
         """
         self.bootstrap = bootstrap
         self._has_tls = access.protocol.has_tls
@@ -112,7 +113,7 @@ class Connection:
         *,
         version: int | None = None,
     ) -> _T:
-        """Send a request and return the response, which is of this kind. After a failure the
+        """Send a request and return the response, decoded as this message type. After a failure the
         connection cannot be used.
 
         version: None for the newest one.
@@ -143,8 +144,8 @@ class Connection:
             ) from None
 
     def version(self, api: ApiSpec, newest: int | None = None) -> int:
-        """Return the newest version that both sides know, at most `newest`; without `negotiates`,
-        of this side. Raises KafkaFailed.
+        """Return the newest version that both sides support, at most `newest`; without
+        `negotiates`, that of this side. Raises KafkaFailed.
         """
         own = api.max if newest is None else min(api.max, newest)
         if self._served is None:
@@ -187,14 +188,15 @@ class Connection:
         return connection
 
     def _greets(self, connection: socket.socket) -> bool:
-        """Return whether a broker responds in time. With TLS it has, in the handshake."""
+        """Return whether a broker responds in time. With TLS, it has responded in the handshake."""
         if self._has_tls:
             return True
         self._socket = connection
         try:
             self.greet(_GREETING_TIMEOUT_S)
         except KafkaFailed:
-            self._correlation_id = 0  # Of the next connection, whose first request says why.
+            # Raised for the next connection, whose first request fails with the reason.
+            self._correlation_id = 0
             return False
         return True
 
@@ -242,7 +244,7 @@ class Connection:
 
 
 def _check_plain(begin: bytes | bytearray, address: str) -> None:
-    """Raise KafkaFailed if a response without TLS begins like an alert of TLS, or not at all."""
+    """Raise KafkaFailed if a response without TLS is missing or begins like a TLS alert."""
     if not begin or begin.startswith(_TLS_ALERT):
         how = "uses TLS" if begin else "closes connections without TLS"
         raise KafkaFailed(
@@ -252,7 +254,7 @@ def _check_plain(begin: bytes | bytearray, address: str) -> None:
 
 
 def _connected(address: str, access: Access) -> socket.socket | None:
-    """Return a connection, None if nothing responds there. Raises KafkaFailed for faults of TLS,
+    """Return a connection; None if nothing responds there. Raises KafkaFailed for TLS faults,
     gaierror for an unknown host.
     """
     host, _, port = address.strip().rpartition(":")

@@ -5,7 +5,7 @@ from penstock.protocol.error_codes import explain
 
 
 class KafkaFailed(ExpectedError):
-    """The brokers did not respond, or refused a request."""
+    """The brokers did not respond, or rejected a request."""
 
 
 class AuthenticationRefused(KafkaFailed):
@@ -13,7 +13,7 @@ class AuthenticationRefused(KafkaFailed):
 
 
 class NoResponse(KafkaFailed):
-    """The brokers that a request needs do not respond; they may, later."""
+    """The brokers for a request do not respond, but may later."""
 
 
 class NoBroker(NoResponse):
@@ -41,6 +41,8 @@ class Refused(KafkaFailed):
 
 
 def check(code: int, message: str | None, failed: str) -> None:
-    """Raise Refused for a code that is not 0. message: of the broker; None for that of the code."""
+    """Raise Refused for a code that is not 0. message: from the broker; None for that of the
+    code.
+    """
     if code:
         raise Refused(failed, code, message)

@@ -1,1 +1,3 @@
-"""The client side of SASL, and what both sides share: mechanisms and the syntax of SCRAM."""
+"""The client side of SASL, and the parts shared by both sides: mechanisms and the syntax of
+SCRAM.
+"""

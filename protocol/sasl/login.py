@@ -63,7 +63,7 @@ class SaslLogin:
                 else bearer_message(self._password)
             )
             if refused:
-                raise AuthenticationFailed(f"the server refuses: {refused[:200]!r}")
+                raise AuthenticationFailed(f"the server rejects the login: {refused[:200]!r}")
             return refused
         challenge = yield from self._authenticate(self._scram.first())
         verifier = yield from self._authenticate(self._scram.final(challenge))

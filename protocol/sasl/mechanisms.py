@@ -1,4 +1,4 @@
-"""The mechanisms, and the only message that a client sends with PLAIN or OAUTHBEARER."""
+"""SASL mechanisms, and the only message that a client sends with PLAIN or OAUTHBEARER."""
 
 from typing import Final
 

@@ -81,7 +81,9 @@ class ScramClient:
     def check(self, answer: bytes) -> None:
         """Verify that the server has the user's credential. Raises AuthenticationFailed."""
         if not self._verifier or not hmac.compare_digest(answer, b"v=" + self._verifier):
-            raise AuthenticationFailed("the server does not know the password: do not trust it")
+            raise AuthenticationFailed(
+                "the server cannot prove that it has the password: do not trust it"
+            )
 
 
 def escaped(name: str) -> str:

@@ -118,7 +118,7 @@ def test_every_setting_of_a_listener_has_a_variable_of_its_own() -> None:
         (
             'listener.name.none.ssl.client.auth = "required"',
             "listener.name.none.ssl.client.auth='required' is not allowed: there is no such"
-            " listener, but in, sasl_ssl, out_2: write one of them",
+            " listener; existing listeners: in, sasl_ssl, out_2: write one of them",
         ),
         (
             'listener.name.IN.ssl.client.auth = "none"',
