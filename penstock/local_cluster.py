@@ -31,7 +31,8 @@ class Cluster:
 
     Args:
         brokers: The number of brokers, 1 to 32.
-        store: Where the objects go, as in `penstock dev --store`. `memory` is a private directory
+        store: The store of the objects, as in `penstock dev --store`. `memory` is a private
+        directory
             that is deleted at the end; it is in memory if `/dev/shm` has 1 GiB free. `moto` is an
             S3 server in memory (extra `local`). `file:DIR` and `s3://BUCKET?endpoint=URL` keep
             their data.
@@ -63,10 +64,11 @@ class Cluster:
         """Start the processes and wait until every broker serves requests.
 
         Raises:
-            ClusterFailed: The cluster runs already, or did not start. Its log is then on stderr.
+            ClusterFailed: The cluster is already running, or did not start. Its log is then on
+            stderr.
         """
         if self._cluster is not None:
-            raise ClusterFailed("the cluster is running already")
+            raise ClusterFailed("the cluster is already running")
         store = self._store
         if store == "memory":
             self._objects = _private_directory()
@@ -87,7 +89,7 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Stop the processes. Do nothing if none runs."""
+        """Stop the processes. Does nothing if the cluster is not running."""
         cluster, self._cluster = self._cluster, None
         objects, self._objects = self._objects, None
         try:

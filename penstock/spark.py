@@ -15,10 +15,9 @@ Mode = Literal["FAILFAST", "PERMISSIVE"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Register the data source `penstock` in a Spark session, and let Spark push filters down to
-    it.
+    """Register the data source `penstock` in a Spark session, and enable filter pushdown.
 
-    Spark finds the source without this call, but does not push filters down by default.
+    Spark finds the source without this call, but filter pushdown is disabled by default.
 
     Args:
         spark: The session.

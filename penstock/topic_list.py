@@ -12,14 +12,13 @@ class Topic(NamedTuple):
     """A topic of a cluster.
 
     Attributes:
-        name: The name that clients use; for a topic of a snapshot, that of the topic.
-        topic_id: The id. A topic that is deleted and created again gets a new one.
+        name: The name that clients use; for a snapshot topic, the name of the topic.
+        topic_id: The id. A recreated topic gets a new one.
         partition_count: The number of partitions, which are numbered from 0.
         configs: All configs by Kafka's names, such as `cleanup.policy`, `retention.ms` and
             `message.timestamp.type`, with the defaults of those that are not set.
         is_internal: Whether only coordinators write to the topic, as to `__consumer_offsets`.
-        snapshot: The name of the snapshot that the topic belongs to; empty for a topic that clients
-            use.
+        snapshot: The name of the snapshot of a snapshot topic; empty for other topics.
     """
 
     name: str
@@ -43,7 +42,7 @@ def topics(
         store: The URL of the object store: `s3://BUCKET?endpoint=URL`, `gs://BUCKET`,
             `az://ACCOUNT/CONTAINER` or `file:DIR`.
         cluster_id: The cluster, needed only if the store holds several.
-        snapshots: Include the topics of snapshots.
+        snapshots: Include snapshot topics.
         wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
 
     Returns:

@@ -1,4 +1,5 @@
-"""Let Spark find the data source `penstock` without registration, and pytest the plugin.
+"""Entry points with which Spark finds the data source `penstock` without registration, and pytest
+finds the plugin.
 
 Spark looks for data sources in the modules on the path whose names begin with `pyspark_`.
 Source: `pyspark.sql.worker.lookup_data_sources`.

@@ -1,4 +1,5 @@
-"""Load the pytest plugin `penstock.testing.plugin`, or fixtures that say why it cannot be loaded.
+"""Load the pytest plugin `penstock.testing.plugin`, or fixtures that report why it cannot be
+loaded.
 
 pytest imports this in every run of every project in an environment with Penstock, so it raises
 nothing and needs no dependency. It is not in `penstock`, because a project may have a package of
@@ -18,7 +19,7 @@ def _check_path() -> None:
         Path.resolve, map(Path, spec.submodule_search_locations or ())
     ):
         raise ImportError(
-            f"Python finds another package of this name first: {spec and spec.origin}"
+            f"Python finds another package with this name first: {spec and spec.origin}"
         )
 
 
@@ -30,9 +31,9 @@ except Exception as error:  # noqa: BLE001 - also what a replaced or damaged pac
 
     @pytest.fixture(scope="session")
     def penstock_cluster() -> None:
-        """Fail, and say why the plugin cannot be loaded."""
+        """Fail with the reason why the plugin cannot be loaded."""
         pytest.fail(_PROBLEM, pytrace=False)
 
     @pytest.fixture
     def penstock(penstock_cluster: None) -> None:
-        """Fail, and say why the plugin cannot be loaded."""
+        """Fail with the reason why the plugin cannot be loaded."""

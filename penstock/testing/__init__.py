@@ -1,9 +1,9 @@
 """Penstock in tests: the fixtures `penstock_cluster` and `penstock` (docs/reference/pytest.md).
-This module has the types that tests name.
+This module exports the types for annotations in tests.
 
-Invariant: importing this costs nothing, because pytest loads the plugin in every run of every user
-of Penstock; names are imported on first use. Must not import pytest: only `penstock.testing.plugin`
-does, which `pyspark_penstock.pytest_plugin` loads.
+Invariant: importing this module is cheap, because pytest loads the plugin in every run; names are
+imported on first use. Must not import pytest: only `penstock.testing.plugin` does, which
+`pyspark_penstock.pytest_plugin` loads.
 """
 
 from typing import TYPE_CHECKING

@@ -2,9 +2,9 @@
 the broker's own codecs, so that tests need no client library.
 
 Invariants: records that `produce` returned are durable, and in the log once (idempotent producer,
-the same batch and sequence on every attempt). `consume` returns everything from the beginning of
-the topic, in the order of each partition. Every call ends by its deadline. It finds leaders again
-after they move, die or are elected. Limits: one request at a time. Must not be used for throughput.
+same batch and sequence in every attempt). `consume` returns everything from the beginning of the
+topic, in the order of each partition. Every call ends by its deadline. It looks up leaders again
+after moves, failures and elections. Limits: one request at a time. Must not be used for throughput.
 """
 
 import threading
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 class RecordsMissing(KafkaFailed):
-    """Fewer records than a test waits for; `records` are those that arrived."""
+    """Fewer records arrived than the test waited for; `records` contains them."""
 
     def __init__(self, message: str, records: Sequence[Record]) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class _Topic(NamedTuple):
 
 class _Brokers(Brokers):
     def connect(self) -> Connection:
-        """Let a request be repeated where no broker can be reached: a test may restart them."""
+        """Retry a request if no broker is reachable, because a test may restart brokers."""
         try:
             return super().connect()
         except KafkaFailed as error:
@@ -63,8 +63,8 @@ class _Brokers(Brokers):
 
 
 class KafkaClient:
-    """The client of a test run. Threads may share it. Their calls take turns, but `consume` lets
-    others in between its requests.
+    """The client of a test run. Threads may share it. Calls are serialized, but others may run
+    between the requests of `consume`.
     """
 
     def __init__(self, bootstrap_servers: str, security: ClientSecurity = PLAINTEXT) -> None:
@@ -135,7 +135,7 @@ class KafkaClient:
         count = len(self._retried(lambda: self._topic(topic), deadline).partitions)
         if partition is not None and not 0 <= partition < count:
             raise UsageError(
-                f"topic {topic!r} has no partition {partition}: they are 0 to {count - 1}"
+                f"topic {topic!r} has no partition {partition}: partitions are 0 to {count - 1}"
             )
         chosen = [
             partition_of(record.key, index, count) if partition is None else partition
@@ -177,8 +177,8 @@ class KafkaClient:
                 lambda: self._send_batch(topic, key, batch, deadline), deadline
             )
         except KafkaFailed:
-            # The batch may or may not be in the log, so the next sequence is unknown, and the next
-            # batch needs a new producer.
+            # It is unknown whether the batch is in the log, and therefore which sequence is next,
+            # so the next batch uses a new producer.
             self._producer = (-1, -1)
             self._sequences.clear()
             raise
@@ -204,7 +204,7 @@ class KafkaClient:
             version=apis.PRODUCE.max,
         )
         result = answer.responses[0].partition_responses[0]
-        failed = f"{topic}-{partition} did not take the records"
+        failed = f"{topic}-{partition} rejected the records"
         self._brokers.check(result.error_code, result.error_message, failed)
         return result.base_offset
 

@@ -1,4 +1,4 @@
-"""Say how the clients of a test connect, in the words of their library.
+"""Connection settings for the clients of a test, with the names of their library.
 
 Invariant: the settings are complete: address, protocol, login and CA, for clusters with and without
 security.

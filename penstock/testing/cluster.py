@@ -1,9 +1,9 @@
-"""The cluster of a test run, and the helpers that tests call.
+"""The cluster of a test run, and helpers for tests.
 
-Invariant: every helper blocks until its result is true, or fails with an error that says what was
-requested and what happened; none waits longer than its timeout. Helpers may be called from any
-thread, and from async tests: the cluster lives in another process, so it never waits for the
-caller's event loop (the `a...` forms keep that loop free meanwhile).
+Invariant: every helper blocks until it has taken effect, or fails within its timeout with an error
+that describes the request and the result. Helpers may be called from any thread, and from async
+tests: the cluster lives in another process, so it never waits for the caller's event loop (the
+`a...` forms keep that loop free meanwhile).
 """
 
 import asyncio
@@ -56,14 +56,14 @@ class PenstockCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of all brokers, separated by commas, for any Kafka client. It stays the same
+        """`host:port` of all brokers, separated by commas, for any Kafka client. It does not change
         when brokers are killed and restarted.
         """
         return self._process.bootstrap_servers
 
     def client_settings(self, library: str = "confluent-kafka") -> dict[str, Any]:
-        """Return the settings with which a client connects: addresses, and security where the
-        cluster has it (`penstock_secure`).
+        """Return the connection settings of a client: addresses, and security settings if the
+        cluster has them (`penstock_secure`).
 
         `library`: confluent-kafka (a config of librdkafka), kafka-python or aiokafka (keyword
         arguments), or java (properties). The user is a super user.
@@ -80,8 +80,8 @@ class PenstockCluster:
     def topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str | int | bool] | None = None
     ) -> str:
-        """Create a topic. Return its name as soon as every broker knows it and every partition has
-        a leader that serves it.
+        """Create a topic. Return its name as soon as it is in the metadata of every broker and
+        every partition has a leader.
         """
         self._check_usable()
         texts = {
@@ -102,16 +102,16 @@ class PenstockCluster:
         timestamp_ms: int | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Position]:
-        """Send the values, all with this key and these headers. Return their positions as soon as
-        all are durable (acks=all, idempotent).
+        """Send the values, all with this key and these headers. Return their positions once all are
+        durable (acks=all, idempotent).
 
-        A `partition` of None is chosen by key as Kafka's Java client does; without a key the values
-        go to one partition after the other.
+        A `partition` of None is chosen by key as Kafka's Java client does; without a key, values
+        are distributed round robin.
         """
         self._check_usable()
         if not values:
             raise UsageError(
-                f"produce({topic!r}) was given no value; one record with a null value is"
+                f"produce({topic!r}) has no value; a record with a null value is"
                 f" produce({topic!r}, None, key=...)"
             )
         now_ms = wall_ms() if timestamp_ms is None else timestamp_ms
@@ -122,11 +122,11 @@ class PenstockCluster:
     def consume(
         self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S
     ) -> list[Record]:
-        """Return everything in the topic from its beginning, by partition and offset, as soon as
-        there are `count` records. Join no group.
+        """Return all records of the topic, by partition and offset, as soon as there are `count`.
+        Join no group.
 
-        More than `count` records are returned if there are more, because a test should see one too
-        many. None means all current records.
+        More than `count` records are returned if there are more, so that a test detects extra
+        records. None means all current records.
         """
         self._check_usable()
         return self._client.consume(topic, count, timeout_s)
@@ -141,7 +141,7 @@ class PenstockCluster:
         timestamp_ms: int | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Position]:
-        """Call `produce` and keep the caller's event loop free."""
+        """Call `produce` without blocking the caller's event loop."""
 
         def send() -> list[Position]:
             return self.produce(
@@ -159,8 +159,8 @@ class PenstockCluster:
     async def aconsume(
         self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S
     ) -> list[Record]:
-        """Call `consume` and keep the caller's event loop free, because the caller may still have
-        to produce.
+        """Call `consume` without blocking the caller's event loop, because the caller may still
+        have to produce.
         """
         return await asyncio.to_thread(self.consume, topic, count, timeout_s)
 
@@ -174,7 +174,7 @@ class PenstockCluster:
         self._ask(KillBroker(node_id=broker))
 
     def restart_broker(self, broker: int) -> None:
-        """Start a broker on its port, and kill it first if it still runs. It serves requests when
+        """Start a broker on its port, after killing it if it is running. It serves requests when
         this returns.
         """
         self._check_usable()
@@ -192,12 +192,12 @@ class PenstockCluster:
         broker: int | None = None,
         seed: int = 0,
     ) -> Generator[StoreFaults]:
-        """Let the object store of the brokers (or of one `broker`) fail within the block.
+        """Inject failures of the object store of the brokers (or of one `broker`) within the block.
 
-        `down`: no call gets an answer. `error_rate`: the share of calls that get "503 SlowDown".
-        `lost_response_rate`: the share of calls that take effect without an answer. `latency_ms`:
-        (p50, p99) of each call. `operations`: some of put, get, list, delete; none means all.
-        `seed` seeds the random numbers.
+        `down`: no call gets a response. `error_rate`: the share of calls that return "503
+        SlowDown". `lost_response_rate`: the share of calls that take effect without a response.
+        `latency_ms`: (p50, p99) of each call. `operations`: some of put, get, list, delete; none
+        means all. `seed` seeds the random numbers.
         """
         self._check_usable()
         _check_rate("error_rate", error_rate)

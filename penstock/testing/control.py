@@ -1,5 +1,5 @@
 """Messages between the test process and the process of its cluster: one JSON document per line, and
-one answer to each command.
+one response to each command.
 
 Invariant: pure values. Both sides belong to one installation, so messages need no versions.
 """
@@ -20,33 +20,35 @@ class Begin(Command, frozen=True, kw_only=True, tag="begin"):
 
 
 class End(Command, frozen=True, kw_only=True, tag="end"):
-    """A test is over: remove faults, start all brokers, and delete topics and groups that are new
+    """A test has ended: remove faults, start all brokers, and delete topics and groups created
     since `Begin`.
     """
 
 
 class KillBroker(Command, frozen=True, kw_only=True, tag="kill"):
-    """Crash a broker: it flushes, closes and announces nothing."""
+    """Crash a broker: it does not flush, close or announce anything."""
 
     node_id: int
 
 
 class RestartBroker(Command, frozen=True, kw_only=True, tag="restart"):
-    """Start a broker on its port; crash it first if it still runs."""
+    """Start a broker on its port, after crashing it if it is running."""
 
     node_id: int
 
 
 class AwaitTopic(Command, frozen=True, kw_only=True, tag="await-topic"):
-    """Answer when every live broker knows the topic and every partition is served."""
+    """Respond when the topic is in the metadata of every live broker and every partition is
+    served.
+    """
 
     topic: str
     timeout_ms: int
 
 
 class AddFaults(Command, frozen=True, kw_only=True, tag="add-faults"):
-    """Let the store fail from now on, for all brokers or for `node_id`. `operations` are methods of
-    the store port; none means all.
+    """Inject store failures from now on, for all brokers or for `node_id`. `operations` are methods
+    of the store port; none means all.
 
     Rates are probabilities per call.
     """
@@ -63,7 +65,7 @@ class AddFaults(Command, frozen=True, kw_only=True, tag="add-faults"):
 
 
 class RemoveFaults(Command, frozen=True, kw_only=True, tag="remove-faults"):
-    """Remove faults. The answer has the number of injected ones."""
+    """Remove faults. The response contains the number of injected faults."""
 
     number: int
 
@@ -72,7 +74,7 @@ AnyCommand = Begin | End | KillBroker | RestartBroker | AwaitTopic | AddFaults |
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a command. `error` is empty on success, `injected` counts faults by kind, and
+    """The response to a command. `error` is empty on success, `injected` counts faults by kind, and
     `groups` could not be deleted because consumers are still in them.
     """
 
@@ -82,8 +84,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of the cluster's process: ports in the order of node ids, or why it did not
-    start.
+    """The first output line of the cluster's process: ports in the order of node ids, or why it did
+    not start.
     """
 
     error: str = ""

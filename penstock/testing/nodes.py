@@ -1,10 +1,10 @@
-"""The controller and brokers of a test run, on one store in memory, in one process, and what a test
-may do to them.
+"""The controller and brokers of a test run, in one process with a store in memory, and the faults
+that a test may cause.
 
 Invariants: a killed broker ends as by SIGKILL (nothing is flushed, closed or unregistered) and
-restarts on its own port only. One that ends by itself (fenced, its WAL not writable) is started
-again, as a supervisor would. After `end` the cluster is as it was at `begin`. Each broker accesses
-the store through its own faults and retries failures, as over S3. The controller sees no faults.
+restarts on its own port only. A broker that exits by itself (fenced, its WAL not writable) is
+restarted, as by a supervisor. After `end`, the cluster is in the same state as at `begin`. Each
+broker has its own store faults, and retries failures as with S3. The controller sees no faults.
 Must not be used for data that must outlive its process.
 """
 
@@ -75,12 +75,12 @@ _START_FAILURES: Final = (PortTaken, ControllerError, ObjectStoreError, StreamEr
 
 
 class Refused(Exception):
-    """The cluster cannot do what a test requested. The message is for the author of the test."""
+    """The cluster cannot execute a request of a test. The message is for the author of the test."""
 
 
 class Nodes:
-    """Call `start` once, then any other method, one at a time. Nothing has to be stopped: the
-    process ends.
+    """Call `start` once, then any other method, one at a time. Nothing needs to be stopped, because
+    the process exits.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Nodes:
                 raise outcome
         await self._until(self._images_are_current, "brokers that know each other", SETTLE_S)
 
-    # --- what a test asks for ---------------------------------------------------------------------
+    # --- requests of tests ---------------------------------------------------------------------
 
     async def begin(self) -> None:
         self._topics_before = self._topics()
@@ -155,7 +155,7 @@ class Nodes:
     async def kill(self, node_id: int) -> None:
         self._check(node_id)
         if node_id in self._down:
-            raise Refused(f"broker {node_id} is down already; restart_broker({node_id}) starts it")
+            raise Refused(f"broker {node_id} is already down; restart_broker({node_id}) starts it")
         self._down.add(node_id)
         revival = self._revivals.pop(node_id, None)
         if revival is not None:
@@ -258,8 +258,8 @@ class Nodes:
     def _check(self, node_id: int) -> None:
         if not 0 <= node_id < self._options.brokers:
             raise Refused(
-                f"there is no broker {node_id}: they are 0 to {self._options.brokers - 1}"
-                " (--penstock-brokers sets how many)"
+                f"broker {node_id} does not exist: ids are 0 to {self._options.brokers - 1}"
+                " (--penstock-brokers sets the number)"
             )
 
     async def _start_broker(self, node_id: int) -> None:
@@ -303,8 +303,8 @@ class Nodes:
         self._revivals.pop(node_id, None)
 
     def _images_are_current(self) -> bool:
-        """Return whether the image of each live broker shows all live ones as alive. Brokers send
-        clients to those that they consider alive.
+        """Return whether all live brokers are alive in the image of each of them, because brokers
+        only send clients to brokers that are alive in their image.
         """
         live = {NodeId(node_id) for node_id in self._brokers}
         return all(
@@ -323,7 +323,7 @@ class Nodes:
             for index in range(count)
         )
 
-    # --- what a test leaves behind ----------------------------------------------------------------
+    # --- cleanup after tests ----------------------------------------------------------------
 
     def _topics(self) -> frozenset[UUID]:
         images = [broker.image for broker in self._brokers.values()]

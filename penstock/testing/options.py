@@ -1,6 +1,6 @@
-"""Options of the cluster of a test run, from command line and ini file, checked.
+"""Validated options of the cluster of a test run, from command line and ini file.
 
-Invariant: an `Options` that exists is valid. Pure, and cheap to import, because every run makes
+Invariant: every `Options` object is valid. Pure, and cheap to import, because every run creates
 one.
 """
 
@@ -13,7 +13,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class InvalidOption(ValueError):
-    """The message names the option, its value, and what is allowed."""
+    """The message contains the option, its value, and the allowed values."""
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
         super().__init__(f"{option} {value} is not allowed: {allowed}")
@@ -37,7 +37,7 @@ class Options:
     def parse(
         cls, *, brokers: str, port: str, latency: str, log_level: str, secure: str
     ) -> "Options":
-        """Parse the given texts; empty ones are the defaults. Raise InvalidOption."""
+        """Parse the given strings; empty ones mean the defaults. Raise InvalidOption."""
         default = cls()
         p50_ms, p99_ms = _latency(latency) if latency else (0.0, 0.0)
         level = log_level or default.log_level

@@ -1,8 +1,8 @@
-"""The cluster of one test: everything that the test creates is deleted after it.
+"""The cluster of one test: everything that the test creates is deleted afterwards.
 
 Invariant: a test finds no topic and no consumer group of an earlier one, all brokers up, and the
-store without faults, whatever earlier tests did and however they ended. What `penstock_cluster`
-created before the test began stays.
+store without faults, whatever earlier tests did and however they ended. Topics that
+`penstock_cluster` created before the test are kept.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ class Penstock(PenstockCluster):
     """The constructor begins the test, and `end` ends it."""
 
     def __init__(self, process: "ClusterProcess", client: "KafkaClient", test: str) -> None:
-        """`client` is that of the run, because new connections would be most of a test's cost."""
+        """`client` is shared by the run, because new connections would be most of a test's cost."""
         super().__init__(process, client)
         self._test = test
         self._is_over = False
@@ -34,6 +34,6 @@ class Penstock(PenstockCluster):
     def _check_usable(self) -> None:
         if self._is_over:
             raise UsageError(
-                f"this `penstock` belongs to the test {self._test}, which is over; use the fixture"
-                " of the current test, or `penstock_cluster` for what outlives a test"
+                f"this `penstock` belongs to the test {self._test}, which has ended; use the"
+                " fixture of the current test, or `penstock_cluster` across tests"
             )

@@ -1,9 +1,9 @@
 """The plugin that `pyspark_penstock.pytest_plugin` loads: options, the fixtures `penstock` and
 `penstock_cluster`, and the log in reports.
 
-Invariant: a run without our fixtures imports this module and `options` alone (1 ms, only the
-standard library), and never fails because of them.
-A cluster belongs to one pytest process, so each worker of pytest-xdist has its own, on free ports.
+Invariant: a run without our fixtures imports only this module and `options` (1 ms, only the
+standard library), and never fails because of them. A cluster belongs to one pytest process, so each
+worker of pytest-xdist has its own, on free ports.
 """
 
 from collections.abc import Generator
@@ -96,7 +96,7 @@ class _Run:
         self._client: KafkaClient | None = None
 
     def process(self) -> "ClusterProcess":
-        """Return the process, started but perhaps not ready."""
+        """Return the process, which may not be ready yet."""
         if self._process is None:
             from penstock.testing.process import ClusterProcess
 

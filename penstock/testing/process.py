@@ -1,8 +1,8 @@
-"""The process of the cluster as the test process sees it: start it, send commands, end it.
+"""Controls the process of the cluster from the test process: start it, send commands, end it.
 
-Invariant: after `close` it is gone. If this process dies instead, the cluster's process ends by
-itself, because its stdin does. No answer takes longer than `ANSWER_TIMEOUT_S`; an error includes
-the process's log. Threads may share it.
+Invariant: after `close`, it has ended. If this process dies instead, the cluster's process exits
+when its stdin is closed. A response takes at most `ANSWER_TIMEOUT_S`; errors include the process's
+log. Threads may share it.
 """
 
 import os
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 class Refused(ExpectedError):
-    """The cluster could not do what a test requested; the message says why."""
+    """The cluster could not execute a request of a test; the message contains the reason."""
 
 
 class ClusterProcess:
@@ -63,7 +63,7 @@ class ClusterProcess:
         environment = bytecode.environment(os.environ) | {
             "PYTHONPATH": os.pathsep.join(_import_path())
         }
-        # With a process group of its own, Ctrl-C reaches only pytest, which ends the cluster.
+        # In its own process group, so that Ctrl-C reaches only pytest, which ends the cluster.
         self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
             command,
             stdin=subprocess.PIPE,
@@ -93,8 +93,8 @@ class ClusterProcess:
         self.bootstrap_servers = ",".join(f"127.0.0.1:{port}" for port in started.ports)
 
     def ask(self, command: AnyCommand) -> Answer:
-        """Send a command and return the answer. Raise Refused with the cluster's message, or
-        ClusterFailed if there is no answer.
+        """Send a command and return the response. Raise Refused with the cluster's message, or
+        ClusterFailed if there is no response.
         """
         with self._lock:
             assert self._process.stdin is not None
@@ -113,7 +113,7 @@ class ClusterProcess:
         return os.fstat(self._log.fileno()).st_size
 
     def log_since(self, start: int) -> str:
-        """Return the log behind this byte; only its last part if it is long."""
+        """Return the log after this byte; only its last part if it is long."""
         end = self.log_end()
         start = max(start, end - _LOG_BYTES_MAX)
         lines = (
@@ -127,7 +127,7 @@ class ClusterProcess:
             return
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(OSError):  # it is gone already
+        with suppress(OSError):  # it has already ended
             self._process.stdin.close()
         try:
             self._process.wait(_STOP_TIMEOUT_S)
@@ -163,8 +163,8 @@ class ClusterProcess:
 
 
 def _import_path() -> list[str]:
-    """Return where this process found us: pytest's ini file may set `pythonpath`, which a child
-    does not read.
+    """Return the path from which this process imported Penstock: pytest's ini file may set
+    `pythonpath`, which a child process does not read.
     """
     ours = str(Path(__file__).resolve().parents[2])
     given = [

@@ -1,4 +1,4 @@
-"""Records as tests see them, and the partitions where the client puts them.
+"""Records in the API for tests, and the choice of their partitions.
 
 Invariant: a keyed record goes to the partition that Kafka's Java client would choose (murmur2).
 Pure. Source: Kafka `Utils.murmur2`, `BuiltInPartitioner`.
@@ -23,7 +23,7 @@ class Position(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record. Of several headers with one name, `headers` has the last."""
+    """A record. If several headers have the same name, `headers` contains the last one."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ class Record(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value as UTF-8; a tombstone gives the empty text."""
+        """The value as UTF-8; empty for a tombstone."""
         return (self.value or b"").decode()
 
 
@@ -44,8 +44,8 @@ def encoded(data: Data) -> bytes | None:
 
 
 def partition_of(key: bytes | None, index: int, partition_count: int) -> int:
-    """Return the partition of a key. Without a key each record of a call goes to the next
-    partition, beginning with 0, so that every run of a test is the same.
+    """Return the partition of a key. Without a key, the records of a call are distributed round
+    robin, starting with partition 0, so that every run of a test is the same.
     """
     if key is None:
         return index % partition_count

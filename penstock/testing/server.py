@@ -1,11 +1,10 @@
 """The process of a test run's cluster: `python -m penstock.testing.server OPTIONS`, commands on
-stdin, answers on stdout.
+stdin, responses on stdout.
 
 It is not a thread of pytest, because a test may stop the clock, patch `time`, fork, hold the GIL or
 be traced for coverage, and brokers must not be affected (docs/design/testing.md). Invariants: it
-ends when
-stdin does, so it cannot outlive the test run, and deletes its directory. Stdout carries answers and
-nothing else. Must not import pytest.
+ends when stdin does, so it cannot outlive the test run, and deletes its directory. Stdout contains
+only responses. Must not import pytest.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, TextIO
 
-# Collecting garbage while importing takes a tenth of the time and finds nothing.
+# Garbage collection during imports takes a tenth of the time and finds nothing.
 gc.disable()
 
 import msgspec  # noqa: E402
@@ -40,7 +39,7 @@ _RPC_FAILED: Final = "the request to the cluster failed"
 
 def main() -> None:
     options = msgspec.json.decode(sys.argv[1], type=Options)
-    # Output of libraries must not mix with the answers.
+    # Output of libraries must not mix with the responses.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     logs.configure(options.log_level)
@@ -73,7 +72,7 @@ async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
     )
     while line := await commands.readline():
         _write_line(answers, await _answer(nodes, msgspec.json.decode(line, type=AnyCommand)))
-    # Everything is in memory and has no more readers, so an orderly shutdown has no use.
+    # Everything is in memory and has no more readers, so an orderly shutdown is unnecessary.
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 

@@ -204,7 +204,9 @@ def test_goes_on(penstock):
     assert "2 failed, 1 passed" in done.stdout, done.stdout
     log = done.stdout.partition("Penstock's log during call")[2].partition("_______")[0]
     assert "broker_started" in log
-    assert "this `penstock` belongs to the test test_x.py::test_fails, which is over" in done.stdout
+    assert (
+        "this `penstock` belongs to the test test_x.py::test_fails, which has ended" in done.stdout
+    )
 
 
 def test_a_wider_fixture_is_told_which_one_to_take(tmp_path: Path) -> None:

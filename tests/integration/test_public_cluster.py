@@ -26,7 +26,7 @@ def names_in(store: str) -> list[str]:
 def test_a_producer_and_a_scan_over_a_cluster_in_memory() -> None:
     with Cluster(brokers=1, store="memory") as cluster:
         store, servers = cluster.store, cluster.bootstrap_servers
-        with pytest.raises(ClusterFailed, match="running already"):
+        with pytest.raises(ClusterFailed, match="already running"):
             cluster.start()
         admin = AdminClient({"bootstrap.servers": servers})
         topic = NewTopic("orders", 3, config={"retention.ms": "-1"})
