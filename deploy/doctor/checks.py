@@ -141,7 +141,7 @@ def controllers(facts: QuorumFacts) -> CheckResult:
     statuses = {item.address: item.status for item in facts.controllers if item.status is not None}
     if not statuses:
         return result(
-            f.CONTROLLERS, "none answers", [f.NO_CONTROLLER.found(address=facts.addresses)]
+            f.CONTROLLERS, "none responds", [f.NO_CONTROLLER.found(address=facts.addresses)]
         )
     quorum = facts.quorum
     if quorum is None:
@@ -268,7 +268,8 @@ def listeners(cluster: ClusterFacts, asked: Sequence[ListenerFacts]) -> CheckRes
             )
     return result(
         f.LISTENERS,
-        f"{len(asked)} addresses asked, {len(asked) - len(found)} answered by the right broker",
+        f"{len(asked)} addresses checked, at {len(asked) - len(found)} of them the right broker"
+        " responded",
         found,
     )
 
@@ -349,7 +350,7 @@ def _cannot_open(item: FailingFacts) -> Finding:
 
 def _unreadable(item: UnreadableFacts) -> Finding:
     state = (
-        "is gone from the store" if item.kind == "gone" else f"is corrupt ({_plain(item.error)})"
+        "is missing in the store" if item.kind == "gone" else f"is corrupt ({_plain(item.error)})"
     )
     brokers_ = (
         f"broker{'s' if len(item.node_ids) > 1 else ''}"

@@ -198,7 +198,7 @@ class Examination:
             async with asyncio.timeout(deadline_s):
                 return await work
         except STEP_ERRORS as error:
-            problem = str(error) or f"no answer within {deadline_s:.0f} s"
+            problem = str(error) or f"no response within {deadline_s:.0f} s"
             self._gathered.problems.setdefault(check, problem)
             return None
 
@@ -251,7 +251,7 @@ class Examination:
             async with asyncio.timeout(STEP_S):
                 await reach_wal_stores(stores, image)
         except (*STEP_ERRORS, ExpectedError) as error:
-            gathered.wal_store_problem = str(error) or f"no answer within {STEP_S:.0f} s"
+            gathered.wal_store_problem = str(error) or f"no response within {STEP_S:.0f} s"
             return False
         gathered.wal_stores = [listed.store_id for listed in image.nodes.wal_stores()]
         return True
@@ -539,7 +539,7 @@ class Examination:
         if not gathered.orphans:
             return
         if not metadata.is_live:
-            gathered.problems[f.OBJECTS] = "orphans are deleted only while the controllers answer"
+            gathered.problems[f.OBJECTS] = "orphans are deleted only while the controllers respond"
             return
         if not self._confirm(gathered.orphans):
             return

@@ -146,9 +146,9 @@ SEVERAL_CLUSTERS: Final = Kind(
     "several-clusters",
     Level.FAIL,
     "The store holds metadata of several clusters ({clusters}); their objects cannot be"
-    " told apart.",
-    "Give each cluster its own bucket or prefix: `s3://BUCKET/PREFIX`. Until then this"
-    " command deletes nothing.",
+    " distinguished.",
+    "Give each cluster its own bucket or prefix: `s3://BUCKET/PREFIX`. Until then, this command"
+    " deletes nothing.",
 )
 
 # --- clocks ---------------------------------------------------------------------------------------
@@ -165,8 +165,8 @@ CLOCK_FAR_OFF: Final = Kind(
     Level.FAIL,
     "The clock of {who} is {off_s:.0f} s {direction} that of {reference}. Timestamps of"
     " records and log lines are wrong by as much.",
-    "Correct that clock now (chrony, systemd-timesyncd). Amazon S3 refuses requests whose"
-    " time is off by 15 minutes.",
+    "Correct that clock now (chrony, systemd-timesyncd). Amazon S3 rejects requests whose time is"
+    " off by 15 minutes.",
 )
 
 # --- controllers ----------------------------------------------------------------------------------
@@ -174,21 +174,21 @@ CLOCK_FAR_OFF: Final = Kind(
 NO_CONTROLLER: Final = Kind(
     "no-controller",
     Level.FAIL,
-    "No controller answers at {address}.",
+    "No controller responds at {address}.",
     "Start the controllers (`penstock controller`). If all of them lost their disks, run"
     " `penstock controller recover --from STORE`.",
 )
 NO_LEADER: Final = Kind(
     "no-quorum-leader",
     Level.FAIL,
-    "The controllers have no leader: {answering} of {known} answer ({roles}).",
-    "Start those that do not answer: a majority of the voters has to run. `penstock"
+    "The controllers have no leader: {answering} of {known} respond ({roles}).",
+    "Start those that do not respond: a majority of the voters must be running. `penstock"
     " quorum describe` shows them.",
 )
 CONTROLLER_AWAY: Final = Kind(
     "controller-unreachable",
     Level.FAIL,
-    "Controller {node_id} at {address} does not answer{last_fetch}.",
+    "Controller {node_id} at {address} does not respond{last_fetch}.",
     "Start it again with its data directory. If its disk is lost, run `penstock quorum"
     " remove {node_id}` and let a new controller join.",
 )
@@ -238,16 +238,16 @@ NO_BROKER: Final = Kind(
 BROKER_FENCED: Final = Kind(
     "broker-fenced",
     Level.WARN,
-    "Broker {node_id} is fenced: it was declared dead and has not come back.",
-    "Start it again with the same node.id; its log says why it ended. If it is gone for"
-    " good, remove it with `penstock nodes unregister`.",
+    "Broker {node_id} is fenced: it was declared dead and has not returned.",
+    "Start it again with the same node.id; its log contains the reason why it exited. If it will"
+    " not return, remove it with `penstock nodes unregister`.",
 )
 BROKER_EXCLUDED: Final = Kind(
     "broker-excluded",
     Level.WARN,
     "Broker {node_id} gets no partitions to lead: it {note}.",
-    "Check its machine and its connection to the store. It gets partitions again when it"
-    " answers as fast as the others (`penstock nodes`).",
+    "Check its machine and its connection to the store. It gets partitions again when it is as"
+    " fast as the others (`penstock nodes`).",
 )
 BROKER_AWAY: Final = Kind(
     "broker-unreachable",
@@ -255,13 +255,13 @@ BROKER_AWAY: Final = Kind(
     "Broker {node_id} cannot be reached at {address}, where clients of its listener {listener} are"
     " sent: {problem}.",
     "Set advertised.listeners of that broker to an address that clients can reach, or fix"
-    " DNS, port mapping or firewall. If this listener is not meant for this machine, name"
-    " the others with --listener.",
+    " DNS, port mapping or firewall. If this listener is not meant for this machine, select the"
+    " others with --listener.",
 )
 BROKER_IS_ANOTHER: Final = Kind(
     "broker-is-another",
     Level.FAIL,
-    "{address} is advertised by broker {node_id} (listener {listener}), but {who} answers there.",
+    "{address} is advertised by broker {node_id} (listener {listener}), but {who} responds there.",
     "Give every broker its own address in advertised.listeners, as in"
     " PLAINTEXT://broker-{{id}}.example.com:9092.",
 )
@@ -271,7 +271,7 @@ BROKER_IS_ANOTHER: Final = Kind(
 LEADERLESS: Final = Kind(
     "partition-without-leader",
     Level.FAIL,
-    "{count:,} partitions have no living leader: {partitions}.",
+    "{count:,} partitions have no live leader: {partitions}.",
     "Start brokers if none is alive (`penstock nodes`). Otherwise the WAL of the last"
     " leader waits for recovery: check the brokers' logs.",
 )
@@ -281,15 +281,15 @@ MOVE_HANGS: Final = Kind(
     "{partition} has been moving from broker {source} to broker {target} for {age_s:.0f} s, past"
     " its deadline.",
     "`penstock reassign trace {partition}` shows its current step. The log of broker"
-    " {source} shows what it waits for.",
+    " {source} shows what it is waiting for.",
 )
 CANNOT_OPEN: Final = Kind(
     "partition-cannot-open",
     Level.FAIL,
-    "{partition} does not open on broker {node_id}, which leads it: {tries:,} tries in {for_s:.0f}"
-    " s; the last one failed with: {error}.",
-    "Clients of this partition wait. Fix what the error names; the broker tries again every"
-    " 2 s. If an object is gone or corrupt, restore it from the bucket's versions or a"
+    "{partition} does not open on broker {node_id}, which leads it: {tries:,} attempts in"
+    " {for_s:.0f} s; the last one failed with: {error}.",
+    "Clients of this partition wait. Fix the cause of the error; the broker retries every 2 s. If"
+    " an object is missing or corrupt, restore it from the bucket's versions or a"
     ' copy: see docs/how-to/alerts.md, "Partitions that cannot open".',
 )
 OBJECT_UNREADABLE: Final = Kind(
@@ -339,10 +339,11 @@ WAL_OUTSIDE: Final = Kind(
 WAL_UNKNOWN: Final = Kind(
     "wal-of-unknown-broker",
     Level.WARN,
-    "{count:,} objects below wal/ belong to broker epochs that the metadata do not contain,"
+    "{count:,} objects below wal/ belong to broker epochs that are not in the metadata,"
     " such as {example}.",
-    "Something else writes to this bucket, or the metadata were set back. `penstock"
-    " controller recover --from STORE --dry-run` shows what these WALs hold. This command"
+    "Something else writes to this bucket, or the metadata was rolled back."
+    " `penstock"
+    " controller recover --from STORE --dry-run` shows the contents of these WALs. This command"
     " never deletes them.",
 )
 
@@ -351,15 +352,15 @@ WAL_SLOT_LOST: Final = Kind(
     Level.FAIL,
     "WAL slot {slot} of a dead broker is lost or damaged; {count:,} partitions wait for it:"
     " {partitions}.",
-    "Restore the object from the bucket's versions or a copy: recovery goes on within 30 s."
+    "Restore the object from the bucket's versions or a copy: recovery continues within 30 s."
     " If that is not possible, `penstock wal repair --store STORE` lists the lost records;"
-    " with --accept-loss recovery goes on without them.",
+    " with --accept-loss, recovery continues without them.",
 )
 WAL_SLOT_AT_RISK: Final = Kind(
     "wal-slot-at-risk",
     Level.FAIL,
-    "WAL slot {slot} of broker {node_id} is lost or damaged. Until that broker has uploaded"
-    " its records, only its memory holds them.",
+    "WAL slot {slot} of broker {node_id} is lost or damaged. Until that broker has uploaded its"
+    " records, they are only in its memory.",
     "Do not stop that broker until `penstock doctor` no longer reports this slot"
     " (upload.block.max.age.ms). Find out what deletes or writes objects below wal/.",
 )
@@ -371,8 +372,8 @@ BACKUP_DAMAGED: Final = Kind(
     Level.FAIL,
     "The metadata backup in the store cannot be used: {error}.",
     "Keep the controllers' disks safe until the next snapshot is in the store"
-    " (metadata.log.max.records.between.snapshots). Restore the object if the bucket keeps"
-    " versions.",
+    " (metadata.log.max.records.between.snapshots). Restore the object if the bucket has"
+    " versioning.",
 )
 BACKUP_LAGS: Final = Kind(
     "backup-lags",
@@ -392,7 +393,7 @@ SNAPSHOT_OVERDUE: Final = Kind(
 NO_MANIFEST: Final = Kind(
     "no-manifest",
     Level.HINT,
-    "The store holds no manifest: Spark and other readers of the bucket see no data.",
+    "The store contains no manifest: Spark and other readers of the bucket find no data.",
     "For these readers, run the controllers with manifest.interval.ms above 0.",
 )
 MANIFEST_STALE: Final = Kind(
@@ -406,9 +407,9 @@ MANIFEST_STALE: Final = Kind(
 LEASES_MANY: Final = Kind(
     "leases-many",
     Level.WARN,
-    "{count:,} of at most {limit:,} leases are held. At the limit readers are refused, and"
-    " no destroyed object is deleted.",
-    "End the jobs that hold leases, or delete the keys below {prefix} of jobs that no longer run.",
+    "{count:,} of at most {limit:,} leases are held. At the limit, readers are rejected and no"
+    " destroyed object is deleted.",
+    "End the jobs that hold leases, or delete the keys below {prefix} of jobs that have ended.",
 )
 
 # --- objects --------------------------------------------------------------------------------------
@@ -432,8 +433,8 @@ OBJECT_DAMAGED: Final = Kind(
 ORPHANS: Final = Kind(
     "orphans",
     Level.WARN,
-    "{count:,} objects ({size}) older than {older_than} are orphans, which nothing refers"
-    " to, such as {example}.",
+    "{count:,} objects ({size}) older than {older_than} are orphans, to which nothing refers, such"
+    " as {example}.",
     "`penstock doctor --delete-orphans` reads the metadata again and deletes them. They"
     " only cost storage.",
 )
@@ -449,14 +450,13 @@ STAGED_LEFT: Final = Kind(
     "staged-left",
     Level.HINT,
     "{count:,} staged writes of Spark are older than {age_d} days, such as {example}.",
-    "If no job of that name runs any more, delete its prefix. A lifecycle rule on staged/"
-    " may do so.",
+    "If no job of that name is running, delete its prefix. A lifecycle rule on staged/ may do so.",
 )
 FOREIGN: Final = Kind(
     "foreign-keys",
     Level.HINT,
-    "{count:,} keys below Penstock's prefixes are not Penstock's, such as {example}; they"
-    " are never deleted.",
+    "{count:,} keys below Penstock's prefixes are not from Penstock, such as {example}; they are"
+    " never deleted.",
     "Keep other objects in another bucket or prefix.",
 )
 
@@ -467,8 +467,8 @@ RECORDS_UNREADABLE: Final = Kind(
     Level.FAIL,
     "{partition} has {count:,} offsets whose records cannot be read: {reasons}.",
     "Readers stop there: `--on-error skip` of `penstock consume`, `sql` and `table sync`, and"
-    ' `on_error="skip"` in Python and Spark, leave such records out; table syncs can also write'
-    " them to dead letters. With `record.validation=full` brokers refuse such batches of"
+    ' `on_error="skip"` in Python and Spark, skip such records; table syncs can also write'
+    " them to dead letters. With `record.validation=full`, brokers reject such batches from"
     " producers. For other consumers, remove the records up to there: `penstock topics"
     " delete-records {topic} --before-offset N`.",
 )
@@ -506,7 +506,7 @@ CHECKS: Final = (
     ),
     Check(
         CONTROLLERS,
-        "Asks each controller for its state and the leader for the progress of the others.",
+        "Requests the state of each controller, and from the leader the progress of the others.",
         (
             NO_CONTROLLER,
             NO_LEADER,

@@ -95,7 +95,7 @@ async def reach_wal_stores(stores: WalStores, image: MetadataImage) -> None:
     if stores.configured is None:
         raise ExpectedError(
             f"the WALs are in a WAL store, which is at {current.url} for the nodes of the cluster:"
-            " name it with --wal-store (PENSTOCK_WAL_STORE)"
+            " specify it with --wal-store (PENSTOCK_WAL_STORE)"
         )
     stores.follow(listed.store_id for listed in image.nodes.wal_stores())
     for identity in image.wal_store_identities():

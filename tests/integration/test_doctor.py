@@ -138,7 +138,7 @@ def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
     found = sentences(whole(cluster, "--older-than", "0s", code=1))
     assert found == {
         "orphans": (
-            f"1 objects (9 B) older than 0s are orphans, which nothing refers to, such as {orphan}."
+            f"1 objects (9 B) older than 0s are orphans, to which nothing refers, such as {orphan}."
         )
     }
     assert sentences(whole(cluster, "--older-than", "0s", "--accept", "orphans", code=0)) == {}
@@ -194,7 +194,7 @@ def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
 ) -> None:
     cluster.kill_broker(1)
     assert sentences(whole(cluster, code=1)) == {
-        "broker-fenced": "Broker 1 is fenced: it was declared dead and has not come back."
+        "broker-fenced": "Broker 1 is fenced: it was declared dead and has not returned."
     }
     with socket.socket() as taken:  # bound, but without a listener
         taken.bind(("127.0.0.1", 0))
@@ -212,7 +212,7 @@ def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
     answer = sentences(whole(cluster, "--no-objects", code=1))
     assert answer == {
         "broker-is-another": (
-            f"{other} is advertised by broker 1 (listener first), but broker 0 answers there."
+            f"{other} is advertised by broker 1 (listener first), but broker 0 responds there."
         )
     }
     cluster.stop_broker(1)

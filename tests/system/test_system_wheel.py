@@ -355,7 +355,7 @@ def test_files_of_the_other_penstock_are_reported(wheel: Path, tmp_path: Path) -
     ("broken", "reason"),
     [
         ("nothing, but no dependency is installed", "No module named"),
-        ("the project has a package penstock", "finds another package of this name first"),
+        ("the project has a package penstock", "finds another package with this name first"),
         ("the other penstock was installed later", ""),
         ("the other penstock was installed before", "files of another project"),
         ("the other penstock fails", "RuntimeError: theirs"),

@@ -231,7 +231,7 @@ def test_controllers() -> None:
     )
     assert sentences(judge.controllers(away)) == {
         "controller-unreachable": (
-            "Controller 2 at c2:9093 does not answer; it last fetched from the leader 0 s ago."
+            "Controller 2 at c2:9093 does not respond; it last fetched from the leader 0 s ago."
         )
     }
     lags = sentences(judge.controllers(quorum_of(lag=70, last_caught_up_ms=9_000)))
@@ -251,7 +251,7 @@ def test_controllers() -> None:
     assert list(sentences(judge.controllers(quorum_of(is_voter=False)))) == ["even-voters"]
     nobody = sentences(judge.controllers(replace(away, quorum=None)))["no-quorum-leader"]
     assert (
-        nobody == "The controllers have no leader: 2 of 3 answer (c0:9093: voter, c1:9093: voter)."
+        nobody == "The controllers have no leader: 2 of 3 respond (c0:9093: voter, c1:9093: voter)."
     )
     silent = replace(CONTROLLERS, controllers=(ControllerFacts("c0:9093", None),), quorum=None)
     assert list(sentences(judge.controllers(silent))) == ["no-controller"]
@@ -298,19 +298,19 @@ def test_listeners_of_those_that_are_alive() -> None:
     )
     assert (
         found["broker-is-another"]
-        == "lb:9092 is advertised by broker 2 (listener EXTERNAL), but broker 1 answers there."
+        == "lb:9092 is advertised by broker 2 (listener EXTERNAL), but broker 1 responds there."
     )
     stranger = sentences(
         judge.listeners(SEEN, [ListenerFacts(2, "first", "b2:9092", answered=(2, "d"))])
     )
-    assert "a broker of cluster d answers there" in stranger["broker-is-another"]
+    assert "a broker of cluster d responds there" in stranger["broker-is-another"]
 
 
 def test_partitions() -> None:
     names = frozenset(("t", number) for number in range(7))
     assert sentences(judge.partitions(replace(SEEN, leaderless=names), NOW_MS)) == {
         "partition-without-leader": (
-            "7 partitions have no living leader: t-0, t-1, t-2, t-3, t-4 and 2 more."
+            "7 partitions have no live leader: t-0, t-1, t-2, t-3, t-4 and 2 more."
         )
     }
     hanging = replace(SEEN, hanging={("t", 1): MoveFacts(1, 2, NOW_MS - 30_000)})
@@ -416,7 +416,7 @@ def test_objects() -> None:
     (orphans,) = judge.orphans([Suspect("data/x", 1_024, 0)], 4, "1d")
     assert (
         orphans.sentence
-        == "5 objects (1.0 KiB) older than 1d are orphans, which nothing refers to, such as data/x."
+        == "5 objects (1.0 KiB) older than 1d are orphans, to which nothing refers, such as data/x."
     )
 
 

@@ -103,11 +103,11 @@ def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
     )
     assert [finding.sentence for finding in check.findings] == [
         (
-            "t-2 does not open on broker 1, which leads it: 23 tries in 41 s; the last one failed"
-            " with: ObjectMissing: object data/1 is gone."
+            "t-2 does not open on broker 1, which leads it: 23 attempts in 41 s; the last one"
+            " failed with: ObjectMissing: object data/1 is gone."
         ),
         (
-            "data/1 is gone from the store: 7 reads of brokers 1, 2 failed. It holds t-0 [5,"
+            "data/1 is missing in the store: 7 reads of brokers 1, 2 failed. It holds t-0 [5,"
             " 9), t-2 (meta stream) [0, 3)."
         ),
         (
