@@ -118,7 +118,7 @@ NODES: Final = (
             of("up", pod="another", app_kubernetes_io_component="web"): steady(0),
         },
         fires_s=120 + 120,
-        summary=f"{POD} does not answer",
+        summary=f"{POD} does not respond",
         labels={"pod": POD, "app_kubernetes_io_component": "broker"},
     ),
     AlertCase(
@@ -145,7 +145,7 @@ NODES: Final = (
         series=_open_files(850, role="broker"),
         calm={**_open_files(800, role="broker"), **_open_files(1_000, role="web")},
         fires_s=300,
-        summary=f"{POD} has 85% of the files open that it may open",
+        summary=f"{POD} uses 85% of its open file limit",
         labels={"pod": POD, "app_kubernetes_io_component": "broker"},
     ),
     AlertCase(
@@ -153,7 +153,7 @@ NODES: Final = (
         series={of("penstock_broker_client_metrics_dropped_total", pod=POD): counting(1)},
         calm={of("penstock_broker_client_metrics_dropped_total", pod=POD): counting(0)},
         fires_s=STEP_S + 900,
-        summary=f"{POD} drops metrics that clients push",
+        summary=f"{POD} drops client metrics",
         labels={"pod": POD},
     ),
     AlertCase(
@@ -161,7 +161,7 @@ NODES: Final = (
         series={of("penstock_broker_producers_forgotten_total", pod=POD): counting(1)},
         calm={of("penstock_broker_producers_forgotten_total", pod=POD): counting(0)},
         fires_s=STEP_S,
-        summary=f"{POD} forgets producers before producer.id.expiration.ms",
+        summary=f"{POD} drops producers before producer.id.expiration.ms",
         labels={"pod": POD},
     ),
 )
@@ -172,7 +172,7 @@ STORE: Final = (
         series=histogram("penstock_wal_put_seconds", {"2": 0, "5": 30, "+Inf": 30}, pod=POD),
         calm=histogram("penstock_wal_put_seconds", {"1": 0, "2": 30, "+Inf": 30}, pod=POD),
         fires_s=STEP_S + 300,
-        summary="The object store takes 4.97s (p99) for a slot of the WAL",
+        summary="The object store takes 4.97s (p99) for a WAL slot",
     ),
     AlertCase(
         alert="PenstockStoreFailing",
@@ -209,7 +209,7 @@ STORE: Final = (
             of("penstock_wal_backlog_seconds", pod=POD): steady(600),
         },
         fires_s=300,
-        summary=f"{POD} does not get its WAL uploaded as objects",
+        summary=f"{POD} does not upload its WAL as objects in time",
         labels={"pod": POD},
     ),
     _gauge(
@@ -218,7 +218,7 @@ STORE: Final = (
         601,
         600,
         300,
-        f"{POD} does not get its WAL uploaded as objects",
+        f"{POD} does not upload its WAL as objects in time",
         {"pod": POD},
     ),
     AlertCase(
@@ -243,7 +243,7 @@ STORE: Final = (
         3_700,
         3_600,
         900,
-        f"{POD} has had something to compact for 1h 1m 40s",
+        f"{POD} is behind with compaction for 1h 1m 40s",
         {"pod": POD},
     ),
 )
@@ -295,7 +295,7 @@ CLUSTER: Final = (
             pod=CONTROLLER,
         ),
         fires_s=STEP_S + 600,
-        summary=f"{CONTROLLER} needs 99.5ms (p99) to get its journal onto the disk",
+        summary=f"{CONTROLLER} takes 99.5ms (p99) to sync its journal",
         labels={"pod": CONTROLLER},
     ),
     _gauge(
@@ -304,7 +304,7 @@ CLUSTER: Final = (
         1,
         0,
         120,
-        "Broker 1 is fenced and has not come back",
+        "Broker 1 is fenced and has not returned",
         {"broker": "1"},
         {"pod": CONTROLLER},
     ),
@@ -314,7 +314,7 @@ CLUSTER: Final = (
         0,
         1,
         60,
-        f"{POD} runs and has no session: it acknowledges nothing",
+        f"{POD} is running without a session: it acknowledges nothing",
         {"pod": POD},
     ),
     _gauge(
@@ -359,7 +359,7 @@ CLUSTER: Final = (
         "PenstockObjectsDamaged",
         "penstock_broker_damaged_objects",
         1,
-        f"{POD} found 1 objects that are gone from the store, or corrupt",
+        f"{POD} found 1 missing or corrupt objects",
         {"pod": POD},
     ),
     _occurs(
@@ -374,7 +374,7 @@ CLUSTER: Final = (
         1,
         0,
         120,
-        "1 partitions do not end their move",
+        "1 partitions have not completed their move",
         more={"pod": CONTROLLER},
     ),
     _gauge(
@@ -383,7 +383,7 @@ CLUSTER: Final = (
         400,
         300,
         300,
-        "The store lacks the metadata of the last 6m 40s",
+        "The metadata backup lacks the last 6m 40s",
         more={"pod": CONTROLLER},
     ),
     AlertCase(
@@ -391,7 +391,7 @@ CLUSTER: Final = (
         series=_partitions(700, 250),
         calm=_partitions(700, 150),
         fires_s=300,
-        summary="The cluster has 95% of the partitions that it may have",
+        summary="The cluster uses 95% of its partition limit",
     ),
 )
 

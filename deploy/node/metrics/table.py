@@ -73,7 +73,7 @@ STORE_REQUESTS: Final = _of_any(
     "counter",
     "penstock_store_requests_total",
     "Requests to the object store, including retries. cancelled: cancelled by the node, at"
-    " a deadline or because a hedged request won. sign_in: attempts to get AWS credentials from"
+    " a deadline or because a hedged request won. sign_in: attempts to obtain AWS credentials from"
     " a profile or a role.",
     "operation",
     "outcome",
@@ -99,28 +99,28 @@ STORE_WRITTEN: Final = _of_any(
 REQUESTS: Final = _of_broker(
     "counter",
     "penstock_broker_requests_total",
-    "Answered requests of Kafka clients.",
+    "Requests of Kafka clients with a response.",
     "api",
 )
 REQUEST_ERRORS: Final = _of_broker(
     "counter",
     "penstock_broker_request_errors_total",
-    "Answers with an error; an answer with several counts the first one.",
+    "Responses with an error; of several errors in a response, the first one counts.",
     "api",
     "error",
 )
 DENIALS: Final = _of_broker(
     "counter",
     "penstock_broker_authorization_denials_total",
-    "Requests, or parts of them, that ACLs denied.",
+    "Requests, or parts of requests, that were denied by ACLs.",
     "operation",
     "resource",
 )
 REQUEST_LATENCY: Final = _of_broker(
     "histogram",
     "penstock_broker_request_seconds",
-    "Duration of requests. Produce: from the complete request until the answer, which waits"
-    " for durability. Fetch: until the answer, including the wait for records.",
+    "Duration of requests. Produce: from the complete request to the response, which waits for"
+    " durability. Fetch: until the response, including the wait for records.",
     "api",
 )
 RECEIVED: Final = _of_broker(
@@ -144,18 +144,18 @@ PRODUCED_RECORDS: Final = _of_broker(
 PRODUCERS: Final = _of_broker(
     "gauge",
     "penstock_broker_producers",
-    "Idempotent producers that are remembered, counted in each partition; up to 0.3 KiB each, 1 KiB"
-    " while they write.",
+    "Tracked idempotent producers, counted per partition; up to 0.3 KiB each, 1 KiB while they"
+    " write.",
 )
 PRODUCERS_IN_ONE: Final = _of_broker(
     "gauge",
     "penstock_broker_partition_producers_max",
-    "Most producers of one partition; from 100000 on the longest silent ones are forgotten.",
+    "Maximum producers of one partition; above 100000, the longest inactive ones are dropped.",
 )
 PRODUCERS_DROPPED: Final = _of_broker(
     "counter",
     "penstock_broker_producers_forgotten_total",
-    "Producers that were forgotten before producer.id.expiration.ms, because their partition had"
+    "Producers that were dropped before producer.id.expiration.ms, because their partition had"
     " 100000 newer ones.",
 )
 FETCHED_BYTES: Final = _of_broker(
@@ -167,11 +167,11 @@ FETCHED_RECORDS: Final = _of_broker(
 BATCHES_REFUSED: Final = _of_broker(
     "counter",
     "penstock_broker_batches_refused_total",
-    "Batches of producers that were refused for what they contain. records: they cannot be read, or"
-    " the header contradicts them. checksum: the batch is damaged. timestamp: outside of the limits"
-    " of the topic. too_large: the batch, or what it decompresses to. compression: an unknown"
-    " codec. no_key: a compacted topic needs one. unavailable: they could not be checked, and"
-    " producers send them again. other: the producer, or the topic is a mirror.",
+    "Batches rejected because of their contents. records: they are unreadable or contradict the"
+    " header. checksum: the batch is damaged. timestamp: outside of the limits"
+    " of the topic. too_large: the batch or its decompressed records. compression: an unknown"
+    " codec. no_key: a record of a compacted topic has no key. unavailable: they could not be"
+    " checked, and producers retry. other: the producer was rejected, or the topic is a mirror.",
     "reason",
 )
 SCHEMA_CHECKS: Final = _of_broker(
@@ -182,25 +182,25 @@ SCHEMA_CHECKS: Final = _of_broker(
 SCHEMA_REFUSALS: Final = _of_broker(
     "counter",
     "penstock_broker_schema_refusals_total",
-    "Batches refused because of the schemas of their topics. mismatch: a record does not match."
-    " too_slow, too_large: the check needs more than it may. corrupt: the batch is damaged."
-    " unavailable: they could not be checked, and producers send them again.",
+    "Batches rejected because of the schemas of their topics. mismatch: a record does not match."
+    " too_slow, too_large: the check exceeded its limits. corrupt: the batch is damaged."
+    " unavailable: they could not be checked, and producers retry.",
     "reason",
 )
 SCHEMA_PENDING: Final = _of_broker(
     "gauge",
     "penstock_broker_schema_pending_bytes",
-    "Bytes of batches that wait for their check (at most 64 MiB).",
+    "Bytes of batches waiting for their check (at most 64 MiB).",
 )
 CLIENT_METRICS_CLIENTS: Final = _of_broker(
     "gauge",
     "penstock_broker_client_metrics_clients",
-    "Clients whose subscription to metrics the broker remembers (at most 16,384).",
+    "Clients with a tracked metrics subscription (at most 16,384).",
 )
 CLIENT_METRICS_SENT: Final = _of_broker(
     "counter",
     "penstock_broker_client_metrics_sent_total",
-    "Pushes of metrics of clients that the receiver of OTLP has taken.",
+    "Client metrics pushes accepted by the OTLP receiver.",
 )
 CLIENT_METRICS_SENT_BYTES: Final = _of_broker(
     "counter",
@@ -210,17 +210,17 @@ CLIENT_METRICS_SENT_BYTES: Final = _of_broker(
 CLIENT_METRICS_DROPPED: Final = _of_broker(
     "counter",
     "penstock_broker_client_metrics_dropped_total",
-    "Pushes that the receiver refused, or that had to make room for newer ones.",
+    "Pushes rejected by the receiver, or dropped to make room for newer ones.",
 )
 CLIENT_METRICS_REJECTED: Final = _of_broker(
     "counter",
     "penstock_broker_client_metrics_rejected_data_points_total",
-    "Data points that the receiver rejected of pushes that it took (partial success).",
+    "Data points that the receiver rejected in accepted pushes (partial success).",
 )
 CLIENT_METRICS_WAITING: Final = _of_broker(
     "gauge",
     "penstock_broker_client_metrics_waiting_bytes",
-    "Bytes of pushes that wait for the receiver (at most 16 MiB).",
+    "Bytes of pushes waiting for the receiver (at most 16 MiB).",
 )
 CONNECTIONS: Final = _of_broker(
     "gauge", "penstock_broker_connections", "Open connections of clients."
@@ -236,62 +236,62 @@ CONNECTIONS_DROPPED: Final = _of_broker(
 CONNECTIONS_HELD: Final = _of_broker(
     "gauge",
     "penstock_broker_connections_held",
-    "New connections that wait because of max.connections or max.connection.creation.rate.",
+    "New connections waiting because of max.connections or max.connection.creation.rate.",
 )
 CONNECTIONS_REFUSED: Final = _of_broker(
     "counter",
     "penstock_broker_connections_refused_total",
-    "Connections that the broker closed because their address has too many or connects too often.",
+    "Connections that the broker closed because their address has too many, or connects too often.",
 )
 CONNECTIONS_MUTED: Final = _of_broker(
     "gauge",
     "penstock_broker_connections_muted",
-    "Connections from which nothing is read because their clients have used up a quota.",
+    "Connections that are muted because their clients have exceeded a quota.",
 )
 QUOTA_THROTTLES: Final = _of_broker(
     "counter",
     "penstock_broker_quota_throttles_total",
-    "Requests whose clients had to wait, by the quota with the longest wait.",
+    "Throttled requests, by the quota with the longest throttle time.",
     "quota",
 )
 QUOTA_THROTTLE_TIME: Final = _of_broker(
     "counter",
     "penstock_broker_quota_throttle_seconds_total",
-    "How long these clients had to wait.",
+    "Throttle time of these requests.",
     "quota",
 )
 QUOTA_CLIENTS: Final = _of_broker(
     "gauge",
     "penstock_broker_quota_clients",
-    "Pairs of user and client id whose use of quotas is remembered (at most 10,000).",
+    "Pairs of user and client id with tracked quota usage (at most 10,000).",
 )
 UNAUTHENTICATED: Final = _of_broker(
     "gauge",
     "penstock_broker_connections_unauthenticated",
-    "Connections in a TLS handshake or in SASL.",
+    "Connections in a TLS handshake or SASL authentication.",
 )
 AUTHENTICATION_FAILURES: Final = _of_broker(
     "counter",
     "penstock_broker_authentication_failures_total",
-    "TLS handshakes and SASL authentications that failed.",
+    "Failed TLS handshakes and SASL authentications.",
 )
 SECURITY_FILES_RELOADED: Final = _of_broker(
     "counter",
     "penstock_broker_security_files_reloaded_total",
-    "How often changed PEM files or users came into use.",
+    "Reloads of changed PEM files or users.",
 )
 SECURITY_FILES_REFUSED: Final = _of_broker(
     "counter",
     "penstock_broker_security_files_refused_total",
     (
         "How often changed PEM files or users could not be used, so that the previous files stay "
-        "in useed."
+        "in use."
     ),
 )
 FETCH_SESSIONS: Final = _of_broker(
     "gauge",
     "penstock_fetch_sessions",
-    "Fetch sessions that the broker remembers.",
+    "Cached fetch sessions.",
 )
 FETCH_SESSION_PARTITIONS: Final = _of_broker(
     "gauge",
@@ -301,7 +301,7 @@ FETCH_SESSION_PARTITIONS: Final = _of_broker(
 FETCH_SESSION_EVICTIONS: Final = _of_broker(
     "counter",
     "penstock_fetch_session_evictions_total",
-    "Fetch sessions that were given up for new ones.",
+    "Fetch sessions evicted for new ones.",
 )
 SHARE_SESSIONS: Final = _of_broker(
     "gauge",
@@ -316,22 +316,22 @@ SHARE_PARTITIONS: Final = _of_broker(
 SHARE_LOCKED: Final = _of_broker(
     "gauge",
     "penstock_share_locked_records",
-    "Records that members of share groups have and did not acknowledge yet.",
+    "Records acquired by members of share groups and not yet acknowledged.",
 )
 SHARE_DELIVERED: Final = _of_broker(
     "counter",
     "penstock_share_delivered_records_total",
-    "Records given to members of share groups, repetitions included.",
+    "Records delivered to members of share groups, including redeliveries.",
 )
 SHARE_EXPIRED: Final = _of_broker(
     "counter",
     "penstock_share_expired_locks_total",
-    "Records whose lock ended before their member acknowledged them.",
+    "Records whose lock expired before they were acknowledged.",
 )
 SHARE_FAILED_WRITES: Final = _of_broker(
     "counter",
     "penstock_share_state_write_failures_total",
-    "Failed writes of the state of a share partition; their acknowledgements got an error.",
+    "Failed writes of share partition states; their acknowledgements returned an error.",
 )
 BUFFERED: Final = _of_broker(
     "gauge",
@@ -356,7 +356,7 @@ RETENTION_TRIMS: Final = _of_broker(
 RETENTION_FAILURES: Final = _of_broker(
     "counter",
     "penstock_retention_failures_total",
-    "Logs from which retention could not delete records; the next check tries again.",
+    "Logs from which retention could not delete records; the next check retries.",
 )
 CLEANER_PASSES: Final = _of_broker(
     "counter",
@@ -366,7 +366,7 @@ CLEANER_PASSES: Final = _of_broker(
 CLEANER_FAILURES: Final = _of_broker(
     "counter",
     "penstock_log_cleaner_failures_total",
-    "Passes over compacted logs that failed; the next check tries again, except after damage.",
+    "Failed passes over compacted logs; the next check retries, except after damage.",
 )
 CLEANER_REMOVED: Final = _of_broker(
     "counter",
@@ -382,7 +382,7 @@ CLEANER_WRITTEN: Final = _of_broker(
 RACK_SENT: Final = _of_broker(
     "counter",
     "penstock_rack_fetches_sent_total",
-    "Fetches that another broker, in the rack of the client, should serve.",
+    "Fetches redirected to a broker in the rack of the client.",
 )
 RACK_SERVED: Final = _of_broker(
     "counter",
@@ -397,20 +397,20 @@ RACK_BYTES: Final = _of_broker(
 TAIL_LINKS: Final = _of_broker(
     "gauge",
     "penstock_tail_links",
-    "Brokers that this one asks for new records of its rack: up, or down while they cannot be asked"
-    " or their slots cannot be read.",
+    "Brokers from which this one requests new records for its rack: up, or down while they are"
+    " unreachable or their slots cannot be read.",
     "state",
 )
 TAIL_PARTITIONS: Final = _of_broker(
     "gauge",
     "penstock_tail_partitions",
-    "Partitions of other brokers whose new records clients of this rack read here.",
+    "Partitions of other brokers whose new records are read here by clients in this rack.",
 )
 OPENED: Final = _of_broker(
     "counter", "penstock_broker_partitions_opened_total", "Partitions opened on this broker."
 )
 CLOSED: Final = _of_broker(
-    "counter", "penstock_broker_partitions_closed_total", "Partitions closed in order."
+    "counter", "penstock_broker_partitions_closed_total", "Partitions closed gracefully."
 )
 OPERATION_FAILURES: Final = _of_broker(
     "counter",
@@ -433,7 +433,7 @@ DAMAGED_READS: Final = _of_broker(
 DAMAGED_OBJECTS: Final = _of_broker(
     "gauge",
     "penstock_broker_damaged_objects",
-    "Objects that reads of the last hour found missing or corrupt.",
+    "Objects found missing or corrupt by reads within the last hour.",
 )
 GROUPS: Final = _of_broker(
     "gauge", "penstock_broker_groups", "Consumer groups that this broker coordinates.", "state"
@@ -452,7 +452,7 @@ SESSION: Final = _of_broker(
 FENCED: Final = _of_broker(
     "gauge",
     "penstock_broker_fenced",
-    "1 if this broker epoch is fenced and may never write again; the broker starts again.",
+    "1 if this broker epoch is fenced and can never write again; the broker restarts.",
 )
 METADATA_OFFSET: Final = _of_broker(
     "gauge", "penstock_broker_metadata_offset", "End offset of the applied metadata records."
@@ -479,7 +479,7 @@ WAL_WRITTEN: Final = _of_broker(
     "counter", "penstock_wal_written_bytes_total", "Bytes written to WAL slots."
 )
 WAL_IN_FLIGHT: Final = _of_broker(
-    "gauge", "penstock_wal_puts_in_flight", "WAL slots that are being written."
+    "gauge", "penstock_wal_puts_in_flight", "WAL slots being written."
 )
 WAL_HEDGES: Final = _of_broker(
     "counter",
@@ -492,12 +492,12 @@ WAL_RETRIES: Final = _of_broker(
     "Failed rounds of PUTs of a slot that were retried.",
 )
 WAL_WAITING: Final = _of_broker(
-    "gauge", "penstock_wal_unacknowledged_bytes", "Bytes appended and not yet acknowledged."
+    "gauge", "penstock_wal_unacknowledged_bytes", "Appended bytes that are not yet acknowledged."
 )
 WAL_WAITING_MAX: Final = _of_broker(
     "gauge",
     "penstock_wal_unacknowledged_limit_bytes",
-    "Limit in bytes, at which Produce requests wait.",
+    "Limit in bytes at which Produce requests wait.",
 )
 WAL_WAITING_AGE: Final = _of_broker(
     "gauge",
@@ -510,7 +510,7 @@ WAL_BACKLOG: Final = _of_broker(
     "Acknowledged bytes that are only in WAL slots and not yet uploaded and committed.",
 )
 WAL_BACKLOG_MAX: Final = _of_broker(
-    "gauge", "penstock_wal_backlog_limit_bytes", "Limit in bytes, at which Produce requests wait."
+    "gauge", "penstock_wal_backlog_limit_bytes", "Limit in bytes at which Produce requests wait."
 )
 WAL_BACKLOG_AGE: Final = _of_broker(
     "gauge", "penstock_wal_backlog_seconds", "Age of the oldest bytes of the backlog."
@@ -588,11 +588,9 @@ BLOCK_CACHE_READS: Final = _of_broker(
 
 # --- controllers: the quorum ----------------------------------------------------------------------
 
-LEADER: Final = _of_controller(
-    "gauge", "penstock_controller_leader", "1 on the controller that leads and serves."
-)
+LEADER: Final = _of_controller("gauge", "penstock_controller_leader", "1 on the active controller.")
 LEADER_KNOWN: Final = _of_controller(
-    "gauge", "penstock_controller_leader_known", "1 if this controller knows the leader."
+    "gauge", "penstock_controller_leader_known", "1 if the leader is known to this controller."
 )
 LEADER_CHANGES: Final = _of_controller(
     "counter",
@@ -634,29 +632,29 @@ CONTROLLER_REQUESTS: Final = _of_controller(
 CONTROLLER_REFUSED: Final = _of_controller(
     "counter",
     "penstock_controller_requests_refused_total",
-    "Requests refused because the queue was full. Leader only.",
+    "Requests rejected because the queue was full. Leader only.",
 )
 CONTROLLER_AUTHENTICATION_FAILURES: Final = _of_controller(
     "counter",
     "penstock_controller_authentication_failures_total",
-    "Calls refused because of the certificate of the caller: its role, or its id. Handshakes that"
-    " fail are not among them.",
+    "Calls rejected because of the role or id in the caller's certificate. Failed handshakes are"
+    " not included.",
 )
 CONTROLLER_HANDSHAKES: Final = _of_controller(
     "counter",
     "penstock_controller_tls_handshakes_total",
-    "TLS handshakes that began, also those that failed, which gRPC does not say.",
+    "Started TLS handshakes, including failed ones, which gRPC does not report.",
 )
 CONTROLLER_CONNECTIONS: Final = _of_controller(
     "counter",
     "penstock_controller_tls_connections_total",
-    "Connections with TLS, from their first call on. Handshakes without one failed, or were of"
-    " something that only connects.",
+    "TLS connections that carried at least one RPC. Other handshakes failed, or their client sent"
+    " no request.",
 )
 CONTROLLER_QUEUE: Final = _of_controller(
     "gauge",
     "penstock_controller_requests_queued",
-    "Requests that wait for the writer. Leader only.",
+    "Requests waiting for the writer. Leader only.",
 )
 BACKUP_RECORDS: Final = _of_controller(
     "gauge",
@@ -706,7 +704,7 @@ SNAPSHOT_PARTITIONS: Final = _of_controller(
 PARTITIONS_LIMIT: Final = _of_controller(
     "gauge",
     "penstock_cluster_partitions_limit",
-    "Partitions that topics and snapshots may have together (`max.partitions`).",
+    "Maximum partitions of topics and snapshots together (`max.partitions`).",
 )
 LEADERLESS: Final = _of_controller(
     "gauge",
