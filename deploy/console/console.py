@@ -162,7 +162,7 @@ class Console:
         if store > STALE_S:
             raise NoResponse(f"the object store has not responded for {store:.0f} s")
         if self._searching >= SEARCHES_MAX:
-            raise Busy("other searches wait for the object store; try again in a moment")
+            raise Busy("other searches are waiting for the object store; try again in a moment")
         self._searching += 1
         bound = partial(copy_context().run, partial(function, *args, **kwargs))
         running = asyncio.get_running_loop().run_in_executor(self._searches, bound)
@@ -181,7 +181,7 @@ class Console:
     async def statement_turn(self) -> AsyncGenerator[None, None]:
         """Reserve a slot for an SQL statement. Raises Busy if STATEMENTS_MAX are running."""
         if self._statements.locked():
-            raise Busy(f"{STATEMENTS_MAX} statements run already; try again when one has ended")
+            raise Busy(f"{STATEMENTS_MAX} statements are running; try again when one has ended")
         async with self._statements:
             yield
 
@@ -338,11 +338,13 @@ async def form_of(request: Request, *, changes: bool = True) -> Mapping[str, str
         form.get("csrf", ""), session_of(request).csrf
     ):
         raise NotAllowed(
-            "this form does not come from a page of this console, or its session is over: reload"
-            " the page and try again"
+            "this form is not from a page of this console, or its session has ended: reload the"
+            " page and try again"
         )
     if changes and not console_of(request).options.allow_changes:
-        raise NotAllowed("this console only reads; start it with --allow-changes to change things")
+        raise NotAllowed(
+            "this console is read-only; start it with --allow-changes to allow changes"
+        )
     return form
 
 
@@ -358,7 +360,7 @@ async def _body_of(request: Request) -> bytearray:
     except TimeoutError:
         raise UsageError(f"the form takes more than {FORM_S_MAX:.0f} s") from None
     except ClientDisconnect:  # Not re-raised: that would log a traceback for each.
-        raise UsageError("the connection ended before the form did") from None
+        raise UsageError("the connection was closed before the form was complete") from None
     return body
 
 

@@ -102,7 +102,7 @@ class TopicDecoder:
             try:
                 msgspec.json.decode(data)
             except (msgspec.DecodeError, RecursionError) as error:
-                raise _NotDecoded(f"not JSON, as the topic's schema says: {error}") from None
+                raise _NotDecoded(f"not JSON, as required by the topic's schema: {error}") from None
             return replace(plain, note=where)
         request = DecodeValue(
             rule.type, rule.schema, (), rule.message, False, data, SHOWN_BYTES_MAX
@@ -141,7 +141,9 @@ class TopicDecoder:
         now = time.monotonic()
         self._ends_at = self._ends_at or now + DECODE_S_MAX
         if now > self._ends_at or not self._failures_left:
-            raise _NotDecoded("not decoded: other records of this page took too much; show fewer")
+            raise _NotDecoded(
+                "not decoded: other records on this page exceeded the limits; show fewer records"
+            )
         before = self._process.ended_count
         answer = self._process.decode(request)
         self._failures_left -= min(self._failures_left, self._process.ended_count - before)

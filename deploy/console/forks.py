@@ -44,7 +44,7 @@ def plan_fork(bootstrap: str, wanted: ForkOptions) -> ForkPlan:
     if not wanted.name:
         raise UsageError("the fork needs a name")
     if wanted.snapshot and wanted.at_ms is not None:
-        raise UsageError("choose a time or a snapshot, not both")
+        raise UsageError("choose either a time or a snapshot")
     kafka = Kafka(bootstrap)
     if wanted.name in {topic.name for topic in kafka.topics()}:
         raise UsageError(f"topic {wanted.name!r} exists; choose another name")

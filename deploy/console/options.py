@@ -64,18 +64,18 @@ class ConsoleOptions:
 def check(options: ConsoleOptions) -> ConsoleOptions:
     """Return the options if they are safe. Raises UsageError."""
     if bool(options.certificate) != bool(options.key):
-        raise UsageError("--ssl-certificate and --ssl-key belong together: give both or none")
+        raise UsageError("--ssl-certificate and --ssl-key must be set together")
     if options.base and not _PATH.fullmatch(options.base):
-        raise UsageError(f"--base-path {options.base} is not allowed: /NAME, as in /console")
+        raise UsageError(f"--base-path {options.base} is not allowed: use /NAME, such as /console")
     if options.login and not options.security.protocol.has_sasl:
         raise UsageError(
-            "--login needs brokers with users: name with --command-config a file with"
+            "--login requires brokers with users: set --command-config to a file with"
             " security.protocol=SASL_SSL (or SASL_PLAINTEXT) and a user for the console itself"
         )
     if not (options.login or options.allow_insecure or is_loopback(options.host)):
         raise UsageError(
-            f"--host {options.host} lets everyone in who reaches it: add --login and"
-            " --command-config, so that users log in as the cluster's users; or accept it with"
-            " --allow-insecure"
+            f"--host {options.host} allows unauthenticated access: add --login and"
+            " --command-config, so that users log in with their cluster credentials, or accept it"
+            " with --allow-insecure"
         )
     return options

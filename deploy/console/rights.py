@@ -50,7 +50,7 @@ class Rights:
     def need_cluster(self) -> None:
         """Raise NotAllowed without DESCRIBE on the cluster."""
         if not self.sees_cluster:
-            raise NotAllowed("this page needs the operation describe on the cluster")
+            raise NotAllowed("this page requires DESCRIBE on the cluster")
 
     def need_topic(self, topic: str, *, records: bool = False) -> None:
         """Raise NotAllowed if the topic, or its records, must not be shown."""
@@ -58,12 +58,14 @@ class Rights:
             raise NotAllowed(f"topic {topic!r} does not exist, or you may not describe it")
         allowed = self.topics.get(topic.partition("@")[0], frozenset())
         if records and self.is_bounded and Operation.READ not in allowed:
-            raise NotAllowed(f"the records of {topic!r} need the operation read on the topic")
+            raise NotAllowed(f"the records of {topic!r} require READ on the topic")
 
     def need_everything(self) -> None:
         """Raise NotAllowed for requests to which the console cannot apply the rights of a user."""
         if self.is_bounded:
-            raise NotAllowed("this page is for consoles without login, which act for their owner")
+            raise NotAllowed(
+                "this page is only available in consoles without login, which act as their owner"
+            )
 
 
 EVERYTHING: Final = Rights(is_bounded=False)
@@ -75,7 +77,7 @@ def log_in(bootstrap: str, base: ClientSecurity, user: str, password: str) -> Cl
     itself, only if the console does. Raises AuthenticationRefused, KafkaFailed.
     """
     if not user or not password:
-        raise AuthenticationRefused("a user and a password are needed")
+        raise AuthenticationRefused("enter a user and a password")
     last = AuthenticationRefused("no mechanism is known")
     tried = (PLAIN,) if base.mechanism == PLAIN else SCRAM_BY_NAME
     for mechanism in sorted(tried, key=lambda name: name != base.mechanism):

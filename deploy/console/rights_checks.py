@@ -82,7 +82,7 @@ class RightsChecks:
         except (ExpectedError, TimeoutError) as error:
             if not self._sessions.needs_rights(session, is_use=False):
                 return  # Rights from a moment ago are still valid.
-            raise NoResponse(f"the brokers did not say what you may see: {error}") from None
+            raise NoResponse(f"cannot request your rights from the brokers: {error}") from None
         has_changed = found != session.rights
         self._sessions.checked(session, found)
         if has_changed:

@@ -257,9 +257,7 @@ def view_object(image: MetadataImage, object_id: int) -> ObjectView:
     """Return one object. Raises UsageError if there is none."""
     stored = image.objects.get(ObjectId(object_id))
     if stored is None:
-        raise UsageError(
-            f"object {object_id} does not exist; compaction may have replaced it by another one"
-        )
+        raise UsageError(f"object {object_id} does not exist; compaction may have replaced it")
     return ObjectView(
         stored.object_id,
         stored.key,

@@ -124,7 +124,7 @@ def test_a_statement_ends_when_its_browser_goes(visitor: Visitor, console: Conso
     leaving = [visitor.begin_post("/sql", fields) for _ in range(STATEMENTS_MAX)]
     wait_until(lambda: len(children(console.pid)) == STATEMENTS_MAX)
     refused = visitor.post("/sql", fields)
-    assert (refused.status, "statements run already" in refused.words) == (503, True)
+    assert (refused.status, "statements are running" in refused.words) == (503, True)
     for connection in leaving:
         connection.close()
     wait_until(lambda: not children(console.pid))

@@ -70,7 +70,7 @@ def test_describe_is_not_enough_for_records(secure_cluster: LocalCluster) -> Non
     visitor, _ = login(secure_cluster.state().console, "bob", PASSWORD)
     assert visitor.get("/topics/words").status == 200
     answer = visitor.get("/topics/words/messages")
-    assert (answer.status, "need the operation read" in answer.words) == (403, True)
+    assert (answer.status, "require READ on the topic" in answer.words) == (403, True)
 
 
 def test_a_session_ends_with_the_logout(secure_cluster: LocalCluster) -> None:
@@ -94,7 +94,7 @@ def test_while_rights_are_unknown_the_last_page_is_shown_and_nothing_is_denied(
         answer = visitor.get("/topics")
         assert (answer.status, "words" in answer.words) == (200, True)
         answer = visitor.get("/topics/words")
-        assert (answer.status, "tries again by itself" in answer.words) == (502, True)
+        assert (answer.status, "retries automatically" in answer.words) == (502, True)
         stranger = Visitor(url)
         stranger.cookies["penstock_session"] = "unknown"
         assert stranger.first("/topics").status == 303
@@ -124,4 +124,4 @@ def test_an_open_console_does_not_start_by_accident(secure_cluster: LocalCluster
         check=False,
     )
     assert done.returncode == 2
-    assert "lets everyone in who reaches it: add --login" in done.stderr
+    assert "allows unauthenticated access: add --login" in done.stderr

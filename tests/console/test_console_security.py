@@ -123,7 +123,7 @@ def test_an_acl_is_added_found_and_removed(
     assert axe_problems(chrome, axe) == []
     chrome.get(f"{changing.url}/security?principal={quote('User:dave')}")
     chrome.find_element(By.PARTIAL_LINK_TEXT, "Remove").click()
-    wait_for_text(chrome, "lose the operation at once")
+    wait_for_text(chrome, "lose the permission immediately")
     fill(chrome, confirm="User:dave")
     wait_for_text(chrome, "Removed: allow User:dave write on topic wor.")
     assert acls_of(secure_cluster, "User:dave") == []
@@ -171,7 +171,7 @@ def test_changes_of_security_need_a_token_and_a_console_that_changes(
     fields = {"name": "alice", "confirm": "alice"}
     for path in CHANGES:
         answer = visitor.post(path, {"csrf": "guessed", **fields})
-        assert (answer.status, "does not come from a page" in answer.words) == (403, True), path
+        assert (answer.status, "is not from a page" in answer.words) == (403, True), path
     visitor = Visitor(cluster.state().console)
     csrf = visitor.get("/doctor").csrf
     for path, form in CHANGES.items():

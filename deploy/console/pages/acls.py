@@ -98,7 +98,7 @@ async def remove(request: Request) -> Response:
     console = console_of(request)
     removed = await console.call(_remove, console.bootstrap, selection_of(given))
     if not removed:
-        raise UsageError("this ACL does not exist; it may have been removed meanwhile")
+        raise UsageError("this ACL does not exist; it may have been removed in the meantime")
     return done(
         request,
         "/security",

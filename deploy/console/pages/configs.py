@@ -43,7 +43,7 @@ async def alter(request: Request) -> Response:
     console = console_of(request)
     key, value, broker = (form.get(name, "").strip() for name in ("key", "value", "broker"))
     if not key:
-        raise UsageError("name the config to change")
+        raise UsageError("specify the config to change")
     await console.call(
         client.alter, console.bootstrap, (BROKER_RESOURCE, broker), {key: value or None}
     )

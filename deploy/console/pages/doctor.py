@@ -22,7 +22,7 @@ async def examine(request: Request) -> Response:
     rights_of(request).need_everything()
     console = console_of(request)
     if console.examining.locked():
-        raise UsageError("an examination is under way; its report appears here")
+        raise UsageError("an examination is in progress; its report will appear here")
     async with console.examining:
         console.report = await console.call(_examine, console, form.get("objects") == "on")
     return done(request, "/doctor", "")

@@ -93,9 +93,11 @@ async def begin(request: Request) -> Response:
     record = views.partition_record(console.live.image, name, index)
     target = integer(form.get("target", ""), -1)
     if all(node.node_id != target for node in console.live.image.nodes):
-        raise UsageError(f"there is no broker {form.get('target', '')!r}: choose one of the list")
+        raise UsageError(
+            f"broker {form.get('target', '')!r} does not exist: choose one from the list"
+        )
     if target == record.leader:
-        raise UsageError(f"broker {target} leads {name}-{index} already")
+        raise UsageError(f"broker {target} already leads {name}-{index}")
     others = [node_id for node_id in record.replicas if node_id not in (target, record.leader)]
     wanted = (target, *others)[: max(1, len(record.replicas))]
     await console.call(_move, console.bootstrap, Key(name, index), wanted)
@@ -106,7 +108,7 @@ def _move(bootstrap: str, key: Key, wanted: tuple[int, ...]) -> None:
     with WireClient(bootstrap) as client:
         problems = reassign(client, {key: wanted})
     for _, text in problems.values():
-        raise KafkaFailed(f"{key} does not move: {text}")
+        raise KafkaFailed(f"{key} was not moved: {text}")
 
 
 async def _events(console: Console, request: Request, key: Key) -> AsyncGenerator[str, None]:

@@ -46,10 +46,10 @@ async def alter(request: Request) -> Response:
     given = {kind: form.get(kind, "").strip() for kind in (USER, CLIENT_ID, IP)}
     entity = {kind: None if name == DEFAULT else name for kind, name in given.items() if name}
     if not entity or (IP in entity and len(entity) > 1):
-        raise UsageError("name a user, a client id, both, or an address alone")
+        raise UsageError("specify a user, a client id, both, or only an address")
     key, text = form.get("key", ""), form.get("value", "").strip()
     if key not in QUOTAS:
-        raise UsageError(f"quota {key!r} is not known: one of {', '.join(QUOTAS)}")
+        raise UsageError(f"quota {key!r} is unknown: choose one of {', '.join(QUOTAS)}")
     try:
         value = float(text) if text else None
     except ValueError:

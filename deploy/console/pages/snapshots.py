@@ -108,7 +108,8 @@ def _plan(bootstrap: str, wanted: RestoreOptions) -> RestorePlan:
     found = find_snapshot(bootstrap, wanted.snapshot, wanted.topics)
     if wanted.new_name and len(found) != 1:
         raise UsageError(
-            f"{wanted.new_name!r} names one topic, and {len(found)} would be restored: name the one"
+            f"{wanted.new_name!r} is a name for one topic, but {len(found)} would be restored:"
+            " select one"
         )
     topics = planned(bootstrap, found, new_name=wanted.new_name, replaces=True)
     known = {topic.name for topic in Kafka(bootstrap).topics()}
@@ -162,7 +163,7 @@ async def make_topics(request: Request) -> Response:
         confirmed(form, wanted.snapshot)
     views = await console.call(_restore, console.bootstrap, wanted)
     if problems := [f"{view.topic}: {text}" for view in views for text in view.problems]:
-        raise KafkaFailed("not everything was restored: " + "; ".join(problems[:10]))
+        raise KafkaFailed("some topics or groups were not restored: " + "; ".join(problems[:10]))
     groups = sum(view.groups for view in views) if wanted.groups else 0
     return done(
         request,
@@ -175,7 +176,7 @@ async def make_topics(request: Request) -> Response:
 def _restore(bootstrap: str, wanted: RestoreOptions) -> Sequence[RestoredView]:
     plan = _plan(bootstrap, wanted)
     if plan.present and not wanted.replaces:
-        raise UsageError(f"topic {min(plan.present)!r} exists: look at the plan again")
+        raise UsageError(f"topic {min(plan.present)!r} exists: check the plan again")
     found = find_snapshot(bootstrap, wanted.snapshot, wanted.topics)
     return restore(
         bootstrap,

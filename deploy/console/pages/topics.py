@@ -173,7 +173,7 @@ async def alter_config(request: Request) -> Response:
     console = console_of(request)
     key, value = form.get("key", "").strip(), form.get("value", "").strip()
     if not key:
-        raise UsageError("name the config to change")
+        raise UsageError("specify the config to change")
     await console.call(
         configs.alter, console.bootstrap, (TOPIC_RESOURCE, name), {key: value or None}
     )

@@ -136,7 +136,7 @@ def _found(client: WireClient, name: str) -> list[UserView]:
 def _existing(client: WireClient, name: str) -> list[UserView]:
     found = _found(client, name)
     if not found:
-        raise UsageError(f"there is no user {name!r}; it may have been deleted")
+        raise UsageError(f"user {name!r} does not exist; it may have been deleted")
     return found
 
 
