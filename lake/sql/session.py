@@ -216,8 +216,8 @@ class Session:
             other = by_name.setdefault(table.known_as.lower(), topic)
             if other != topic:
                 raise SqlError(
-                    f"{other} and {topic} differ in case only, which SQL does not tell apart: name"
-                    " one of them in a statement"
+                    f"{other} and {topic} differ only in case, which SQL ignores: use only one of"
+                    " them in a statement"
                 )
             self._register_one(table._replace(topic=topic), words)
 
@@ -373,7 +373,7 @@ def _connect(temp: Path, options: SessionOptions) -> Any:  # noqa: ANN401 - Duck
         connection: Any = duckdb.connect(config=config)
     except duckdb.Error as error:
         given = f"memory_limit {options.memory_limit!r}, temp_limit {options.temp_limit!r}"
-        raise SqlError(f"{given}: {error}; give sizes such as 2GB") from None
+        raise SqlError(f"{given}: {error}; use sizes such as 2GB") from None
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")
     return connection

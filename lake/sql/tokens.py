@@ -200,7 +200,7 @@ def moment_of(text: str) -> datetime:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise SqlError(
-            f"{text!r} is not a time: give ISO 8601, such as 2026-03-01 or 2026-03-01T12:30:00Z"
+            f"{text!r} is not a time: use ISO 8601, such as 2026-03-01 or 2026-03-01T12:30:00Z"
         ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 

@@ -66,7 +66,7 @@ def _send_rows(result: SqlResult, request: RunStatement, out: IO[bytes]) -> None
     schema = result.schema.serialize().to_pybytes()
     left = request.bytes_max
     if left is not None and len(schema) > left:
-        raise SqlError(f"the columns of the result take more than {left:,} bytes: select fewer")
+        raise SqlError(f"the columns of the result exceed {left:,} bytes: select fewer columns")
     _send(out, ResultFrame("schema", schema))
     is_cut, sent_count = False, 0
     for piece in _pieces(result, PIECE_BYTES if left is None else min(PIECE_BYTES, left // 8)):
@@ -78,7 +78,7 @@ def _send_rows(result: SqlResult, request: RunStatement, out: IO[bytes]) -> None
         sent_count += piece.num_rows
         _send(out, ResultFrame("rows", _stream_of(piece), result.warnings))
     if is_cut and not sent_count:
-        raise SqlError(f"a row takes more than {request.bytes_max:,} bytes: select less of it")
+        raise SqlError(f"a row exceeds {request.bytes_max:,} bytes: select less of it")
     end = ResultFrame("end", b"", result.warnings, is_cut or result.is_truncated)
     result.close()
     _send(out, end)

@@ -151,7 +151,7 @@ def catalog_errors(uri: str) -> Generator[None, None, None]:
         yield
     except _REFUSALS as error:
         raise CatalogRefused(
-            f"{shown} refuses access: {_reason(error)}; give --catalog-property"
+            f"{shown} denies access: {_reason(error)}; set --catalog-property"
             " credential=ID:SECRET or token=TOKEN of a principal that may create, read and write"
             " tables"
         ) from error
@@ -162,26 +162,26 @@ def catalog_errors(uri: str) -> Generator[None, None, None]:
     except RESTError as error:
         kind = CatalogRefused if isinstance(error, BadRequestError) else InvalidTable
         raise kind(
-            f"{shown} does not accept this: {_reason(error)}; check --catalog-uri, and"
+            f"{shown} rejects the request: {_reason(error)}; check --catalog-uri, and"
             " --catalog-property warehouse=NAME if the catalog has several warehouses"
         ) from error
     except (MissingSchema, InvalidSchema, InvalidURL) as error:
         raise InvalidTable(
-            f"--catalog-uri {uri!r}: give the address of a REST catalog, such as https://HOST/PATH"
+            f"--catalog-uri {uri!r}: use the address of a REST catalog, such as https://HOST/PATH"
         ) from error
     except RequestException as error:
         fault = explain(str(error), ca_setting="REQUESTS_CA_BUNDLE")
         if fault and uri.startswith("https:"):
             raise CatalogUnavailable(f"TLS with {shown} failed: {fault}") from error
         raise CatalogUnavailable(
-            f"{shown} does not answer: {_reason(_origin(error))}; check --catalog-uri, and that its"
-            " server runs"
+            f"{shown} does not respond: {_reason(_origin(error))}; check --catalog-uri, and that"
+            " its server is running"
         ) from error
     except ValidationError as error:
         if not uri.startswith("http"):
             raise
         raise InvalidTable(
-            f"{shown} does not answer as an Iceberg REST catalog: check --catalog-uri"
+            f"{shown} does not respond like an Iceberg REST catalog: check --catalog-uri"
         ) from error
 
 
@@ -193,7 +193,7 @@ def _timeout_s(properties: Mapping[str, str]) -> float:
         timeout_s = 0
     if not timeout_s > 0:
         raise InvalidTable(
-            f"--catalog-property {TIMEOUT}={given}: give seconds above 0, such as 60"
+            f"--catalog-property {TIMEOUT}={given}: use a positive number of seconds, such as 60"
         )
     return timeout_s
 

@@ -81,8 +81,8 @@ def _looked_up(table: ExportTable, sleep: Sleep) -> TableState:
         except CatalogUnavailable as error:
             if attempt == TRIES_MAX - 1:
                 raise CommitUnknown(
-                    f"whether the last commit to table {table.name} happened is unknown: {error};"
-                    " the next run finds out, and loses and repeats no record"
+                    f"it is unknown whether the last commit to table {table.name} succeeded:"
+                    f" {error}; the next run determines that, without losing or repeating records"
                 ) from error
             _log.warning("table_commit_lookup_failed", table=table.name, error=str(error)[:300])
             _wait(sleep, attempt)

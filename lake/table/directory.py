@@ -152,7 +152,7 @@ class DirectoryTable:
             self._layout = found
         else:
             raise InvalidTable(
-                f"table {self.name} is partitioned by {last.layout or 'nothing'}: give the same"
+                f"table {self.name} is partitioned by {last.layout or 'nothing'}: use the same"
                 " options, or another table"
             )
         self._stored = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(last.schema)))

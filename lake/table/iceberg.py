@@ -415,7 +415,7 @@ class IcebergTable:
             self._layout = found
         else:
             raise InvalidTable(
-                f"table {self.name} is partitioned by {metadata.spec().fields or 'nothing'}: give"
+                f"table {self.name} is partitioned by {metadata.spec().fields or 'nothing'}: use"
                 f" the options it was created with (--mode upsert adds {PARTITION}, --partition-by"
                 " day adds the day), or another table"
             )
@@ -430,8 +430,8 @@ def _store_errors(path: str) -> Generator[None, None, None]:
         raise
     except OSError as error:
         raise WarehouseFailed(
-            f"the store of the tables fails at {path}: {error}; check the address and the keys in"
-            " --warehouse, or the keys that the catalog hands out"
+            f"the store of the tables failed at {path}: {error}; check the address and the keys in"
+            " --warehouse, or the keys issued by the catalog"
         ) from error
 
 

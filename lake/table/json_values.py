@@ -133,7 +133,7 @@ class _Types:
         solid = [name for name in listed if name != "null"]
         if len(solid) != 1:
             raise InvalidSchema(
-                f"{path}: type {names!r} cannot become a column: give one type, or one and 'null'"
+                f"{path}: type {names!r} cannot become a column: use one type, or one and 'null'"
             )
         kind, column = self._solid(solid[0], schema, document, path, depth)
         return (kind | None if len(listed) > 1 else kind), column
@@ -144,7 +144,7 @@ class _Types:
         solid = [choice for choice in choices if choice != {"type": "null"}]
         if len(solid) != 1:
             raise InvalidSchema(
-                f"{path}: a choice of types cannot become a column: give one type and null"
+                f"{path}: a choice of types cannot become a column: use one type and null"
             )
         kind, column = self._type(solid[0], document, path, depth + 1)
         return (kind | None if len(choices) > 1 else kind), column

@@ -50,8 +50,8 @@ def wanted_ranges(
         if position < start and not skip_lost:
             raise RecordsLost(
                 f"{topic}-{partition}: offsets [{position}, {start}) were removed by retention"
-                " before they reached the table; go on without them with --skip-lost, and keep"
-                " records longer (retention.ms, retention.bytes)"
+                " before they reached the table; continue without them with --skip-lost, and"
+                " retain records longer (retention.ms, retention.bytes)"
             )
         position = max(position, start)
         if position < end:

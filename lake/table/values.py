@@ -79,7 +79,7 @@ class ValueFormat(NamedTuple):
         plain = [content for number, content in given if number is None]
         by_id = tuple((number, content) for number, content in given if number is not None)
         if len(plain) > 1 or len(dict(by_id)) < len(by_id):
-            raise InvalidSchema("give one schema, or several with different ids: ID=FILE")
+            raise InvalidSchema("specify one schema, or several with different ids: ID=FILE")
         if by_id and not framed:
             raise InvalidSchema("schemas with ids are for framed values: add --framed")
         return cls(name, plain[0] if plain else b"", message, framed, by_id)
@@ -185,8 +185,8 @@ def _columns(decoder: RowDecoder | None) -> Schema:
     fields = list(decoder.struct)
     if not fields:
         raise InvalidSchema(
-            "the schema has no fields: a table needs at least one; --format raw keeps values as"
-            " they are"
+            "the schema has no fields: a table needs at least one; --format raw stores values"
+            " unchanged"
         )
     return pa.schema(fields)
 
@@ -201,14 +201,14 @@ def _row_decoder(value_format: ValueFormat, find: FindSchema | None) -> RowDecod
     if not columns and schemas:
         columns = max(schemas)[1]
     if not columns:
-        raise InvalidSchema(f"format {name} needs a schema: give its file with --schema")
+        raise InvalidSchema(f"format {name} requires a schema: specify its file with --schema")
     if value_format.registry is not None:
         assert find is not None, "formats with a registry need a function that looks up schemas"
     elif schemas:
         find = _given(schemas)
     elif value_format.framed and name != "json":
         raise InvalidSchema(
-            f"framed values of format {name} need the ids of their schemas: --schema ID=FILE,"
+            f"framed values of format {name} require the ids of their schemas: --schema ID=FILE,"
             " for each id in the topic, or --schema-registry URL"
         )
     if name == "json":

@@ -131,7 +131,7 @@ class Warehouse:
                 f"--warehouse {store.redacted()}: Iceberg tables in Google Cloud Storage and Azure"
                 " are not supported; use a directory or s3://, or `--to parquet`"
             )
-        raise InvalidTable("--warehouse memory: it would be gone when this command ends")
+        raise InvalidTable("--warehouse memory: its contents would be lost when this command exits")
 
 
 def qualified(name: str) -> str:

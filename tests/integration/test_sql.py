@@ -554,5 +554,5 @@ def test_a_statement_in_its_own_process_gives_the_same_result(sql: Sql) -> None:
     result = sql.result("SELECT note FROM orders", max_bytes=100_000)
     assert 0 < len(result.rows()) < ORDERS
     assert result.is_truncated
-    with pytest.raises(SqlError, match="a row takes more than 100,000 bytes"):
+    with pytest.raises(SqlError, match="a row exceeds 100,000 bytes"):
         sql("SELECT repeat('x', 200000) FROM orders", max_bytes=100_000)

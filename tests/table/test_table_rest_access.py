@@ -87,8 +87,8 @@ def test_a_refused_login_is_explained(
     with pytest.raises(InvalidTable) as raised:
         warehouse.tables()
     shown = str(raised.value)
-    assert shown.startswith(f"the catalog at {guarded.url} refuses access: ")
-    assert "give --catalog-property credential=ID:SECRET or token=TOKEN of a principal" in shown
+    assert shown.startswith(f"the catalog at {guarded.url} denies access: ")
+    assert "set --catalog-property credential=ID:SECRET or token=TOKEN of a principal" in shown
     assert len(shown) < 600
     assert "secret" not in shown.lower().replace("id:secret", "").replace("wrong secret", "")
 
@@ -103,9 +103,7 @@ def test_a_namespace_that_exists_is_not_created(
         return Fate.REFUSED if is_creation else Fate.ANSWERED
 
     gateway.decide = refuse
-    with pytest.raises(
-        InvalidTable, match=r"table default\.t cannot be created: .* refuses access"
-    ):
+    with pytest.raises(InvalidTable, match=r"table default\.t cannot be created: .* denies access"):
         run_behind.all()
     with load_catalog("other", type="rest", uri=catalog.url) as other:
         other.create_namespace("default")
@@ -117,7 +115,7 @@ def test_a_refused_commit_is_not_repeated(run_behind: RestRun, gateway: HttpGate
     assert run_behind.sync().run_batch() is not None
     begun = len(gateway.asked)
     gateway.decide = lambda asked: Fate.REFUSED if asked.is_commit("t") else Fate.ANSWERED
-    with pytest.raises(InvalidTable, match="refuses access: Gateway: not allowed"):
+    with pytest.raises(InvalidTable, match="denies access: Gateway: not allowed"):
         run_behind.all()
     assert sum(asked.is_commit("t") for asked in gateway.asked[begun:]) == 1
 
@@ -131,9 +129,13 @@ def run_behind(log: Log, tmp_path: Path, gateway: HttpGateway) -> RestRun:
     ("uri", "properties", "shown"),
     [
         ("", {}, "--catalog-type rest needs --catalog-uri (PENSTOCK_CATALOG_URI)"),
-        ("lake:8181", {}, "--catalog-uri 'lake:8181': give the address of a REST catalog"),
-        ("http://u:pw@lake.invalid", {}, "the catalog at http://lake.invalid does not answer: "),
-        ("http://lake", {TIMEOUT: "soon"}, f"{TIMEOUT}=soon: give seconds above 0, such as 60"),
+        ("lake:8181", {}, "--catalog-uri 'lake:8181': use the address of a REST catalog"),
+        ("http://u:pw@lake.invalid", {}, "the catalog at http://lake.invalid does not respond: "),
+        (
+            "http://lake",
+            {TIMEOUT: "soon"},
+            f"{TIMEOUT}=soon: use a positive number of seconds",
+        ),
     ],
 )
 def test_a_wrong_address_is_explained(
@@ -168,14 +170,14 @@ def test_another_server_is_no_catalog(tmp_path: Path, catalog: RestCatalog) -> N
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_address[1]}"
-            answers = f"{url} does not answer as an Iceberg REST catalog: check --catalog-uri"
+            answers = f"{url} does not respond like an Iceberg REST catalog: check --catalog-uri"
             with pytest.raises(InvalidTable, match=answers):
                 Warehouse(kind="iceberg", location=str(tmp_path), catalog_uri=url).tables()
         finally:
             server.shutdown()
             thread.join()
     url = f"{catalog.url}/nowhere"
-    refused = f"{url} does not accept this: .*No route for request.*; check --catalog-uri"
+    refused = f"{url} rejects the request: .*No route for request.*; check --catalog-uri"
     with pytest.raises(InvalidTable, match=refused):
         Warehouse(kind="iceberg", location=str(tmp_path), catalog_uri=url).tables()
 
@@ -198,7 +200,7 @@ def test_a_catalog_that_goes_away_ends_an_export_with_one_line(log: Log, tmp_pat
     command += ["--format", "json", "--schema", str(schema), "--interval", "0.1", "--json"]
     command += ["--warehouse", str(tmp_path / "warehouse"), "--catalog-type", "rest"]
     command += ["--catalog-uri", catalog.url]
-    shown = f"error: the catalog at {catalog.url} does not answer: "
+    shown = f"error: the catalog at {catalog.url} does not respond: "
     options = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "text": True}
     with ExitStack() as running:
         with catalog.running():
@@ -216,7 +218,7 @@ def test_a_catalog_that_goes_away_ends_an_export_with_one_line(log: Log, tmp_pat
     for code, error in ((process.returncode, stopped), (without.returncode, without.stderr)):
         assert code == 1
         assert error.strip().splitlines()[-1].startswith(shown)
-        assert error.strip().endswith("check --catalog-uri, and that its server runs")
+        assert error.strip().endswith("check --catalog-uri, and that its server is running")
         assert "Traceback" not in error
     with catalog.running():
         run = RestRun(log, tmp_path / "warehouse", "iceberg", url=catalog.url)
@@ -300,7 +302,7 @@ def test_a_store_that_refuses_the_files_is_explained(
 ) -> None:
     assert vended.sync().run_batch() is not None
     store_gateway.decide = lambda asked: Fate.REFUSED if "/data/" in asked.path else Fate.ANSWERED
-    with pytest.raises(WarehouseFailed, match=r"fails at s3://tables/served/default/t.*/data/"):
+    with pytest.raises(WarehouseFailed, match=r"failed at s3://tables/served/default/t.*/data/"):
         vended.all()
     store_gateway.decide = lambda _: Fate.ANSWERED
     vended.all()
@@ -317,6 +319,6 @@ def test_a_catalog_that_is_down_is_tried_briefly(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     warehouse = Warehouse(kind="iceberg", location=str(tmp_path), catalog_uri=url)
     with pytest.raises(
-        CatalogUnavailable, match=r"does not answer: .* refused; check --catalog-ur"
+        CatalogUnavailable, match=r"does not respond: .* refused; check --catalog-ur"
     ):
         warehouse.tables()
