@@ -5,6 +5,6 @@ state is in the object store.
 import os
 
 if not __name__.startswith("penstock."):
-    raise ImportError("import penstock.broker: the folder broker is no package of its own")
+    raise ImportError("import penstock.broker: the folder broker is not a top-level package")
 if os.path.islink(__path__[0]):  # in a checkout, tools see the files where they are edited
     __path__ = [os.path.realpath(__path__[0])]

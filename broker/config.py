@@ -65,8 +65,8 @@ class BrokerConfig:
     )
     """Addresses to bind, as NAME://host:port. Use 0.0.0.0 in containers and port 0 for any free
     port. On addresses other than loopback, clients must authenticate, unless `allow.insecure` is
-    set. A client of one listener gets the other brokers' addresses for the listener of the same
-    name, or for their first listener if they have none of that name. Brokers connect to each
+    set. A client of one listener receives the other brokers' addresses for the listener with the
+    same name, or for their first listener if they have none with that name. Brokers connect to each
     other's first listener.
     """
 
@@ -177,8 +177,8 @@ class BrokerConfig:
         int, Setting("connection.max.response.bytes", Kind.BYTES, 1, _TIB, is_dynamic=True)
     ] = 4 * 1024 * 1024
     """Completed but unsent responses of one connection. Above the limit, no further request of the
-    connection starts, so a client that does not read stops itself. A single response may be larger
-    (`fetch.max.bytes`).
+    connection starts, so a client that does not read its responses is blocked. A single response
+    may be larger (`fetch.max.bytes`).
     """
 
     buffered_request_bytes_max: Annotated[
@@ -279,9 +279,9 @@ class BrokerConfig:
     producer_id_expiration_ms: Annotated[
         int, Setting("producer.id.expiration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 86_400_000
-    """A partition drops an idempotent producer that wrote nothing for this long, at its next
-    checkpoint, and then accepts a repeated batch of it again. It keeps at most 100,000 producers
-    (35 MiB), whatever this setting.
+    """A partition drops an idempotent producer that has written nothing for this long, at its next
+    checkpoint, and then no longer detects its duplicate batches. It tracks at most 100,000
+    producers (35 MiB), regardless of this setting.
     """
 
     log_cleaner_enable: Annotated[bool, Setting("log.cleaner.enable", Kind.BOOL)] = True
@@ -621,13 +621,14 @@ class BrokerConfig:
     topic_create_timeout_ms: Annotated[
         int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000, is_dynamic=True)
     ] = 30_000
-    """Timeout of one metadata change at the controller when the client gives none."""
+    """Timeout of one metadata change at the controller if the client specifies none."""
 
     client_metrics_otlp_endpoint: Annotated[
         str, Setting("client.metrics.otlp.endpoint", Kind.TEXT)
     ] = ""
     """URL (http://HOST:PORT) of an OpenTelemetry collector, Prometheus or another receiver of OTLP
-    over HTTP, to which the broker forwards client metrics (KIP-714). Empty: clients push none.
+    over HTTP, to which the broker forwards client metrics (KIP-714). Empty: clients do not push
+    metrics.
     """
 
     telemetry_max_bytes: Annotated[int, Setting("telemetry.max.bytes", Kind.BYTES, 1, 16 << 20)] = (

@@ -64,7 +64,7 @@ def all_settings() -> Mapping[str, Field]:
     return {setting.name: setting for part in parts for setting in fields_of(part)}
 
 
-_NO_COPIES: Final = "No effect, accepted for Kafka tools: no data move between brokers."
+_NO_COPIES: Final = "No effect, accepted for Kafka tools: no data is moved between brokers."
 _NO_THREADS: Final = "No effect, accepted for Kafka tools: a broker has one event loop."
 _NO_BUFFERS: Final = (
     "No effect, accepted for Kafka tools: one pass runs at a time, in memory limited by"
@@ -72,7 +72,7 @@ _NO_BUFFERS: Final = (
 )
 
 
-_NO_TIERS: Final = "No effect, accepted for Kafka tools: all data are in the object store."
+_NO_TIERS: Final = "No effect, accepted for Kafka tools: all data is in the object store."
 
 
 def _unused(

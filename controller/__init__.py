@@ -3,6 +3,8 @@
 import os
 
 if not __name__.startswith("penstock."):
-    raise ImportError("import penstock.controller: the folder controller is no package of its own")
+    raise ImportError(
+        "import penstock.controller: the folder controller is not a top-level package"
+    )
 if os.path.islink(__path__[0]):  # in a checkout, tools see the files where they are edited
     __path__ = [os.path.realpath(__path__[0])]

@@ -35,8 +35,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """A controller: alone, one of three or five that form a new cluster, or one that joins."""
 
     data_dir: Annotated[Path, Setting("metadata.log.dir", Kind.PATH)]
-    """Directory of the journal. Small, must survive restarts; if all controllers lose it, use
-    `penstock controller recover`.
+    """Directory of the journal. It is small and must survive restarts; if all controllers lose it,
+    use `penstock controller recover`.
     """
 
     cluster_id: Annotated[str, Setting("cluster.id", Kind.TEXT)] = ""
@@ -50,8 +50,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Number of this controller in the quorum. {ordinal}: the last number of the host name."""
 
     peers: Annotated[tuple[str, ...], Setting("controller.quorum.voters", Kind.LIST)] = ()
-    """The controllers that form a new cluster, including this one, as id@host:port; empty: it is
-    alone. They need the same `cluster_id`.
+    """The controllers that form a new cluster, including this one, as id@host:port; empty for a
+    single controller. They need the same `cluster_id`.
 
     Afterwards, the members and their addresses are stored in the quorum itself.
     """
@@ -85,8 +85,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         "penstock-broker-{id}",
     )
     """Names in the certificates of brokers: the common name, or a DNS name or URI among the subject
-    alternative names. {id} stands for a node.id, which is then the only one that the broker may
-    use. Used with TLS (`controller.ssl.certificate.location`).
+    alternative names. {id} stands for a node.id; the broker may then use only this id. Used with
+    TLS (`controller.ssl.certificate.location`).
     """
 
     controller_names: Annotated[
@@ -101,12 +101,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     authorizer: Annotated[str, Setting("authorizer.class.name", Kind.TEXT)] = ""
     """The authorizer of requests that brokers forward for their clients: StandardAuthorizer, which
-    uses ACLs, as for brokers. Empty: brokers alone decide. The same for all brokers and controllers
-    of a cluster.
+    uses ACLs, as for brokers. Empty: only brokers authorize them. The same for all brokers and
+    controllers of a cluster.
     """
 
     super_users: Annotated[str, Setting("super.users", Kind.TEXT)] = ""
-    """Principals for which brokers may request everything, as User:name, separated by semicolons.
+    """Principals for which brokers may request all changes, as User:name, separated by semicolons.
     The same as for brokers, or fewer: a stolen broker key grants the rights of these principals.
     """
 
@@ -133,8 +133,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     election_timeout_ms: Annotated[
         int, Setting("controller.quorum.election.timeout.ms", Kind.DURATION, 1, 600_000)
     ] = 1_000
-    """Silence of the leader after which another is elected, in one to two times this. A lower value
-    mistakes pauses of a busy machine for failures.
+    """Silence of the leader after which another is elected, in one to two times this. With a lower
+    value, pauses of a busy machine count as failures.
     """
 
     session_timeout_ms: Annotated[
@@ -223,9 +223,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     backup_interval_ms: Annotated[
         int, Setting("metadata.backup.interval.ms", Kind.DURATION, 1, 3_600_000)
     ] = 1_000
-    """Committed metadata are copied to the store at most this often (one PUT), and immediately if a
-    response depends on it. Metadata that are not copied yet are lost with *all* controllers' disks,
-    except those that acknowledged records need. Deletions wait for the copy.
+    """Committed metadata is copied to the store at most this often (one PUT), and immediately if a
+    response depends on it. Metadata that is not copied yet is lost with the disks of *all*
+    controllers, except those that acknowledged records need. Deletions wait for the copy.
     """
 
     backup_bytes_max: int = 4 << 20
@@ -239,7 +239,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     read_grace_ms: Annotated[
         int, Setting("object.delete.grace.ms", Kind.DURATION, 1, 86_400_000)
     ] = 60_000
-    """Unreferenced objects are deleted after this time, so that reads in progress can end."""
+    """Unreferenced objects are deleted after this time, so that reads in progress can complete."""
 
     late_put_grace_ms: Annotated[
         int, Setting("object.prepared.grace.ms", Kind.DURATION, 1, 7 * 86_400_000)
@@ -259,8 +259,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         int, Setting("delete.grace.ms", Kind.DURATION, 0, 366 * 86_400_000)
     ] = 3_600_000
     """How long deleted topics, and records deleted by DeleteRecords, can be restored (`penstock
-    topics undelete`), and keep their objects; 0: they are removed immediately. A topic may have its
-    own `penstock.delete.grace.ms`.
+    topics undelete`) and their objects are kept; 0: they are removed immediately. The topic config
+    `penstock.delete.grace.ms` overrides it.
     """
 
     deleted_partitions_max: Annotated[
@@ -279,8 +279,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     quota_window_num: Annotated[int, Setting("controller.quota.window.num", Kind.INT, 1, 1_000)] = (
         11
     )
-    """Samples of the partition mutation quota: a client that did not use its quota may use that of
-    all samples at once.
+    """Samples of the partition mutation quota: an idle client may use the quota of all samples at
+    once.
     """
 
     quota_window_size_seconds: Annotated[
@@ -315,8 +315,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     balance_bytes_min: Annotated[
         int, Setting("auto.balance.min.bytes.per.second", Kind.BYTES, 1)
     ] = 256 << 10
-    """Total bytes per second of all brokers at which bytes are balanced: idle clusters are left
-    alone.
+    """Total bytes per second of all brokers above which bytes are balanced; idle clusters are not.
     """
 
     janitor_interval_ms: Annotated[
@@ -334,8 +333,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     manifest_grace_ms: Annotated[
         int, Setting("manifest.grace.ms", Kind.DURATION, MANIFEST_GRACE_MS_MIN, 86_400_000)
     ] = 10 * 60_000
-    """Old versions of the manifest are kept this long for readers that have not seen a newer one. A
-    few hundred small objects.
+    """Old versions of the manifest are kept this long for readers that have not seen a newer one.
+    This keeps a few hundred small objects.
     """
 
     stop_timeout_ms: Annotated[int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)] = (

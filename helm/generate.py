@@ -1,11 +1,11 @@
 """Generate the chart's `values.yaml`, `values.schema.json` and `README.md` from `schema.yaml` and
-the definition of settings, and its copies of the pages of the documentation that it refers to.
+the definition of settings, and its copies of the documentation pages to which it refers.
 
 python helm/generate.py [--check]
 
-Invariants: each value is described once; objects refuse unknown keys; settings that the chart
-computes cannot be set; a packaged chart has every page that its files link to. Must not run in
-production: it needs a checkout.
+Invariants: each value is described once; objects reject unknown keys; settings that the chart
+computes cannot be set; a packaged chart contains every page to which its files link. Must not run
+in production: it needs a checkout.
 """
 
 import json
@@ -136,8 +136,8 @@ def _readme(schema: _Json) -> str:
 
 
 def _page(name: str) -> str:
-    """Return a page of the documentation for readers who have only the chart: links to other pages
-    become their titles, and paths are those of the packaged chart.
+    """Return a documentation page for readers who have only the chart: links to other pages become
+    their titles, and paths are those of the packaged chart.
     """
     chart: _Json = yaml.safe_load((CHART / "Chart.yaml").read_text())
     text = (HERE.parent / "docs" / name).read_text()

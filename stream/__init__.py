@@ -5,6 +5,6 @@ Independent of Kafka's API and of gRPC.
 import os
 
 if not __name__.startswith("penstock."):
-    raise ImportError("import penstock.stream: the folder stream is no package of its own")
+    raise ImportError("import penstock.stream: the folder stream is not a top-level package")
 if os.path.islink(__path__[0]):  # in a checkout, tools see the files where they are edited
     __path__ = [os.path.realpath(__path__[0])]

@@ -41,9 +41,9 @@ class StreamConfig:
     wal_linger_idle_ms: Annotated[
         int, Setting("wal.linger.idle.ms", Kind.DURATION, 0, 60_000, is_dynamic=True)
     ] = 40
-    """Longest wait of a bulk below `batching_bytes_per_s` while another PUT is in flight. With no
-    PUT in flight it does not wait, and neither does it if all its producers, and those acknowledged
-    this lately, wait for a response.
+    """Longest wait of a bulk below `batching_bytes_per_s` while another PUT is in flight. It does
+    not wait if no PUT is in flight, or if all its producers, and those acknowledged within this
+    time, are waiting for a response.
     """
 
     wal_put_interval_ms: Annotated[
@@ -51,8 +51,8 @@ class StreamConfig:
     ] = 20
     """Minimum time between the starts of two PUTs, unless a bulk is full or flushed, or no PUT is
     in flight and all producers of the bulk wait for its response. The first PUT after a pause
-    starts at once. Without this limit, a steady stream of small records would cause 250 PUTs/s to a
-    store with a latency of 4 ms: 3,240 USD per month, and one GET for each when the WAL is
+    starts immediately. Without this limit, a steady stream of small records would cause 250 PUTs/s
+    to a store with a latency of 4 ms: 3,240 USD per month, and one GET for each when the WAL is
     recovered.
     """
 
@@ -113,8 +113,8 @@ class StreamConfig:
     wal_hedge_percent: Annotated[
         int, Setting("wal.hedge.max.percent", Kind.INT, 0, 100, is_dynamic=True)
     ] = 5
-    """Largest share of hedges. Slow PUTs are a few in a hundred; more hedges would add load to a
-    store that is slow under load.
+    """Largest share of hedges. Only a few percent of PUTs are slow; more hedges would add load to
+    an overloaded store.
     """
 
     wal_hedge_min_ms: int = 100

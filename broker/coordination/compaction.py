@@ -175,8 +175,8 @@ class CoordinatorLogCompactor:
         bounds, size_bytes = self._log.bounds(self._partition), self._usage.size_bytes
         if 2 * (bounds.stable - bounds.start) < bounds.end - bounds.start:
             raise CompactionStopped(
-                f"an open transaction holds the log at {bounds.stable}, and the log ranges from"
-                f" {bounds.start} to {bounds.end}"
+                f"an open transaction holds the log at {bounds.stable}; the log is"
+                f" [{bounds.start}, {bounds.end})"
             )
         await self._settle(await self._copy_all())
         while self._outstanding:

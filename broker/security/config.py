@@ -93,9 +93,9 @@ class SecurityConfig:
             per_listener=True,
         ),
     ] = AUTH_NONE
-    """Whether clients of SSL listeners present a certificate. requested: those that present none
-    are `User:ANONYMOUS`. SASL_SSL listeners only request one if they have their own value, as in
-    Kafka (KIP-684); the user is that of SASL.
+    """Whether clients of SSL listeners present a certificate. requested: clients without one are
+    `User:ANONYMOUS`. SASL_SSL listeners only request one if they have their own value, as in Kafka
+    (KIP-684); the SASL user is the principal.
     """
 
     ssl_principal_mapping_rules: Annotated[
@@ -103,7 +103,7 @@ class SecurityConfig:
     ] = "DEFAULT"
     """How the subject of a certificate is mapped to a user name, as in Kafka:
     RULE:pattern/replacement/[LU] and DEFAULT (the whole subject), separated by commas. Patterns are
-    RE2's. Certificates that match no rule are rejected.
+    RE2 regular expressions. Certificates that match no rule are rejected.
     """
 
     ssl_enabled_protocols: Annotated[
@@ -122,7 +122,7 @@ class SecurityConfig:
         int, Setting("ssl.reload.interval.ms", Kind.DURATION, 100, 86_400_000)
     ] = 10_000
     """How often the broker checks whether the PEM files or the users file have changed. New
-    connections use the new contents; if these are invalid, the previous files stay in use in use.
+    connections use the new contents; if these are invalid, the previous files stay in use.
     """
 
     sasl_enabled_mechanisms: Annotated[

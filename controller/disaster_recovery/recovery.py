@@ -178,9 +178,9 @@ class Recovery:
         ):
             raise RecoveryRefused(
                 f"something was written {max(report.quiet_ms, 0) / 1_000:.1f} s ago: a controller"
-                " or broker may be alive. See to it that all of them are stopped and wait until it"
-                f" is {QUIET_MS_MIN // 1_000} s; or use --force: processes that still run are"
-                " then fenced and lose what they did not acknowledge"
+                " or broker may be alive. Make sure that all of them are stopped, and wait until"
+                " it is {QUIET_MS_MIN // 1_000} s; or use --force: running processes are then"
+                " fenced, and lose unacknowledged records"
             )
         # A live cluster deletes objects that its image no longer refers to. In an older image,
         # these objects are missing.
@@ -203,7 +203,7 @@ class Recovery:
         if report.gaps and not accept_loss:
             named = "; ".join(map(_place, report.gaps[:_NAMED_MAX]))
             raise RecoveryRefused(
-                f"data are missing in {len(report.gaps)}"
+                f"data is missing in {len(report.gaps)}"
                 f" places{', first' if len(report.gaps) > _NAMED_MAX else ''}: {named}. Restore the"
                 " objects (--dry-run shows all places); or use --accept-loss: a partition then"
                 " begins above its last missing object, and ends where the first gap in its WALs"
@@ -220,7 +220,7 @@ class Recovery:
         newest = await self._snapshots.newest_offset()
         if tail.fence is not None and newest is not None and newest >= tail.fence.base.offset:
             raise RecoveryRefused(
-                f"the newest snapshot, of offset {newest}, cannot be read, and earlier ones"
+                f"the newest snapshot, at offset {newest}, cannot be read, and earlier ones"
                 " belong to the history before a recovery"
             )
         image = snapshot.image if snapshot else MetadataImage()
@@ -342,7 +342,7 @@ class Recovery:
                 raise RecoveryRefused(
                     f"the newest records of cluster {self._cluster_id!r} are in its WAL store"
                     f" {wal_store.store_id} with UUID {wal_store.uuid}, which is not configured:"
-                    " name it with --wal-store"
+                    " specify it with --wal-store"
                 )
             self._wal_stores.follow([wal_store.store_id])
             await check_identity(self._store, wal_store)

@@ -54,7 +54,7 @@ def check_owner(stream: StreamState, node: BrokerIncarnation) -> None:
         owner = f"node {stream.node_id} epoch {stream.node_epoch}"
         raise Refused(
             Status.STREAM_FENCED,
-            f"stream {stream.stream_id} is open by {owner}, stream epoch {stream.epoch}",
+            f"stream {stream.stream_id} is open for {owner}, stream epoch {stream.epoch}",
         )
 
 

@@ -132,7 +132,7 @@ def check_supported(image: MetadataImage, features: Sequence[FeatureRange]) -> N
     if len(features) > FEATURES_PER_BROKER_MAX:
         raise Refused(
             Status.INVALID_REQUEST,
-            f"a broker may name at most {FEATURES_PER_BROKER_MAX} features",
+            f"a broker may declare at most {FEATURES_PER_BROKER_MAX} features",
         )
     for name, level in image.features.items():
         feature = _find(features, name)

@@ -193,7 +193,7 @@ def _check_gone(image: MetadataImage, node: NodeState) -> None:
                 Status.NODE_IN_USE,
                 f"the WAL of broker {node_id} epoch {wal.writer.node_epoch} is not recovered yet:"
                 " a running broker recovers it within seconds unless slots are lost (see penstock"
-                " wal repair); try again when penstock nodes does not list that WAL",
+                " wal repair); try again when penstock nodes no longer lists that WAL",
             )
     for key in sorted(image.topics.led_by(NO_LEADER), key=in_order):
         partition = image.topics.partition(key)
@@ -216,8 +216,8 @@ def _check_leaderless(
         if node_id in named:
             raise Refused(
                 Status.NODE_IN_USE,
-                f"broker {node_id} is named by the move of {name}, which is under way: wait for its"
-                " end, or cancel it with penstock reassign cancel",
+                f"broker {node_id} takes part in the move of {name}: wait until it ends, or cancel"
+                " it with penstock reassign cancel",
             )
     elif node_id in partition.replicas and not any(
         other != node_id and image.nodes.get(other) is not None for other in partition.replicas

@@ -153,7 +153,7 @@ def _object_of(image: MetadataImage, stream: StreamState, source: RewriteSource)
             span = f"[{source.start_offset}, {source.end_offset})"
             raise Refused(
                 Status.COMPACTED_OBJECTS_NOT_FOUND,
-                f"stream {stream.stream_id}: {source.key!r} does not hold {span} any more",
+                f"stream {stream.stream_id}: {source.key!r} no longer contains {span}",
             )
         return ObjectId(-1)
     return object_id

@@ -113,7 +113,7 @@ def _openable(image: MetadataImage, me: BrokerIncarnation, item: OpenStreamItem)
         owner = f"node {stream.node_id} epoch {stream.node_epoch}"
         raise Refused(
             Status.STREAM_NOT_CLOSED,
-            f"stream {stream.stream_id} is still open by {owner} with epoch {stream.epoch}",
+            f"stream {stream.stream_id} is still open for {owner} with epoch {stream.epoch}",
         )
     return stream
 

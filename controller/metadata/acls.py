@@ -89,5 +89,5 @@ class AclsImage:
 
     def remove(self, record: AclRemoved) -> None:
         if record.acl not in self._acls:
-            raise broken(f"{record.acl} is removed, but is not there")
+            raise broken(f"{record.acl} is removed, but does not exist")
         del self._acls[record.acl]

@@ -137,7 +137,7 @@ class FrozenTopicsImage:
         """Remove a deleted topic, which becomes a regular one again."""
         topic = self._remove(record.topic_id)
         if not topic.is_deleted:
-            raise broken(f"topic {topic.full_name} is one of a snapshot and was never deleted")
+            raise broken(f"topic {topic.full_name} is a snapshot topic and was never deleted")
         return topic
 
     def remove(self, record: FrozenTopicRemoved) -> None:

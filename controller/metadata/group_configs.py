@@ -42,7 +42,7 @@ _ALL: Final = (
     _int(
         CONSUMER_SESSION_TIMEOUT,
         45_000,
-        "How long a member of a consumer group may be silent before the others get its partitions.",
+        "How long a member of a consumer group may be silent before its partitions are reassigned.",
     ),
     _int(
         CONSUMER_HEARTBEAT_INTERVAL,
@@ -52,13 +52,13 @@ _ALL: Final = (
     _int(
         SHARE_SESSION_TIMEOUT,
         45_000,
-        "How long a member of a share group may be silent before the others get its partitions.",
+        "How long a member of a share group may be silent before its partitions are reassigned.",
     ),
     _int(SHARE_HEARTBEAT_INTERVAL, 5_000, "How often members of a share group send heartbeats."),
     _int(
         SHARE_RECORD_LOCK_DURATION,
         30_000,
-        "How long a record that a consumer of a share group has acquired is locked for others.",
+        "How long a record that a consumer of a share group has acquired is locked.",
         low=1_000,
     ),
     KafkaConfig(
@@ -78,13 +78,13 @@ _ALL: Final = (
         SHARE_ISOLATION_LEVEL,
         ConfigType.STRING,
         "read_uncommitted",
-        "Whether a share group gets records of open and aborted transactions.",
+        "Whether a share group receives records of open and aborted transactions.",
         choices=("read_committed", "read_uncommitted"),
     ),
     _int(
         STREAMS_SESSION_TIMEOUT,
         45_000,
-        "How long a member of a streams group may be silent before the others get its tasks.",
+        "How long a member of a streams group may be silent before its tasks are reassigned.",
     ),
     _int(
         STREAMS_HEARTBEAT_INTERVAL, 5_000, "How often members of a streams group send heartbeats."

@@ -46,7 +46,7 @@ def _check_log(stream: StreamState) -> None:
     _check_kept(stream, name)
     if not stream.entries:
         if stream.end_offset > stream.start_offset:
-            raise broken(f"{name}: nothing holds [{stream.start_offset}, {stream.end_offset})")
+            raise broken(f"{name}: no entry contains [{stream.start_offset}, {stream.end_offset})")
         return
     first, last = stream.entries[0], stream.entries[-1]
     if not first.start_offset <= stream.start_offset < first.end_offset:
@@ -67,26 +67,28 @@ def _check_kept(stream: StreamState, name: str) -> None:
         return
     ends = [trim.end_offset for trim in stream.kept.trims]
     if ends != sorted(ends) or ends[-1:] != [stream.start_offset]:
-        raise broken(f"{name}: the kept trims end at {ends}, the start is {stream.start_offset}")
+        raise broken(
+            f"{name}: the retained trims end at {ends}, the start is {stream.start_offset}"
+        )
     at = stream.kept_offset
     for entry in stream.kept_entries:
         if entry.start_offset > at or not at < entry.end_offset <= stream.start_offset:
-            raise broken(f"{name}: the kept entry {entry} does not follow {at}")
+            raise broken(f"{name}: the retained entry {entry} does not follow {at}")
         at = entry.end_offset
     first = stream.entries[0].start_offset if stream.entries else stream.start_offset
     if at < first:
-        raise broken(f"{name}: nothing holds [{at}, {first}), which is kept")
+        raise broken(f"{name}: no entry contains [{at}, {first}), which is retained")
 
 
 def _check_objects(objects: ObjectsImage, nodes: NodesImage, refs: Counter[ObjectId]) -> None:
     for state in objects:
         if state.refs != refs[state.object_id]:
             raise broken(
-                f"object {state.object_id} counts {state.refs} references, there are"
+                f"object {state.object_id} counts {state.refs} references instead of"
                 f" {refs[state.object_id]}"
             )
         if state.refs and state.phase != ObjectPhase.COMMITTED:
-            raise broken(f"object {state.object_id} is referred to and {state.phase.name}")
+            raise broken(f"object {state.object_id} is referenced but {state.phase.name}")
         if (
             state.wal is not None
             and state.phase == ObjectPhase.DESTROYED
@@ -98,7 +100,7 @@ def _check_objects(objects: ObjectsImage, nodes: NodesImage, refs: Counter[Objec
             )
     for object_id in refs:
         if objects.get(object_id) is None:
-            raise broken(f"object {object_id} is referred to and does not exist")
+            raise broken(f"object {object_id} is referenced but does not exist")
     unreferenced = {
         state.object_id
         for state in objects
@@ -115,7 +117,9 @@ def _check_owners(streams: StreamsImage, nodes: NodesImage) -> None:
             raise broken(f"stream {stream.stream_id}: the index of owners is wrong")
         wal = nodes.wal(stream.owner)
         if stream.opened and (wal is None or wal.ended):
-            raise broken(f"stream {stream.stream_id} is open by {stream.owner}, whose WAL ended")
+            raise broken(
+                f"stream {stream.stream_id} is open for {stream.owner}, whose WAL has ended"
+            )
 
 
 def _check_partitions(
@@ -133,7 +137,7 @@ def _check_partitions(
             _check_partition(topic.name, partition, streams, nodes)
             owned.update(partition.stream_ids)
     if led:
-        raise broken(f"the index of leaders names partitions that do not exist: {led}")
+        raise broken(f"the index of leaders contains partitions that do not exist: {led}")
     return owned
 
 
@@ -144,11 +148,11 @@ def _check_frozen(
     owned: set[StreamId] = set()
     for topic in frozen_topics:
         if topics.by_id(topic.topic_id) is not None:
-            raise broken(f"topic {topic.full_name} is frozen and served")
+            raise broken(f"topic {topic.full_name} is frozen but served")
         for index, partition in enumerate(topic.partitions):
             name = f"{topic.full_name}-{index}"
             if partition.partition != index or leader_of(partition) != NO_LEADER:
-                raise broken(f"{name} is frozen and has a leader, or another number")
+                raise broken(f"{name} is frozen but has a leader, or another number")
             for stream in _streams_of(name, partition, streams):
                 if stream.opened and not topic.is_deleted:
                     raise broken(f"{name}: stream {stream.stream_id} of a snapshot is open")
@@ -186,16 +190,14 @@ def _check_partition(
     if leader != NO_LEADER and (
         wal is None or wal.ended or partition.leader not in partition.replicas
     ):
-        raise broken(f"{name} is led by {leader}, whose WAL ended or who is no candidate")
+        raise broken(f"{name} is led by {leader}, whose WAL has ended, or which is not a candidate")
     if partition.target_replicas is not None and (
         leader != NO_LEADER or partition.move is None or not partition.target_replicas
     ):
-        raise broken(f"{name} moves and is led by {leader}, or its move is not told")
+        raise broken(f"{name} is moving but led by {leader}, or its move is not recorded")
     for stream in _streams_of(name, partition, streams):
         if stream.opened and leader == NO_LEADER and partition.target_replicas is None:
-            raise broken(
-                f"{name}: stream {stream.stream_id} is open, without a leader and without a move"
-            )
+            raise broken(f"{name}: stream {stream.stream_id} is open without a leader or a move")
         if stream.epoch > partition.leader_epoch:
             raise broken(
                 f"{name}: stream {stream.stream_id} has epoch {stream.epoch}, the partition"
@@ -208,9 +210,9 @@ def check_counters(
 ) -> None:
     """Check that no used id can be assigned again."""
     if any(stream.stream_id >= next_stream_id for stream in streams):
-        raise broken("a stream id would be given out twice")
+        raise broken("a stream id would be assigned twice")
     if any(state.object_id >= next_object_id for state in objects):
-        raise broken("an object id would be given out twice")
+        raise broken("an object id would be assigned twice")
 
 
 def check_object_counts(objects: ObjectsImage) -> None:
@@ -222,9 +224,9 @@ def check_object_counts(objects: ObjectsImage) -> None:
     if objects.committed_bytes != sum(state.size_bytes for state in committed) or objects.count(
         ObjectPhase.COMMITTED
     ) != len(committed):
-        raise broken("the bytes of committed objects do not add up")
+        raise broken("the byte count of committed objects is wrong")
 
 
 def check_epochs(nodes: NodesImage, next_node_epoch: NodeEpoch) -> None:
     if any(wal.writer.node_epoch >= next_node_epoch for wal in nodes.wals()):
-        raise broken("a node epoch would be given out twice")
+        raise broken("a node epoch would be assigned twice")

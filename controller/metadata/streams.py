@@ -271,7 +271,7 @@ class StreamsImage:
         """
         state = self.known(record.stream_id)
         if state.kept is None:
-            raise broken(f"stream {record.stream_id} keeps nothing below its start")
+            raise broken(f"stream {record.stream_id} retains nothing below its start")
         before = state.kept.entries
         self._keep(state, state.kept.without(record.end_offset))
         return _released(before, state.kept_entries)

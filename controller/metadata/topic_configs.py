@@ -160,7 +160,7 @@ def _string(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
 
 
 def _throttled(name: str) -> TopicConfig:
-    doc = f"{NO_EFFECT}no data move between brokers."
+    doc = f"{NO_EFFECT}no data is moved between brokers."
     return TopicConfig(name, ConfigType.LIST, "", doc, item=_THROTTLED)
 
 
@@ -261,9 +261,9 @@ _ALL = (
         "cleanup.policy",
         ConfigType.LIST,
         "delete",
-        "delete: retention deletes old records. compact: the newest record of each key stays, and"
-        " records without a key are refused. Both may be combined; with neither, all records stay"
-        " until DeleteRecords.",
+        "delete: retention deletes old records. compact: the newest record of each key is kept,"
+        " and records without a key are rejected. Both may be combined; with neither, all records"
+        " are kept until DeleteRecords.",
         choices=("compact", "delete"),
     ),
     _string(
@@ -319,9 +319,7 @@ _ALL = (
     ),
     _long("flush.ms", INT64_MAX, f"{NO_EFFECT}every acknowledged record is in the object store."),
     _throttled("follower.replication.throttled.replicas"),
-    _int(
-        "index.interval.bytes", 4_096, f"{NO_EFFECT}objects carry one index entry for each block."
-    ),
+    _int("index.interval.bytes", 4_096, f"{NO_EFFECT}objects have one index entry per block."),
     TopicConfig(
         "internal.segment.bytes",
         ConfigType.INT,
@@ -337,8 +335,8 @@ _ALL = (
     _long(
         "max.compaction.lag.ms",
         INT64_MAX,
-        "How long records wait for log compaction, however clean the log is, counted from when the"
-        " leader first saw them.",
+        "How long records may wait for log compaction regardless of the dirty ratio, measured from"
+        " when the leader first saw them.",
         low=1,
     ),
     _int(
@@ -347,12 +345,12 @@ _ALL = (
     _long(
         "message.timestamp.after.max.ms",
         _HOUR_MS,
-        "How far a record's timestamp may lie ahead of the broker's clock (CreateTime only).",
+        "How far a record's timestamp may be ahead of the broker's clock (CreateTime only).",
     ),
     _long(
         "message.timestamp.before.max.ms",
         INT64_MAX,
-        "How far a record's timestamp may lie behind the broker's clock (CreateTime only).",
+        "How far a record's timestamp may be behind the broker's clock (CreateTime only).",
     ),
     _string(
         "message.timestamp.type",
@@ -369,7 +367,7 @@ _ALL = (
         0,
         1,
     ),
-    _long("min.compaction.lag.ms", 0, "Age below which log compaction leaves records alone."),
+    _long("min.compaction.lag.ms", 0, "Age below which records are not compacted."),
     _int(
         "min.insync.replicas",
         1,
@@ -426,11 +424,11 @@ _ALL = (
         choices=(VALIDATES_ALL, VALIDATES_SAMPLES, VALIDATES_HEADERS),
         is_internal=True,
     ),
-    _bool("remote.log.copy.disable", f"{NO_EFFECT}all data are remote."),
-    _bool("remote.log.delete.on.disable", f"{NO_EFFECT}all data are remote."),
+    _bool("remote.log.copy.disable", f"{NO_EFFECT}all data is remote."),
+    _bool("remote.log.delete.on.disable", f"{NO_EFFECT}all data is remote."),
     _bool(
         "remote.storage.enable",
-        "Kafka's tiered storage, which there is none of: all data are in the object store.",
+        "Kafka's tiered storage, which does not exist here: all data is in the object store.",
         "false",
     ),
     _long(

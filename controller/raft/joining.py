@@ -25,7 +25,7 @@ async def find_cluster(config: ControllerConfig, client: ControllerClient) -> st
         return (await client.describe(timeout_s=config.join_timeout_ms / 1_000)).cluster_id
     except TimeoutError as error:
         raise InvalidConfig(
-            "join", ",".join(config.join), f"addresses of responsive controllers ({error})"
+            "join", ",".join(config.join), f"addresses of reachable controllers ({error})"
         ) from None
     finally:
         await client.close()

@@ -143,7 +143,7 @@ class Journal:
         if self._number < self._owner.journal_number:
             found = f"segment {self._number} is the newest" if segments else "the journal is empty"
             raise JournalStateLost(
-                str(self._files), f"{found}, segment {self._owner.journal_number} was begun before"
+                str(self._files), f"{found}, segment {self._owner.journal_number} was already begun"
             )
         for at, number in enumerate(segments):
             if number != segments[0] + at:

@@ -41,7 +41,7 @@ class CompactionConfig:
     round_bytes_max: Annotated[
         int, Setting("compaction.round.max.bytes", Kind.BYTES, 1, 1 << 30, is_dynamic=True)
     ] = 64 << 20
-    """Bytes that one round reads, holds in memory and writes."""
+    """Bytes that one round reads, keeps in memory and writes."""
 
     round_ranges_max: int = 4_000
     """Sources in one commit; the controller accepts 20,000."""

@@ -154,7 +154,7 @@ def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectInd
     if object_size_bytes == layout.HEADER_BYTES and len(tail) == object_size_bytes:
         header = parse_header(tail, key)
         if header.role != ObjectRole.FENCE:
-            raise ObjectCorrupt(key, 0, f"a header of role {header.role.name} without index")
+            raise ObjectCorrupt(key, 0, f"an object with role {header.role.name} has no index")
         return ObjectIndex(header, object_size_bytes, key, b"", b"")
     tail_position = object_size_bytes - len(tail)
     footer_position = object_size_bytes - layout.FOOTER_BYTES
@@ -175,7 +175,9 @@ def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectInd
         raise ObjectCorrupt(key, index_position, "the index does not match its checksum")
     header = parse_header(index, key)
     if header.role not in layout.INDEXED_ROLES:
-        raise ObjectCorrupt(key, index_position, f"role {header.role.name} with an index")
+        raise ObjectCorrupt(
+            key, index_position, f"an object with role {header.role.name} has an index"
+        )
     entries = _known_part(bytes(index[layout.HEADER_BYTES :]), entry_bytes)
     return ObjectIndex(header, object_size_bytes, key, entries, footer)
 

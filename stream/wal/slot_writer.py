@@ -80,7 +80,7 @@ class SlotWriter:
                 pause_s = backoff.next_s()
                 if self._clock() + pause_s > deadline:
                     raise WalFailed(
-                        sequence, f"{backoff.attempt_count} tries, the last: {error!r}"
+                        sequence, f"{backoff.attempt_count} attempts, last error: {error!r}"
                     ) from error
                 self.counts.retry_count += 1
                 _log.warning(

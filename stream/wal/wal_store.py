@@ -114,7 +114,9 @@ async def create_identity(wal_store: ObjectStore, wanted: WalStoreIdentity) -> W
         await wal_store.put_if_absent(_IDENTITY_KEY, msgspec.json.encode(stored))
     found = await identity_of(wal_store)
     if found is None:
-        raise WalStoreWrong(wanted.uuid, "its identity object is gone right after it was written")
+        raise WalStoreWrong(
+            wanted.uuid, "its identity object disappeared right after it was written"
+        )
     return found
 
 
@@ -181,5 +183,5 @@ async def _identity(store: ObjectStore, key: str) -> WalStoreIdentity | None:
     try:
         stored = _decoder.decode(tail.data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ObjectCorrupt(key, 0, f"is no identity of a WAL store: {error}") from None
+        raise ObjectCorrupt(key, 0, f"is not the identity of a WAL store: {error}") from None
     return WalStoreIdentity(stored.cluster_id, WalStoreId(stored.store_id), stored.uuid)

@@ -30,7 +30,7 @@ def check_wal_store_url(url: str, store_url: str = "") -> None:
     """
     config = parse_store_url(url)
     if isinstance(config, MemoryConfig):
-        raise _refused(url, "memory: is another store in each process")
+        raise _refused(url, "memory: is a separate store in each process")
     if isinstance(config, S3Config) and config.bucket.endswith(S3_EXPRESS_SUFFIX):
         raise _refused(url, "S3 Express One Zone is not supported: it lists keys in no order")
     if store_url and _overlap(config, parse_store_url(store_url)):

@@ -75,7 +75,7 @@ def recover(world: "World") -> None:
             try:
                 report = await recovery.run(force=True)
             except RecoveryRefused as error:
-                if "data are missing" in str(error):
+                if "data is missing" in str(error):
                     world.fail(f"the recovery finds data missing: {error}")
                     return
             except (ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:

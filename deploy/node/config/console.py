@@ -18,8 +18,8 @@ class ConsoleConfig:
     """Whether and how a node serves the web console."""
 
     access: Annotated[str, Setting("console.access", Kind.ENUM, choices=(OFF, READ, CHANGE))] = OFF
-    """Whether `health.listener` serves the web console at /console, and whether users only read or
-    also change things. Its process starts with the first visit. Needs the extra `console`.
+    """Whether `health.listener` serves the web console at /console, and whether users can make
+    changes. Its process starts with the first request. Needs the extra `console`.
     """
 
     bootstrap: Annotated[tuple[str, ...], Setting("console.bootstrap.servers", Kind.LIST)] = ()
@@ -27,16 +27,16 @@ class ConsoleConfig:
 
     command_config: Annotated[str, Setting("console.command.config", Kind.TEXT)] = ""
     """File of client properties, as of `--command-config`: how the console connects to brokers, and
-    its own user. With SASL, users log in with their names of the cluster. Required if a listener of
+    its own user. With SASL, users log in with their cluster credentials. Required if a listener of
     this broker has SASL, on controllers, and for a `health.listener` on another address than
     loopback; the last two unless `allow.insecure` is set.
     """
 
     names: Annotated[tuple[str, ...], Setting("console.host.names", Kind.LIST)] = ()
-    """Host names by which browsers reach the console, besides addresses and localhost."""
+    """Host names of the console in browsers, besides addresses and localhost."""
 
     certificate: Annotated[str, Setting("console.ssl.certificate.location", Kind.TEXT)] = ""
-    """PEM file with the certificate by which the console connects to controllers, with a name of
+    """PEM file with the certificate with which the console connects to controllers, with a name of
     `controller.ssl.admin.names`. Required with TLS between nodes.
     """
 

@@ -46,8 +46,9 @@ class ProcessConfig:
     """
 
     wal_store: Annotated[str, Setting("wal.store", Kind.STORE)] = ""
-    """A second object store for the WALs, in another bucket or prefix than `store`, of which it
-    takes the latency of produce requests: s3://, gs:// or az://, or file:DIR on a file system that
+    """A second object store for the WALs, in another bucket or prefix than `store`, which
+    determines the latency of produce requests: s3://, gs:// or az://, or file:DIR on a file system
+    that
     all nodes share. The same for all nodes of a cluster. Empty: WALs are in `store`. See
     [Choose a WAL store](../how-to/wal-store.md).
     """
@@ -61,10 +62,10 @@ class ProcessConfig:
     """
 
     allow_insecure: Annotated[bool, Setting("allow.insecure", Kind.BOOL)] = False
-    """Whether this node may have listeners on other addresses than loopback that let every client
-    in, and whether a broker with secure listeners may talk to controllers there without TLS.
-    Otherwise it refuses to start with them. The node warns of them every hour. Concerns
-    `health_listener` with `console.access` only.
+    """Whether this node may have listeners on other addresses than loopback that allow
+    unauthenticated access, and whether a broker with secure listeners may connect to controllers
+    there without TLS. Otherwise it refuses to start. The node logs a warning about them every hour.
+    Applies to `health_listener` only with `console.access`.
     """
 
     traces_otlp_endpoint: Annotated[str, Setting("traces.otlp.endpoint", Kind.TEXT)] = ""

@@ -80,20 +80,22 @@ With both marks, they can also change for one listener.
 """
 
 _TOPICS: Final = """\
-Set with Kafka's tools (`kafka-configs`, `alter_configs`), or when the topic is created; they take effect at once.
+Set with Kafka's tools (`kafka-configs`, `alter_configs`), or when the topic is created; they take
+effect immediately.
 """
 
 _UNUSED: Final = """\
-Kafka's tools set these configs of brokers; they are stored and described.
-Any other name that is no live setting is refused.
+Kafka's tools set these broker configs; they are stored and described. Other names that are not live
+settings are rejected.
 
 | config | meaning |
 |---|---|
 """
 _GROUPS: Final = """\
-Set with Kafka's tools (`kafka-configs --entity-type groups --entity-name GROUP`); a group need not exist for that.
-A member learns of a change in its next heartbeat.
-A group without a value uses the setting `group.` and the name of the config, of its coordinator; the settings `group.consumer.min.*`, `group.consumer.max.*`, `group.share.min.*` and `group.share.max.*` limit the values.
+Set with Kafka's tools (`kafka-configs --entity-type groups --entity-name GROUP`); the group need
+not exist. A change takes effect with the next heartbeat of a member. A group without a value uses
+the coordinator's setting `group.` plus the name of the config; the settings `group.consumer.min.*`,
+`group.consumer.max.*`, `group.share.min.*` and `group.share.max.*` limit the values.
 
 | config | default | meaning |
 |---|---|---|

@@ -99,7 +99,7 @@ def _controllers_of(
         return []
     reason = (
         f"{secure} authenticates clients, but without TLS between nodes the controllers do not"
-        " know this broker, and it takes users and ACLs from anyone who answers there"
+        " know this broker, and it accepts users and ACLs from any server at that address"
     )
     return [InsecureControllers(remote, reason, _SET_TLS)]
 

@@ -258,7 +258,7 @@ def decode_root(raw: memoryview, footer: Footer, key: str) -> ManifestRoot:
         ) from None
     if root.moment != (footer.controller_epoch, footer.root.version):
         raise ObjectCorrupt(
-            key, footer.root.position, f"the root says {root.moment}, the footer {footer}"
+            key, footer.root.position, f"the root contains {root.moment}, the footer {footer}"
         )
     return root
 
@@ -304,8 +304,8 @@ def decode_entries(raw: memoryview, page: PageRef, key: str) -> Entries:
         raise ObjectCorrupt(
             key,
             at,
-            f"a page with offsets [{entries.start_offset}, {entries.end_offset}), not as {page}"
-            " says",
+            f"a page with offsets [{entries.start_offset}, {entries.end_offset}), which differs"
+            f" from {page}",
         )
     return entries
 
@@ -492,9 +492,7 @@ class _StreamTaker:
             self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise ObjectCorrupt(
-            *self._columns.at, "the streams of the shard do not add up to its columns"
-        )
+        raise ObjectCorrupt(*self._columns.at, "the streams of the shard do not match its columns")
 
 
 def _check_stream(stream: StreamEntry, key: str, at: int) -> None:

@@ -518,7 +518,7 @@ class TestRemoval:
         cluster.die(one)
         cluster.tick()
         cluster.recover(two, one, end=0)
-        remove(cluster, one, Status.NODE_IN_USE, "named by the move of t-0")
+        remove(cluster, one, Status.NODE_IN_USE, "takes part in the move of t-0")
         cluster.give_up(three)
         assert leader_of(cluster.partitions("t")[0]) == two
         remove(cluster, one)

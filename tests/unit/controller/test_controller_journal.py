@@ -205,7 +205,7 @@ def test_a_journal_restored_from_a_copy_of_an_earlier_start_does_not_open(tmp_pa
     for name, data in copy.items():
         (tmp_path / name).write_bytes(data)
     with pytest.raises(
-        JournalStateLost, match="segment 1 is the newest, segment 2 was begun before"
+        JournalStateLost, match="segment 1 is the newest, segment 2 was already begun"
     ):
         Journal(LocalFiles(tmp_path), owner).open()
 
