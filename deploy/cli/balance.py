@@ -29,7 +29,7 @@ def balance(
     topics: Annotated[
         str,
         typer.Option(
-            help="Move only partitions of these topics, as in a,b; empty: all topics.",
+            help="Move only partitions of these topics, such as a,b; default: all topics.",
             autocompletion=complete_topics,
         ),
     ] = "",

@@ -135,7 +135,7 @@ def mirror(
             with _reports(what.output) as show:
                 run(session, interval, show, once=once)
         except KeyboardInterrupt:
-            remark("stopped; run the same command to go on")
+            remark("stopped; run the same command to continue")
 
 
 @app.command("status")
@@ -205,7 +205,7 @@ def finish(
         print_document(what.output, {"finished": names})
         return
     say(f"finished: {', '.join(names)}")
-    say(f"now let producers and consumers use {target}; groups go on where they were")
+    say(f"producers and consumers can now use {target}; groups continue at their positions")
 
 
 def _inherited(context: typer.Context, what: _Source) -> _Source:

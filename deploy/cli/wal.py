@@ -89,7 +89,7 @@ def repair(
             _repair(url, wal_url, address, node, accept=accept_loss, wait_s=wait)
         )
     except (InvalidStoreUrl, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
-        raise ExpectedError(str(error) or "the controllers did not answer in time") from error
+        raise ExpectedError(str(error) or "the controllers did not respond in time") from error
     if output is not Format.TABLE:
         print_document(output, {"wals": surveys, "accepted": accept_loss, "ended": ended})
     else:
@@ -179,7 +179,7 @@ def _print_surveys(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -
             " recovery then goes on within 30 s."
         )
         say(
-            "If they cannot be restored, run this again with --accept-loss: the partitions go on"
+            "If they cannot be restored, run this again with --accept-loss: the partitions continue"
             " without these records."
         )
     elif ended:

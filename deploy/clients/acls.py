@@ -91,7 +91,7 @@ def selection_of(acl: AclView) -> AclSelection:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not acl.name:
-        raise UsageError(f"name the {acl.resource} of the ACL, or * for all")
+        raise UsageError(f"specify the {acl.resource} of the ACL, or * for all")
     return AclSelection(
         known("resource", RESOURCES, acl.resource),
         acl.name,

@@ -84,7 +84,7 @@ class TokenSource:
             reason = f"it answers {error.code} {error.reason}"
         except (OSError, HTTPException, ValueError) as error:
             reason = reason_of(str(error), self.url, ca_setting="https.ca.location")
-        raise KafkaFailed(f"there is no token from {self.url}: {reason}")
+        raise KafkaFailed(f"no token from {self.url}: {reason}")
 
     def refresh(self, _config: str) -> tuple[str, float]:
         """Return a token and its expiry in seconds since 1970, as confluent-kafka's `oauth_cb`
@@ -120,7 +120,7 @@ class TokenSource:
             found: Any = json.loads(document)
             return _checked(str(found["access_token"]))
         except (KeyError, TypeError, RecursionError):
-            raise ValueError("the answer has no access_token") from None
+            raise ValueError("the response has no access_token") from None
 
 
 def _opener(ca: str) -> OpenerDirector:
@@ -141,7 +141,7 @@ def _checked(token: str) -> str:
     """Return the token without surrounding whitespace. Raises ValueError."""
     token = token.strip()
     if not token or not token.isascii() or any(char.isspace() for char in token):
-        raise ValueError("what it gives is no token")
+        raise ValueError("the response is not a token")
     return token
 
 
@@ -154,4 +154,4 @@ def end_of(token: str) -> float:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return float(claims["exp"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError("is no JWT with the claim exp") from None
+        raise ValueError("is not a JWT with an exp claim") from None

@@ -187,5 +187,7 @@ def _node_of(brokers: Brokers, resource: tuple[int, str]) -> int | None:
         return None
     nodes = {str(node): node for node in brokers.nodes()}
     if name not in nodes:
-        raise KafkaFailed(f"there is no broker {name} now; there are {', '.join(sorted(nodes))}")
+        raise KafkaFailed(
+            f"broker {name} is not available; available brokers: {', '.join(sorted(nodes))}"
+        )
     return nodes[name]

@@ -72,7 +72,7 @@ async def unless_locked_out(client: "ControllerClient", work: Awaitable[_T]) -> 
             elif locked_out_at is None:
                 locked_out_at = loop.time()
             elif loop.time() - locked_out_at >= LOCKED_OUT_S:
-                raise TimeoutError("all controllers refuse the connection")
+                raise TimeoutError("all controllers reject the connection")
         return await task
     finally:
         task.cancel()

@@ -54,8 +54,8 @@ def find_deleted(bootstrap: str, wanted: str) -> FrozenTopicInfo:
     )
     if not named:
         raise KafkaFailed(
-            f"no deleted topic has the name or id {wanted!r}: it was never there, or its grace is"
-            " over; `penstock topics list --deleted` lists those that can come back"
+            f"no deleted topic has the name or id {wanted!r}: it never existed, or its grace"
+            " period has ended; `penstock topics list --deleted` lists topics that can be restored"
         )
     return named[-1]
 

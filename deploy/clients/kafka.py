@@ -195,7 +195,7 @@ class Kafka:
             consumer.close()
         for part in found:
             if part.error is not None:
-                raise self.failure(part.error, f"no time can be looked up in {topic}")
+                raise self.failure(part.error, f"cannot look up times in {topic}")
         return {part.partition: part.offset if part.offset >= 0 else None for part in found}
 
     def delete_records(self, topic: str, starts: Mapping[int, int]) -> dict[int, int | str]:
@@ -257,7 +257,7 @@ class Kafka:
             return ask()
         except KafkaException as error:
             raise self.failure(
-                cast("KafkaError", error.args[0]), "the brokers did not answer"
+                cast("KafkaError", error.args[0]), "the brokers did not respond"
             ) from None
 
     def failure(self, error: KafkaError, failed: str) -> KafkaFailed:

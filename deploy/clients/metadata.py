@@ -36,12 +36,12 @@ def find_controller(
     state = dev_cluster(state_path)
     if state is None and state_path is None and used.name:
         raise NoController(
-            f"profile {used.name} names no controller (`penstock profile add --replace` adds one):"
+            f"profile {used.name} has no controller (`penstock profile add --replace` adds one):"
             f" pass --controller HOST:PORT ({CONTROLLER_VARIABLE})"
         )
     if state is None:
         raise NoController(
-            "no controller given and no running cluster described in"
+            "no controller given, and no running cluster in"
             f" {state_path or state_file.default_path(environment)}: pass --controller HOST:PORT"
             f" ({CONTROLLER_VARIABLE}), or start a cluster with `penstock dev`"
         )

@@ -81,7 +81,7 @@ def named(found: Profiles, name: str, path: Path) -> Profile:
     """Return one profile. Raises UsageError."""
     if name not in found.profiles:
         hint = near_hint(name, found.profiles, "`penstock profile list` lists the profiles")
-        raise UsageError(f"there is no profile {name!r} in {path}; {hint}")
+        raise UsageError(f"profile {name!r} does not exist in {path}; {hint}")
     return found.profiles[name]
 
 
@@ -103,7 +103,7 @@ def read(path: Path) -> Profiles:
     except FileNotFoundError:
         return Profiles()
     except (OSError, ValueError) as error:  # of TOML, UTF-8 and msgspec
-        raise UsageError(f"the file of profiles {path} cannot be read: {error}") from None
+        raise UsageError(f"the profiles file {path} cannot be read: {error}") from None
 
 
 def write(path: Path, profiles: Profiles) -> None:

@@ -70,4 +70,4 @@ def alter_quotas(
     )
     for result in answer.entries:
         if result.error_code:
-            raise KafkaFailed(f"quotas of {shown(names)} do not change: {result.error_message}")
+            raise KafkaFailed(f"quotas of {shown(names)} were not changed: {result.error_message}")

@@ -75,7 +75,7 @@ def find_store(state_path: Path | None = None) -> str:
         why = f"profile {used.name} names no store (`penstock profile add --replace` adds one)"
     else:
         why = "no store given, and no `penstock dev` runs"
-    raise UsageError(f"{why}: name the brokers' store with --store URL (PENSTOCK_STORE)")
+    raise UsageError(f"{why}: specify the brokers' store with --store URL (PENSTOCK_STORE)")
 
 
 def find_wal_store(store_url: str, state_path: Path | None = None) -> str:

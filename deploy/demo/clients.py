@@ -68,7 +68,7 @@ def produce(
     _flush(producer.flush, lambda: progress(acknowledged))
     if refused:
         raise KafkaFailed(
-            f"{len(refused):,} records were refused; the first one: {refused[0].str()}"
+            f"{len(refused):,} records were rejected; the first one: {refused[0].str()}"
         )
     if acknowledged != tally.count:
         raise KafkaFailed(

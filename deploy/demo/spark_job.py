@@ -134,8 +134,8 @@ def check_executors(spark: "SparkSession", master: SparkTarget, store_url: str) 
     for item in seen:
         if item.problem:
             raise ExpectedError(
-                f"the worker on {item.host} cannot reach the store: {item.problem}; give --store an"
-                " address that every worker reaches"
+                f"the worker on {item.host} cannot reach the store: {item.problem}; set --store to"
+                " an address that every worker can reach"
             )
         if not item.has_penstock:
             raise ExpectedError(explained(f"no Penstock in {item.python} on {item.host}", master))
@@ -147,7 +147,7 @@ def _until_executors(spark: "SparkSession", master: SparkTarget) -> None:
     jvm, deadline = context._jsc.sc(), time.monotonic() + EXECUTORS_TIMEOUT_S
     while jvm.getExecutorMemoryStatus().size() <= master.is_cluster:  # the driver is one of them
         if jvm.isStopped():
-            raise ExpectedError(f"--master {master.url}: what listens there is no Spark master")
+            raise ExpectedError(f"--master {master.url}: the server there is not a Spark master")
         if time.monotonic() > deadline:
             raise ExpectedError(
                 f"--master {master.url}: no executor within {EXECUTORS_TIMEOUT_S:.0f} s; does the"

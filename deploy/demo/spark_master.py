@@ -50,7 +50,9 @@ class SparkTarget:
         if self.archive is not None and not self.is_cluster:
             raise UsageError("--archive is for executors on other machines: it needs --master")
         if self.archive is not None and not self.archive.is_file():
-            raise UsageError(f"--archive {self.archive}: there is no such file; venv-pack makes it")
+            raise UsageError(
+                f"--archive {self.archive}: the file does not exist; create it with venv-pack"
+            )
         return self
 
     def local_address(self) -> str:
@@ -82,7 +84,7 @@ class SparkTarget:
             if not parts.hostname or port is None or parts.path:
                 raise UsageError(
                     f"--master {self.url!r}: {address!r} is not HOST:PORT; the port is 7077 unless"
-                    " the master's log says another"
+                    " the master's log shows another one"
                 )
             found.append((parts.hostname, port))
         return found

@@ -153,7 +153,7 @@ def _data(store: str, *, has_ended: bool = False) -> str:
     if store not in {"moto", "memory"}:
         return f"data {'stay' if has_ended else 'are'} in {redact_url(store)}"
     if has_ended:
-        return "its data were in memory and are gone"
+        return "its data was in memory and is lost"
     return "data are in memory and end with it; --store file:DIR keeps them"
 
 

@@ -21,7 +21,7 @@ from penstock.deploy.clients.state_file import is_running
 from penstock.objectstore.url import is_remote
 
 TEMPORARY_PREFIX: Final = "penstock-dev-"
-"""The owner's pid follows, which tells leftovers from directories in use."""
+"""The owner's pid follows, to distinguish leftovers from directories in use."""
 
 
 @contextmanager

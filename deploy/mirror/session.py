@@ -392,7 +392,7 @@ class MirrorSession:
         """Return the groups of the source whose offsets are copied. Raises KafkaFailed."""
         names, silent = groups.group_names(self.source)
         for node in silent:
-            self.warn(f"broker {node} of the source does not answer: its groups are not copied now")
+            self.warn(f"broker {node} of the source does not respond: its groups are not copied")
         return [name for name in names if self.options.selection.has_group(name)]
 
     def sync_acls(self) -> None:

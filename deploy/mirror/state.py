@@ -24,7 +24,7 @@ class PartitionState:
     position: int = UNKNOWN
     """The next offset of the source."""
     end: int = UNKNOWN
-    """The high watermark of the source, as the last fetch told."""
+    """The high watermark of the source in the last fetch response."""
     stable_end: int = UNKNOWN
     """The last stable offset of the source."""
     source_start: int = UNKNOWN

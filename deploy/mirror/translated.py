@@ -34,7 +34,7 @@ _RECORDS_MAX: Final = 2_000
 """Segments in one batch of a progress topic, 200 bytes each."""
 
 _UNSOUND: Final = (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
-"""How Kafka refuses batches whose records it cannot read."""
+"""Kafka's errors for batches with unreadable records."""
 
 
 class TranslatedOffsets:
@@ -57,7 +57,7 @@ class TranslatedOffsets:
         self.progress = progress or Progress()
         self._read_to = 0
         self._is_refused = False
-        """Whether the target has refused records of the last append. They are checked then."""
+        """Whether the target has rejected records of the last append; they are then checked."""
 
     def start(self) -> None:
         """Fence other mirrors of this name, and read their progress."""

@@ -74,7 +74,7 @@ class DecodeProcess:
         connection.sendall(len(data).to_bytes(FRAME_BYTES, "big") + data)
         size = int.from_bytes(_exactly(connection, FRAME_BYTES), "big")
         if size > _ANSWER_BYTES_MAX:
-            raise EOFError(f"an answer of {size} bytes")
+            raise EOFError(f"a response of {size} bytes")
         return decode_answer(_exactly(connection, size))
 
     def _end(self) -> int | None:

@@ -144,9 +144,9 @@ class AvroCodec:
         try:
             value = self._avro.schemaless_reader(stream, schema, None)[_WHOLE]
         except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad bytes
-            raise BadRecord(f"it is not Avro of this schema: {error}") from None
+            raise BadRecord(f"it does not match the Avro schema: {error}") from None
         if stream.tell() != len(data):
-            raise BadRecord("bytes are left over: it is Avro of another schema")
+            raise BadRecord("bytes are left over: it was written with another Avro schema")
         return msgspec.to_builtins(value, builtin_types=(), str_keys=True)
 
     def encode(self, text: str) -> bytes:

@@ -102,9 +102,11 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
     if unknown := sorted(set(source.partitions) - set(there)):
         raise UsageError(f"--partition {unknown[0]}: {source.topic} has {len(there)} partitions")
     if source.group is not None and source.partitions:
-        raise UsageError("--group and --partition exclude each other: the group assigns partitions")
+        raise UsageError(
+            "--group and --partition are mutually exclusive: the group assigns partitions"
+        )
     if source.group is not None and limits.until_end:
-        raise UsageError("--group and --until-end exclude each other: use --timeout SECONDS")
+        raise UsageError("--group and --until-end are mutually exclusive: use --timeout SECONDS")
     partitions = list(source.partitions or there)
     is_earliest = source.begin == Begin()
     consumer = kafka.consumer(
@@ -294,7 +296,7 @@ class _Reading:
                 self._writer.flush()
                 raise KafkaFailed(
                     f"{self._topic}-{partition} at offset {first}: {what};"
-                    " --on-error skip leaves such records out"
+                    " --on-error skip skips such records"
                 )
             self._skipped += end - start
         from confluent_kafka import TopicPartition
@@ -369,7 +371,7 @@ class _Reading:
         self._writer.flush()
         raise KafkaFailed(
             f"{self._topic}-{partition} at offset {offset}: a header key is not UTF-8, and the"
-            " record is gone"
+            " record no longer exists"
         )
 
     def _print(

@@ -166,7 +166,7 @@ class _Run:
                 self._producer.poll(0.5)
             except KafkaException as error:
                 raise self._kafka.failure(
-                    error.args[0], f"topic {self._sending.topic!r} did not take the record"
+                    error.args[0], f"topic {self._sending.topic!r} rejected the record"
                 ) from None
 
     def _delivered(self, error: "KafkaError | None", message: "Message[bytes, bytes]") -> None:

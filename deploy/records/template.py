@@ -38,7 +38,7 @@ def parse_template(text: str) -> Callable[[ShownRecord], str]:
         if letter is not None:
             if letter not in _LETTERS:
                 known = ", ".join(f"%{known}" for known in _LETTERS)
-                raise UsageError(f"--template: %{letter} has no meaning; known are {known}")
+                raise UsageError(f"--template: unknown letter %{letter}; use {known}")
             parts.append(_LETTERS[letter])
             continue
         shown = plain or rest or _ESCAPES.get(escape, f"\\{escape}")

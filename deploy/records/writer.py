@@ -100,7 +100,7 @@ class RecordWriter:
         except BadRecord as error:
             topic, partition, offset = place
             raise BadRecord(
-                f"the {what} at offset {offset} of {topic}-{partition} cannot be shown: {error}"
+                f"the {what} at offset {offset} of {topic}-{partition} cannot be displayed: {error}"
             ) from None
         return self._shown(value) if isinstance(value, str) else value
 

@@ -164,7 +164,7 @@ def test_a_single_listener_has_settings_of_its_own(tmp_path: Path) -> None:
     for wrong, message in (
         (
             "listener.name.none.max.connections=1",
-            "there is no such listener, but in, ext",
+            "there is no such listener; existing listeners: in, ext",
         ),
         ("listener.name.ext.max.connections=0", "1 to 1000000"),
         (
@@ -474,7 +474,7 @@ def test_bulks_wait_if_the_wal_store_charges_for_requests(url: str, waits: bool)
 @pytest.mark.parametrize(
     ("wal_store", "why"),
     [
-        ("memory:", "another store in each process"),
+        ("memory:", "separate store in each process"),
         ("s3://wals--use1-az4--x-s3?region=us-east-1", "S3 Express One Zone is not supported"),
         ("s3://bucket?endpoint=http://127.0.0.1:1", "overlaps with the store"),
         ("s3://bucket/wals?endpoint=http://127.0.0.1:1&region=eu-west-1", "overlaps with the"),

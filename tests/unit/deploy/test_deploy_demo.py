@@ -75,7 +75,7 @@ def test_the_address_of_a_spark_master_is_checked(url: str, text: str) -> None:
 def test_an_archive_is_for_a_cluster_and_exists(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it needs --master"):
         SparkTarget(archive=tmp_path).checked()
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError, match="the file does not exist"):
         SparkTarget("spark://host:7077", tmp_path / "env.tar.gz").checked()
 
 

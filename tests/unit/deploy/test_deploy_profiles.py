@@ -56,12 +56,12 @@ def test_profiles_are_added_shown_used_and_removed(tmp_path: Path) -> None:
     assert json.loads(run("profile", "show", "--json"))["bootstrap"] == "k:2"
     run("profile", "remove", "dev")
     assert profiles.read(path).active == ""
-    with pytest.raises(UsageError, match=r"no profile 'prd' in .*; did you mean prod?"):
+    with pytest.raises(UsageError, match=r"profile 'prd' does not exist in .*; did you mean prod?"):
         run("topics", "list", "--profile", "prd")
     with pytest.raises(UsageError, match="exists; use --replace to overwrite it"):
         run("profile", "add", "prod", "-b", "k:3")
     path.write_text("active = 1\n")
-    with pytest.raises(UsageError, match=r"file of profiles .* cannot be read"):
+    with pytest.raises(UsageError, match=r"profiles file .* cannot be read"):
         run("profile", "list")
 
 
@@ -136,7 +136,7 @@ def test_what_a_profile_leaves_open_is_never_that_of_another_cluster(
             with pytest.raises(UsageError, match="profile prod names no store"):
                 run("sql", "SELECT 1")
         if not profile.controller:
-            with pytest.raises(NoController, match="profile prod names no controller"):
+            with pytest.raises(NoController, match="profile prod has no controller"):
                 find_controller(None, None, os.environ)
         if not profile.bootstrap:
             assert "profile prod names no brokers" in find_brokers("").origin

@@ -226,7 +226,7 @@ def test_a_template_has_the_letters_of_kcat() -> None:
     record = ShownRecord("t", 1, 2, 3, "k", {"a": 1}, [("h", "x"), ("n", None)], 1, 7)
     shown = parse_template(r"%t/%p@%o %T %k=%s [%h] %K,%S 100%%\t\\\n")
     assert shown(record) == 't/1@2 3 k={"a":1} [h=x,n=None] 1,7 100%\t\\\n'
-    with pytest.raises(UsageError, match="%x has no meaning"):
+    with pytest.raises(UsageError, match="unknown letter %x"):
         parse_template("%x")
 
 
