@@ -1,5 +1,5 @@
 """Adapt pages for the site: lists without a blank line before them, copy buttons that copy only the
-commands of a console block, the changelog as a page, and a search that ranks reasons last.
+commands of a console block, the changelog as a page, and design notes ranked last in the search.
 """
 
 import html
@@ -50,7 +50,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_page_content(content: str, **_: object) -> str:
-    """Let the copy buttons of console blocks copy the commands without prompts and output."""
+    """Make the copy buttons of console blocks copy the commands without prompts and output."""
     return _CODE.sub(_with_commands, content)
 
 

@@ -21,7 +21,7 @@ MEASURED: Final = ROOT / ".make" / "lanes"
 
 
 def run(target: str, command: list[str]) -> int:
-    """Run a command of the target, note what it used, and return its exit status."""
+    """Run a command of the target, record its resource usage, and return its exit status."""
     began_s = time.monotonic()
     with subprocess.Popen(command) as process:  # noqa: S603
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -37,7 +37,7 @@ def run(target: str, command: list[str]) -> int:
 
 
 def report() -> str:
-    """Return a table of all targets that were measured."""
+    """Return a table of all measured targets."""
     budget: dict[str, int] = tomllib.loads(BUDGET.read_text())
     lines = [f"{'target':<14}{'wall s':>8}{'CPU s':>8}{'budget':>8}"]
     totals: dict[str, float] = defaultdict(float)

@@ -1,8 +1,8 @@
 """Check a release before it is published: `make release-check`.
 
 Build the sdist and the wheel, compare the wheel with that of the sdist, let twine check both, and
-install each extra into an empty environment on each Python that is on this machine, where a smoke
-test runs. Prints a table with the size of each environment. `--pinned` installs the versions of
+install each extra into an empty environment with each Python on this machine, in which a smoke test
+runs. Prints a table with the size of each environment. `--pinned` installs the versions of
 constraints.txt instead of the newest ones.
 """
 
@@ -71,7 +71,7 @@ EXTRAS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
 
 
 class CheckFailed(Exception):
-    """A step of the check failed; the message has its output."""
+    """A step of the check failed; the message contains its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def _cluster(binaries: Path, directory: Path, store: str) -> Generator[Mapping[s
 
 
 def _run(*command: str | Path, cwd: Path = ROOT, path: Path | None = None) -> str:
-    """Return the output of the command. path: a folder that programs are searched in first, as in
+    """Return the output of the command. path: a folder that is searched for programs first, as in
     an active environment. Raises CheckFailed.
     """
     search = {"PATH": os.pathsep.join([str(path), _ENVIRONMENT["PATH"]])} if path else {}

@@ -2,8 +2,8 @@
 # # Flights: Spark on the log, straight from object storage
 #
 # The topic `flights` holds the flights that left New York in 2013, as JSON, with the carrier as the
-# key; `penstock demo --spark` shows how it gets there. What follows needs the store's address and
-# nothing else: no broker is asked, none needs to live. Open it as a notebook (VS Code, Jupytext),
+# key; `penstock demo --spark` shows how it gets there. The following only needs the address of the
+# store; no broker is contacted or needs to be running. Open it as a notebook (VS Code, Jupytext),
 # or run it: `STORE=s3://... python flights_spark.py`.
 
 # %%
@@ -63,8 +63,8 @@ axes.set_ylabel("average departure delay, minutes")
 figure.savefig("flights.png")
 figure  # noqa: B018 - what a notebook shows
 
-# %% [markdown] ## Only what is needed leaves the store Partition, offset and timestamp are pushed
-# down; columns that are not asked for are not even decoded.
+# %% [markdown] ## Only the required data is read Partition, offset and timestamp are pushed down;
+# columns that are not requested are not decoded.
 
 # %%
 offsets = (
@@ -78,9 +78,8 @@ offsets.where("partition = 0").agg(
     f.count("*").alias("records"), f.max("offset").alias("newest")
 ).show()
 
-# %% [markdown]
-# ## The same without Spark
-# `scan` gives Arrow to pandas, Polars, DuckDB or a program of one's own.
+# %% [markdown] ## The same without Spark `scan` returns Arrow data for pandas, Polars, DuckDB or
+# your own program.
 
 # %%
 import duckdb  # noqa: E402

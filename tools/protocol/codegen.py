@@ -2,8 +2,8 @@
 
 For each API of `protocol.apis` it writes one module: a slotted class per struct for all served
 versions (the union of their fields), and functions `decode_request`, `encode_response` and their
-inverses, which take the version. So a handler is written once, and only generated code knows which
-version has which field.
+inverses, which take the version. Handlers are therefore independent of versions; only generated
+code depends on which version has which field.
 
 Rules of the generated code:
 - A field that the version does not have is skipped on write and gets its default on read.
@@ -182,7 +182,7 @@ def _tagged(struct: Struct) -> list[Field]:
 
 
 def _is_nullable_struct(field: Field) -> bool:
-    """Return True for a struct behind a byte that is negative for null."""
+    """Return True for a struct after a byte that is negative for null."""
     return field.kind is Kind.STRUCT and field.null_from is not None and field.tag is None
 
 

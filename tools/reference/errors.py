@@ -4,7 +4,7 @@ with what to do.
     python -m tools.reference.errors > docs/reference/errors.md
 
 Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares). Another
-test compares `ADVICE` with the codes that the sources of the broker name.
+test compares `ADVICE` with the codes in the sources of the broker.
 """
 
 import inspect
