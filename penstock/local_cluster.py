@@ -32,10 +32,9 @@ class Cluster:
     Args:
         brokers: The number of brokers, 1 to 32.
         store: The store of the objects, as in `penstock dev --store`. `memory` is a private
-        directory
-            that is deleted at the end; it is in memory if `/dev/shm` has 1 GiB free. `moto` is an
-            S3 server in memory (extra `local`). `file:DIR` and `s3://BUCKET?endpoint=URL` keep
-            their data.
+            directory that is deleted at the end; it is in memory if `/dev/shm` has 1 GiB free.
+            `moto` is an S3 server in memory (extra `local`). `file:DIR` and
+            `s3://BUCKET?endpoint=URL` keep their data.
 
     Raises:
         ClusterFailed: An argument is not allowed, or `moto` is chosen without the extra `local`.
@@ -64,8 +63,7 @@ class Cluster:
         """Start the processes and wait until every broker serves requests.
 
         Raises:
-            ClusterFailed: The cluster is already running, or did not start. Its log is then on
-            stderr.
+            ClusterFailed: The cluster is already running, or did not start: see its log on stderr.
         """
         if self._cluster is not None:
             raise ClusterFailed("the cluster is already running")

@@ -247,8 +247,8 @@ class Scan:
         not read. With `on_error="skip"` all records are read, so that skipped ones are not counted.
 
         Raises:
-            OffsetsLost, TopicReplaced, UnknownPartition, OffsetsMissing, ObjectStillMissing,
-            ReadError, ObjectStoreError: As iteration does.
+            OffsetsLost, OffsetsMissing, TopicReplaced, UnknownPartition: As iteration does.
+            ObjectStillMissing, ReadError, ObjectStoreError: As iteration does.
         """
         if self._skips:
             return self._row_count(self.offsets, self._new_pass())
