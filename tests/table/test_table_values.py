@@ -187,7 +187,7 @@ def test_framed_json_values_may_have_any_id_unless_ids_are_given() -> None:
 @pytest.mark.parametrize(
     ("given", "framed", "reason"),
     [
-        ([(None, b"a"), (None, b"b")], True, "give one schema"),
+        ([(None, b"a"), (None, b"b")], True, "specify one schema"),
         ([(1, b"a"), (1, b"b")], True, "different ids"),
         ([(1, b"a")], False, "add --framed"),
     ],
@@ -492,7 +492,7 @@ def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
 @pytest.mark.parametrize(
     ("value_format", "reason"),
     [
-        (ValueFormat("json"), "needs a schema"),
+        (ValueFormat("json"), "requires a schema"),
         (ValueFormat("json", b"{"), "not JSON"),
         (ValueFormat("json", b'{"type": "array"}'), "type 'object'"),
         (
