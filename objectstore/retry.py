@@ -2,8 +2,7 @@
 
 Invariant: a conditional write that took place is never reported as rejected. If a 412 follows a
 lost response, the stored object is compared with ours: equal bytes mean that the write took place.
-Bodies of conditional writes must therefore differ between writers (Penstock's contain node id and
-epoch).
+Bodies of conditional writes must thus differ between writers (they contain node id and epoch).
 """
 
 import asyncio
