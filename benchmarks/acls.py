@@ -1,9 +1,9 @@
-"""Measure what ACLs cost: the check of one partition by the authorizer of a broker that has 10,000
-ACLs, as a Fetch of 1,000 topics makes it.
+"""Measure the cost of ACLs: the check of one partition by the authorizer of a broker with 10,000
+ACLs, as in a Fetch of 1,000 topics.
 
-Remembered: the same client has asked before. New: nothing has been asked since the ACLs changed.
-The bare index is measured, without a socket, because 1 us is lost in the noise of a request, and in
-CPU time, so that other processes do not matter.
+Cached: the same client has been checked before. New: the first check since the ACLs changed. The
+bare index is measured, without a socket, because 1 us is lost in the noise of a request, and in CPU
+time, so that other processes do not matter.
 """
 
 import time

@@ -138,7 +138,9 @@ def _long(api: apis.ApiSpec, version: int, request: object) -> bytes:
 
 
 def _repeat(port: int, *frames: bytes) -> None:
-    """Send the requests in turn on a few connections, the next as soon as one is answered."""
+    """Send the requests in turn on a few connections, each after the response to the previous
+    one.
+    """
 
     async def one(begin: int) -> None:
         turns = itertools.islice(itertools.cycle(frames), begin, None)
@@ -187,7 +189,7 @@ def _describes_topics(port: int) -> None:
 
 
 def _creates_and_deletes_topics(port: int) -> None:
-    """Topics with 2,000 partitions in a request, again and again. Other topics have as many."""
+    """Repeatedly create topics with 2,000 partitions in a request. Other topics have as many."""
     names = [f"attack-{number}" for number in range(_TOPICS_MADE)]
     made = [create_topics.CreatableTopic(name, _PARTITIONS_MADE, 1) for name in names]
     create = create_topics.CreateTopicsRequest(made, timeout_ms=30_000)
@@ -198,8 +200,8 @@ def _creates_and_deletes_topics(port: int) -> None:
 
 
 def _subscribes_by_expressions(port: int) -> None:
-    """Members that change their expressions with each heartbeat, among more than brokers remember.
-    The expressions are as large as brokers take.
+    """Members that change their expressions with each heartbeat, among more than brokers cache. The
+    expressions are as large as brokers allow.
     """
     requests = [
         consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
@@ -256,7 +258,7 @@ def _produce(topic: str, batch: bytes) -> bytes:
 
 
 def _sends_bombs(port: int) -> None:
-    """Batches of 64 MiB, compressed to some kilobytes, for a topic whose records are looked at."""
+    """Batches of 64 MiB, compressed to some kilobytes, for a topic whose records are checked."""
     records = encode_batch([Record(0, int(time.time() * 1_000), b"k", bytes(_BOMB_BYTES))])
     payload = compress(Compression.ZSTD, memoryview(records)[HEADER_BYTES:])
     batch = bytearray(records[:HEADER_BYTES]) + payload
@@ -285,7 +287,7 @@ def _sets_schemas(port: int) -> None:
 
 
 def _sends_hostile_records(port: int) -> None:
-    """Send what schemas of topics take longest to check."""
+    """Send records that take schemas of topics longest to check."""
     now_ms = int(time.time() * 1_000)
     _repeat(
         port,
@@ -297,7 +299,7 @@ def _sends_hostile_records(port: int) -> None:
 
 
 def _asks_versions(port: int) -> None:
-    """The only request that a stranger gets answered, again and again."""
+    """Repeat the only request that is served without authentication."""
     request = api_versions.ApiVersionsRequest("attacker", "1")
     _repeat(port, _long(apis.API_VERSIONS, 3, request))
 
@@ -315,13 +317,13 @@ def _flood(port: int, data: bytes = b"") -> None:
 
 
 def _guesses(port: int) -> None:
-    """Begin to authenticate on many connections, and send no token."""
+    """Start authentication on many connections without sending a token."""
     request = sasl_handshake.SaslHandshakeRequest("SCRAM-SHA-256")
     _flood(port, _long(apis.SASL_HANDSHAKE, 1, request))
 
 
 def _begins_handshakes(port: int) -> None:
-    """Begin TLS on many connections, so that the broker signs for each, and leave."""
+    """Start TLS on many connections, so that the broker signs for each, then disconnect."""
     outgoing = ssl.MemoryBIO()
     context = ssl.create_default_context()
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
@@ -331,7 +333,7 @@ def _begins_handshakes(port: int) -> None:
 
 
 def _resets_connections(port: int) -> None:
-    """Finish TLS on many connections, and reset all of them in the same moment."""
+    """Finish TLS on many connections, and reset all of them at once."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -355,7 +357,7 @@ def _resets_connections(port: int) -> None:
 
 
 def _log_in(port: int, tokens: Sequence[str]) -> None:
-    """Log in with these tokens on many connections, again as soon as one is refused."""
+    """Log in with these tokens on many connections, again after each rejection."""
     handshake = _long(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest(OAUTHBEARER))
     logins = [
         handshake
@@ -384,7 +386,7 @@ def _log_in(port: int, tokens: Sequence[str]) -> None:
 
 
 def _guesses_passwords(port: int) -> None:
-    """Log in by SCRAM with wrong passwords of a user that exists, to the end."""
+    """Complete SCRAM logins with wrong passwords of an existing user."""
     handshake = _long(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest("SCRAM-SHA-256"))
 
     async def answered(
@@ -420,12 +422,12 @@ def _guesses_passwords(port: int) -> None:
 
 
 def _forges_tokens(port: int) -> None:
-    """Show tokens that someone else has signed under the name of the right key."""
+    """Present tokens with the id of the right key, signed by another one."""
     _log_in(port, [_forged({"sub": "admin", "aud": "kafka", "iat": 0, "exp": 2**32}, {})])
 
 
 def _forges_long_tokens(port: int) -> None:
-    """Show forged tokens with much to decode before their signature."""
+    """Present forged tokens with a long payload before their signature."""
     claims = [_forged({"sub": "a" * size}, {}) for size in _TOKEN_BYTES]
     _log_in(port, claims + [_forged({}, {"x": [{}] * (size // 4)}) for size in _TOKEN_BYTES])
 

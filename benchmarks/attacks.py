@@ -1,4 +1,4 @@
-"""Attack a broker, and measure what that costs: its memory, and the latency of another client.
+"""Attack a broker, and measure its memory and the latency of another client.
 
 The controller, the broker, the attacker and the client that produces are processes of their own.
 The broker has `queued.max.request.bytes` of 512 MiB. Each attack lasts _ATTACK_S.
@@ -51,7 +51,7 @@ class _System:
 
 
 def attacks() -> list[Measure]:
-    """Run each attack on one broker, and compare with the time before them."""
+    """Run each attack on one broker, and compare with the latency before the attacks."""
     with _system() as system:
         _create_topics(system.bootstrap)
         clients.produce_for(system.bootstrap, 1)
@@ -112,7 +112,7 @@ def _create_topics(bootstrap: str) -> None:
 
 
 def _rss_mb(process: "subprocess.Popen[bytes]") -> float:
-    """Return the most memory that the process ever had."""
+    """Return the maximum memory of the process."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1_024 / 1e6
@@ -162,7 +162,7 @@ def _system() -> Iterator[_System]:
 
 
 def _security(directory: Path) -> dict[str, str]:
-    """Make a certificate, users, and the keys of an issuer of tokens; return the variables."""
+    """Create a certificate, users, and the keys of a token issuer; return the variables."""
     write_private(directory / "users", f"{attackers.USER}:bench secret\n".encode())
     issued = Authority.make("bench CA").issue("broker", hosts=["127.0.0.1"])
     write_private(directory / "broker.pem", issued.keystore)

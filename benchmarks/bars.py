@@ -1,5 +1,5 @@
-"""Define the measurements with their bars. Each function makes one run; it starts and stops what it
-needs.
+"""Define the measurements with their bars. Each function performs one run, and starts and stops
+what it needs.
 """
 
 import asyncio
@@ -117,9 +117,7 @@ async def _plain_puts(url: str, seconds: float) -> float:
 
 
 def store_writes() -> list[Measure]:
-    """Compare the bytes per second that reach moto through broker, WAL and uploads with plain PUTs
-    to it.
-    """
+    """Compare the bytes per second written to moto by broker, WAL and uploads with plain PUTs."""
     pairs: list[tuple[float, float]] = []
     for _ in range(REPEATS):
         with harness.moto() as url:
@@ -264,8 +262,8 @@ def _dev(*arguments: str) -> Iterator[tuple[Path, float]]:
     """Run `penstock dev`; yield its state file with the seconds until `ready:`.
 
     It chooses ports below those of client connections, one of which could take the port of a
-    restarting broker. Its logs go to a file: a pipe that is not read is full after 64 KiB, and then
-    every process of the cluster blocks at its next log line.
+    restarting broker. Its logs are written to a file: an unread pipe is full after 64 KiB, and
+    every process of the cluster then blocks at its next log line.
     """
     command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", "0", *arguments]
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:

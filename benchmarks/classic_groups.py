@@ -1,8 +1,8 @@
 """Measure how fast a large classic consumer group settles.
 
 Raw clients of the protocol in one process, as in `benchmarks.groups`: each sends a heartbeat once a
-second, joins again when the answer asks for that, and the leader of the group assigns partitions by
-turns.
+second, joins again when the response requires it, and the leader of the group assigns partitions
+round-robin.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ class _Member:
     joins_count: int = 0
 
     async def live(self) -> None:
-        """Join, then send heartbeats and join again as they ask, forever."""
+        """Join, then send heartbeats, and join again when a response requires it, forever."""
         while True:
             await self._join()
             while await self._beat() is ErrorCode.NONE:
                 pass
 
     async def _join(self) -> None:
-        """Join until the assignment of one generation is there."""
+        """Join until an assignment is received."""
         while True:
             request = join_group.JoinGroupRequest(
                 _GROUP,
@@ -62,14 +62,14 @@ class _Member:
                 protocols=[join_group.JoinGroupRequestProtocol(_PROTOCOL, _SUBSCRIPTION)],
             )
             self.joins_count += 1
-            answer = await self.connection.ask(
+            response = await self.connection.ask(
                 apis.JOIN_GROUP, request, join_group.JoinGroupResponse
             )
-            self.member_id = answer.member_id or self.member_id
-            if answer.error_code == ErrorCode.NONE and await self._sync(answer):
+            self.member_id = response.member_id or self.member_id
+            if response.error_code == ErrorCode.NONE and await self._sync(response):
                 return
             _check(
-                answer.error_code,
+                response.error_code,
                 ErrorCode.NONE,
                 ErrorCode.MEMBER_ID_REQUIRED,
                 ErrorCode.REBALANCE_IN_PROGRESS,
@@ -84,18 +84,18 @@ class _Member:
             protocol_name=_PROTOCOL,
             assignments=_assign(joined) if joined.leader == self.member_id else [],
         )
-        answer = await self.connection.ask(apis.SYNC_GROUP, request, sync_group.SyncGroupResponse)
-        _check(answer.error_code, ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
-        if answer.error_code:
+        response = await self.connection.ask(apis.SYNC_GROUP, request, sync_group.SyncGroupResponse)
+        _check(response.error_code, ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+        if response.error_code:
             return False
-        self.generation, self.owned = joined.generation_id, _indexes(answer.assignment)
+        self.generation, self.owned = joined.generation_id, _indexes(response.assignment)
         return True
 
     async def _beat(self) -> ErrorCode:
         await asyncio.sleep(HEARTBEAT_MS / 1000)
         request = heartbeat.HeartbeatRequest(_GROUP, self.generation, self.member_id)
-        answer = await self.connection.ask(apis.HEARTBEAT, request, heartbeat.HeartbeatResponse)
-        return _check(answer.error_code, ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+        response = await self.connection.ask(apis.HEARTBEAT, request, heartbeat.HeartbeatResponse)
+        return _check(response.error_code, ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 def _check(code: int, *allowed: ErrorCode) -> ErrorCode:

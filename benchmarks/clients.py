@@ -53,7 +53,7 @@ def create_topic(
     name: str = TOPIC,
     config: Mapping[str, str] | None = None,
 ) -> None:
-    # Keep a reference until the answer: the futures die with it.
+    # Keep a reference until the response: without it, the futures are collected.
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(name, partitions, 1, config=dict(config or {}))
     for future in admin.create_topics([topic]).values():
@@ -112,7 +112,7 @@ def produce_for(
     left = client.flush(60)
     took = time.perf_counter() - began
     # A callback per record would measure Python: one last record per partition shows whether all
-    # went well.
+    # were written.
     for partition in range(partitions):
         client.produce(topic, value, partition=partition, on_delivery=delivered)
     left += client.flush(60)
@@ -294,7 +294,7 @@ def _answers_per_s(sockets: Sequence[socket.socket], seconds: float, frame: byte
 
 
 def _check(answer: bytes) -> None:
-    """Raise an error unless this is the whole answer to a Produce that was accepted."""
+    """Raise an error unless this is the whole response to an accepted Produce."""
     frame = memoryview(answer)[4:]
     _, offset = parse_response_header(apis.PRODUCE, _PRODUCE_VERSION, frame)
     response = decode_body(produce.decode_response, frame, offset, _PRODUCE_VERSION)
@@ -304,7 +304,7 @@ def _check(answer: bytes) -> None:
 
 
 def _produce_frame(count: int, record_bytes: int) -> bytes:
-    """Return a Produce request with a batch of so many records."""
+    """Return a Produce request with a batch of this number of records."""
     now_ms = int(time.time() * 1_000)
     batch = encode_batch([Record(at, now_ms, None, bytes(record_bytes)) for at in range(count)])
     partition = produce.PartitionProduceData(index=0, records=memoryview(batch))

@@ -1,5 +1,5 @@
-"""Measure log compaction: its speed against Kafka's log cleaner on the same records, and what it
-costs producers meanwhile.
+"""Measure log compaction: its speed compared with Kafka's log cleaner on the same records, and its
+effect on producers.
 """
 
 import os
@@ -74,7 +74,7 @@ def _produce_beside_compaction() -> Measure:
 
 
 def _fill(bootstrap: str) -> None:
-    """Write the records into a topic that is compacted only when `_set_ratio` asks for it."""
+    """Write the records to a topic that is compacted only when `_set_ratio` enables it."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     configs = {
         "cleanup.policy": "compact",

@@ -217,13 +217,13 @@ def measure(console: ConsoleProcess, visitor: Visitor, path: str) -> None:
     walls, before = [], cpu_s(console.pid)
     for _ in range(VISITS):
         began = time.monotonic()
-        answer = visitor.get(path)
+        response = visitor.get(path)
         walls.append(time.monotonic() - began)
-        assert answer.status == 200, answer.words
+        assert response.status == 200, response.words
     each = (cpu_s(console.pid) - before) / VISITS
     print(
         f"{path:28} {statistics.median(walls) * 1e3:7.0f} ms, {each * 1e3:5.0f} ms of CPU,"
-        f" {len(answer.text):9,} bytes"
+        f" {len(response.text):9,} bytes"
     )
 
 

@@ -1,4 +1,4 @@
-"""Measure how long control requests wait while producers and consumers move all that they can."""
+"""Measure how long control requests wait under full produce and fetch load."""
 
 import subprocess
 import sys
@@ -25,8 +25,8 @@ clients.consume_all(bootstrap, 1 << 60, partitions={_PARTITIONS})
 
 
 def control() -> list[Measure]:
-    """Ask for metadata and send heartbeats beside a producer and a consumer that do not pause, each
-    in a process of its own.
+    """Request metadata and send heartbeats while a producer and a consumer run at full speed, each
+    in its own process.
     """
     with harness.server(store="memory:", log_cache_bytes_max=1 << 30) as system:
         clients.create_topic(system.bootstrap, _PARTITIONS)
@@ -64,7 +64,7 @@ def control() -> list[Measure]:
 
 
 def _latencies_ms(bootstrap: str) -> list[float]:
-    """Return the times from request to answer, one request every 10 ms."""
+    """Return the response times, with one request every 10 ms."""
     asked = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=clients.TOPIC)])
     beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     found: list[float] = []

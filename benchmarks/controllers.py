@@ -133,7 +133,7 @@ async def _commit(runtime: Runtime, sender: int, counts: list[int], until: float
 
 
 def start_s(store_url: str, directory: Path) -> float:
-    """Measure from the exec of a controller to its first answer as leader, with an empty disk and
+    """Measure from the exec of a controller to its first response as leader, with an empty disk and
     the newest snapshot of `store_url`.
     """
     port = harness.free_port()

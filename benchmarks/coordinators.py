@@ -90,8 +90,8 @@ class Log:
 
 
 class Pauses:
-    """Measure the longest time between two turns of the event loop, in CPU time of this process,
-    which a busy machine does not affect.
+    """Measure the longest time between two iterations of the event loop, in CPU time of this
+    process, which a busy machine does not affect.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ async def load(log: Log) -> GroupCoordinator:
 
 
 async def write_commits(log: Log, count: int, *, groups: int, partitions: int) -> None:
-    """Write commits of one offset each, by turns of all groups and partitions."""
+    """Write commits of one offset each, rotating over all groups and partitions."""
     for number in range(count):
         key = encode_offset_key(
             OffsetKey(f"g{number % groups}", "orders", number // groups % partitions)

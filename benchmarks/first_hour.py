@@ -1,9 +1,9 @@
 """Time what a new user does in the first hour: `python -m benchmarks.first_hour [STEP ...]`.
 
-Each step starts in an empty directory with what README and tutorials say, in processes with an
-environment of their own. The clone is of this checkout, so the network is not in its time. `--cold`
-gives uv and pip empty caches, so packages come over the network; without it they come from this
-machine's caches.
+Each step follows the README and tutorials in an empty directory, in processes with a clean
+environment. The clone is of this checkout, so the network is not in its time. `--cold` gives uv and
+pip empty caches, so packages come over the network; without it they come from this machine's
+caches.
 """
 
 import argparse
@@ -52,12 +52,12 @@ spark.stop()
 
 
 class StepFailed(Exception):
-    """A command of a step failed, or did not print what the step waits for."""
+    """A command of a step failed, or did not print the expected output."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One step. bar_s: the time that it should stay below. took_s: None if it could not run."""
+    """One step. bar_s: the target. took_s: None if it could not run."""
 
     step: str
     bar_s: float
@@ -146,7 +146,7 @@ def _branch() -> str:
 
 
 def first_record(machine: Machine) -> Timed:
-    """Clone, install, start, and read the first record back, as README says."""
+    """Clone, install, start, and read the first record back, as in the README."""
     began = time.monotonic()
     environment = machine.developed()
     installed_s = time.monotonic() - began
@@ -211,7 +211,7 @@ def _orders(machine: Machine, directory: Path, environment: Path) -> None:
 
 
 def sql(machine: Machine) -> Timed:
-    """Ask SQL about a topic, without brokers."""
+    """Query a topic with SQL, without brokers."""
     environment, directory = machine.developed(), machine.empty("sql")
     _orders(machine, directory, environment)
     began = time.monotonic()
@@ -236,7 +236,7 @@ def pytest(machine: Machine) -> Timed:
 
 
 def spark(machine: Machine) -> Timed:
-    """Count the records of a topic by Spark, without brokers."""
+    """Count the records of a topic with Spark, without brokers."""
     environment, directory = machine.developed(), machine.empty("spark")
     _orders(machine, directory, environment)
     (directory / "count.py").write_text(_SPARK)

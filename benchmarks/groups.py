@@ -26,7 +26,7 @@ _DEADLINE_S: Final = 60.0
 
 
 class CoordinatorLoads(Exception):
-    """Raised when the coordinator of the group does not answer for it yet."""
+    """Raised when the coordinator has not loaded the group yet."""
 
 
 @dataclass
@@ -72,20 +72,22 @@ class _Member:
             rebalance_timeout_ms=60_000 if is_first else -1,
             subscribed_topic_names=[self.topic] if is_first else None,
         )
-        answer = await self.connection.ask(
+        response = await self.connection.ask(
             apis.CONSUMER_GROUP_HEARTBEAT,
             request,
             consumer_group_heartbeat.ConsumerGroupHeartbeatResponse,
         )
-        if answer.error_code in MOVED:
-            raise CoordinatorLoads(f"{self.member_id}: {ErrorCode(answer.error_code).name}")
-        if answer.error_code:
-            raise RuntimeError(f"{self.member_id}: {answer.error_code} {answer.error_message}")
-        self.epoch = answer.member_epoch
-        if answer.assignment is None:
+        if response.error_code in MOVED:
+            raise CoordinatorLoads(f"{self.member_id}: {ErrorCode(response.error_code).name}")
+        if response.error_code:
+            raise RuntimeError(f"{self.member_id}: {response.error_code} {response.error_message}")
+        self.epoch = response.member_epoch
+        if response.assignment is None:
             return False
-        told = {index for topic in answer.assignment.topic_partitions for index in topic.partitions}
-        for topic in answer.assignment.topic_partitions:
+        told = {
+            index for topic in response.assignment.topic_partitions for index in topic.partitions
+        }
+        for topic in response.assignment.topic_partitions:
             self.topic_id = topic.topic_id
         lost = self.owned - told
         self.revoked_count += len(lost)
@@ -101,10 +103,10 @@ async def connect(bootstrap: str) -> AsyncConnection:
 async def until_coordinated(connection: AsyncConnection, group: str) -> None:
     request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
     while True:
-        answer = await connection.ask(
+        response = await connection.ask(
             apis.FIND_COORDINATOR, request, find_coordinator.FindCoordinatorResponse
         )
-        if answer.coordinators[0].error_code == 0:
+        if response.coordinators[0].error_code == 0:
             return
         await asyncio.sleep(0.05)
 
@@ -125,7 +127,7 @@ async def _until_settled(members: list[_Member], partitions: int) -> float:
 async def run(
     bootstrap: str, count: int, partitions: int, topic: str = clients.TOPIC
 ) -> tuple[float, float, int]:
-    """Let so many members join; return the seconds from the last one until the group settles, the
+    """Let `count` members join; return the seconds from the last one until the group settles, the
     same after one more member, and how many partitions moved then.
     """
     members = [

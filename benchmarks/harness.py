@@ -1,4 +1,4 @@
-"""Provide what every benchmark needs: processes, figures with their bars, and a table.
+"""Provide what all benchmarks share: processes, results with their bars, and a table.
 
 Where a bar is a ratio, the figure is a ratio against a limit measured in the same run. A missed bar
 is shown and does not fail the run.
@@ -73,8 +73,8 @@ class ServerProcess:
         assert self._process.stdout is not None
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
+        response: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return response
 
     def stop(self) -> None:
         if self._process.stdin is not None:
@@ -139,19 +139,19 @@ def moto() -> Iterator[str]:
 
 
 def _wait_for(url: str) -> None:
-    """Wait until the URL answers, for at most 30 s."""
+    """Wait until the URL responds, for at most 30 s."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
             urllib.request.urlopen(url, timeout=5).close()
-        except urllib.error.HTTPError as answer:
-            answer.close()
+        except urllib.error.HTTPError as response:
+            response.close()
             return
         except OSError:
             time.sleep(0.05)
         else:
             return
-    raise RuntimeError(f"{url} did not answer within 30 s")
+    raise RuntimeError(f"{url} did not respond within 30 s")
 
 
 def quantile(values: Sequence[float], q: float) -> float:

@@ -62,7 +62,7 @@ class KafkaProcess:
 
 
 def jars() -> str:
-    """Return the class path of Kafka, fetched if it is not there. Raises KafkaMissing."""
+    """Return the class path of Kafka; fetch it if it is missing. Raises KafkaMissing."""
     if not all(shutil.which(command) for command in ("java", "javac", "mvn")):
         raise KafkaMissing("there is no JDK 17 with Maven on this machine: run `make jdk`")
     libs, complete = _HOME / "libs", _HOME / "complete"
@@ -174,7 +174,7 @@ def _with_users(
 
 
 def until_served(process: "subprocess.Popen[bytes]", address: str) -> None:
-    """Wait until a broker answers. Raises RuntimeError if its process ends, or after 120 s."""
+    """Wait until a broker responds. Raises RuntimeError if its process ends, or after 120 s."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

@@ -1,5 +1,5 @@
 """Measure what is left in the bucket of a simulated cluster whose logs lose records in every way: a
-leak shows as bytes that the metadata do not refer to.
+leak appears as bytes that the metadata does not reference.
 """
 
 import os
@@ -16,7 +16,7 @@ _SEED: Final = 0
 
 
 def leaks() -> list[Measure]:
-    """Simulate `BENCH_LEAK_MINUTES` of life, wait for all graces, and list the bucket."""
+    """Simulate `BENCH_LEAK_MINUTES`, wait for all grace periods, and list the bucket."""
     world = World(_SEED, "leaks", chaos_s=60 * MINUTES)
     outcome = world.run()
     if outcome.violation is not None or world.leak is None:

@@ -1,5 +1,5 @@
-"""Measure what the end of records costs outside of the data path: checks of retention, and the load
-of a coordinator whose log was compacted.
+"""Measure the cost of removing records outside the data path: retention checks, and loading a
+coordinator whose log was compacted.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def life() -> list[Measure]:
 
 
 async def _retention() -> Measure:
-    """Measure the CPU of one check, of logs of which nothing has to go, by age and size."""
+    """Measure the CPU of one check by age and size of logs without expired records."""
     image = large_image(PARTITIONS, OBJECTS)
     image.apply_all(
         [

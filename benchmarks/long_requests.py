@@ -1,12 +1,12 @@
 """Send one request of maximum size to each API, and measure its cost for the broker: the longest
 event loop step, total CPU time, and memory.
 
-The broker coordinates groups, transactions and share groups, so that none of them is refused for
-want of a coordinator. Controller, broker and client share one process here, with authorization. A
-step is the CPU time of the thread between two turns of the event loop, so other work on the machine
-does not count. CPU time is that of all threads until the answer has arrived, the smallest of
-CPU_RUNS: it includes what controller and client do. Memory is the most that Python had allocated
-beyond what there was before; the client's part is small.
+The broker coordinates groups, transactions and share groups, so none of them is rejected for lack
+of a coordinator. Controller, broker and client share one process here, with authorization. A step
+is the CPU time of the thread between two turns of the event loop, so other work on the machine does
+not count. CPU time is that of all threads until the response has arrived, the minimum of CPU_RUNS:
+it includes controller and client. Memory is the peak that Python allocated in addition to what it
+had before; the client's part is small.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ async def _cost(port: int, name: str, long: LongRequest) -> _Cost:
     await _ask(port, frame)
     counting.cancel()
     cpu_s = [await _cpu_s_of(port, frame) for _ in range(CPU_RUNS)]
-    tracemalloc.start()  # it makes everything slower, so the request is sent again
+    tracemalloc.start()  # it slows everything down, so the request is sent again
     await _ask(port, frame)
     memory_mb = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
@@ -143,7 +143,7 @@ def _frame(long: LongRequest, count: int) -> bytes:
 
 
 async def _ask(port: int, frame: bytes) -> None:
-    """Send a request, and receive the answer without keeping it."""
+    """Send a request, and discard the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(_TIMEOUT_S):
         writer.write(frame)

@@ -1,5 +1,5 @@
-"""Measure what clients notice when partitions change brokers: gaps between acknowledgements, under
-a steady load over many partitions.
+"""Measure the effect of moves on clients: gaps between acknowledgements under a steady load over
+many partitions.
 
 The load is 2 MB/s of 1 KiB records over 50 partitions with acks=all, so each partition gets a
 record every 25 ms. A gap is the longest time between two acknowledgements of one partition around
@@ -78,8 +78,8 @@ class Load:
         assert not self._failed, self._failed[:3]
 
     def gap_after(self, partition: int, moment: float, seconds: float) -> tuple[float, float]:
-        """Return the longest gap that ends after `moment` and began within so many seconds of it,
-        and its end. Call it after the load.
+        """Return the longest gap that ends after `moment` and began within this number of seconds
+        of it, and its end. Call it after the load.
         """
         times = self.acked[partition]
         first, stop = bisect_left(times, moment), bisect_left(times, moment + seconds)
@@ -176,8 +176,8 @@ class Kill:
 def open_after_kill_s(
     bootstrap: str, broker_ids: Sequence[int], partitions: int, kill: Kill
 ) -> float:
-    """Measure from SIGKILL of a broker that leads so many partitions, all with records, until the
-    next leader has acknowledged a record in each.
+    """Measure from SIGKILL of a broker that leads `partitions` partitions with records until
+    the next leader has acknowledged a record in each.
     """
     create_topic(bootstrap, [broker_ids] * partitions, "inherited")
     writer, failed, acked = clients.producer(bootstrap), list[KafkaError](), list[float]()
@@ -202,8 +202,8 @@ def open_after_kill_s(
 
 
 def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminate: Kill) -> float:
-    """Measure from SIGTERM to a broker with so many led partitions, all with records, until its
-    process has ended.
+    """Measure from SIGTERM to a broker that leads `partitions` partitions with records until
+    its process has exited.
     """
     create_topic(bootstrap, [broker_ids] * partitions, "drained")
     writer = clients.producer(bootstrap)

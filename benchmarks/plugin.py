@@ -36,8 +36,8 @@ def _run(directory: Path, text: str) -> float:
 
 
 def _start_s() -> tuple[float, float]:
-    """Measure from the start of the cluster's process until it answers and the helpers are
-    imported, which the first test waits for. Return wall seconds, and CPU seconds of both
+    """Measure from the start of the cluster's process until it responds and the helpers are
+    imported, for which the first test waits. Return wall seconds, and CPU seconds of both
     processes.
     """
     code = (

@@ -1,8 +1,8 @@
-"""Measure what quotas cost a Produce request: what its dispatcher and its handler do for them,
-compared with the CPU of a broker for a whole request of 100 bytes.
+"""Measure the cost of quotas per Produce request: their steps in dispatcher and handler, compared
+with the broker's CPU for a whole request of 100 bytes.
 
 The steps are measured without a socket, because 1 us is lost in the noise of a request. The
-shortest of many rounds counts: other work of the machine only makes them longer.
+shortest of many rounds counts, because other work on the machine only makes them longer.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ def _request_us(seconds: float) -> float:
 
 
 async def _steps_us(keys: tuple[str, ...]) -> float:
-    """Return the time that the steps of quotas take of one request."""
+    """Return the time of the quota steps of one request."""
     image = QuotasImage()
     for key in keys:
         image.set(QuotaRecord((QuotaTarget("user", "ANONYMOUS"),), key, _UNREACHED))

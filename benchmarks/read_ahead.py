@@ -3,7 +3,7 @@
 `python -m benchmarks.read_ahead [--get-ms 30] [--partitions 1] [--consumers 1] [--object-mb 4]`
 
 `ObjectReader` alone, with the limits of a broker. Each consumer reads 1 MB of each partition in
-turn and pauses 2 ms for it, as if a client asked.
+turn and pauses for 2 ms after it, as for a client's request.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measure what checking records costs the write path: topics with `record.validation` full and
+"""Measure the cost of checking records in the write path: topics with `record.validation` full and
 header get the same batches in turns, in one process.
 
 Requests are made once and sent over a bare socket, so that the CPU is that of the broker. For

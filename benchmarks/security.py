@@ -1,9 +1,9 @@
-"""Measure what TLS and SCRAM cost: produce throughput and small requests beside a plain listener of
-the same broker, and many logins at once.
+"""Measure the cost of TLS and SCRAM: produce throughput and small requests compared with a plain
+listener of the same broker, and many concurrent logins.
 
 Eight clients that log in take a CPU of their own, mostly for PBKDF2, which users spend on other
-machines. The last row lets them log in at another broker of this machine: that part of the p99 has
-nothing to do with what a broker does for logins.
+machines. In the last row they log in to another broker on this machine: that part of the p99 is not
+caused by the broker's own work for logins.
 """
 
 import multiprocessing

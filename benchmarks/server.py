@@ -2,7 +2,7 @@
 controlled by lines on stdin.
 
 Run: `python -m benchmarks.server '{"store": "memory:", "linger_ms": 0, "put_p50_ms": 0,
-"put_p99_ms": 0}'`. Prints `ready PORT`. Commands, each answered with one line of JSON: `stats`
+"put_p99_ms": 0}'`. Prints `ready PORT`. Commands, each of which returns one line of JSON: `stats`
 (store requests and bytes, CPU seconds, resident bytes), `restart-broker` (orderly, on the same
 port: caches are empty, reads use the store), `count-nothing` and `count` (patch metrics out and
 back in).
@@ -77,7 +77,7 @@ class ServerOptions:
 
 
 class KeyedStore(MeteredStore):
-    """Count also by the first part of the key which objects are read and written."""
+    """Also count reads and writes by the first part of the object key."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)

@@ -1,5 +1,5 @@
-"""Measure what consumers of many idle partitions cost a broker, with and without fetch sessions
-(KIP-227).
+"""Measure the cost of consumers of many idle partitions for a broker, with and without fetch
+sessions (KIP-227).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Measure how fast members of a share group work off one partition (KIP-932)."""
+"""Measure how fast members of a share group process one partition (KIP-932)."""
 
 import threading
 import time
@@ -71,12 +71,12 @@ def shares() -> list[Measure]:
 def _begin_at_the_start(client: WireClient) -> None:
     config = incremental_alter_configs.AlterableConfig("share.auto.offset.reset", _SET, "earliest")
     resource = incremental_alter_configs.AlterConfigsResource(_GROUP_RESOURCE, _GROUP, [config])
-    answer = client.ask(
+    response = client.ask(
         apis.INCREMENTAL_ALTER_CONFIGS,
         incremental_alter_configs.IncrementalAlterConfigsRequest([resource]),
         incremental_alter_configs.IncrementalAlterConfigsResponse,
     )
-    assert not answer.responses[0].error_code, answer.responses[0].error_message
+    assert not response.responses[0].error_code, response.responses[0].error_message
 
 
 class _Member:
@@ -84,7 +84,7 @@ class _Member:
 
     def __init__(self, bootstrap: str, topic_id: UUID) -> None:
         self.count = 0
-        """Records whose acknowledgement was answered."""
+        """Records whose acknowledgement was confirmed."""
         self._topic_id = topic_id
         self._member_id = str(uuid4())
         self._client = WireClient(bootstrap)
@@ -99,7 +99,7 @@ class _Member:
         while not partitions:
             find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[_GROUP])
             self._client.ask(apis.FIND_COORDINATOR, find, find_coordinator.FindCoordinatorResponse)
-            answer = self._client.ask(
+            response = self._client.ask(
                 apis.SHARE_GROUP_HEARTBEAT,
                 share_group_heartbeat.ShareGroupHeartbeatRequest(
                     group_id=_GROUP,
@@ -109,9 +109,9 @@ class _Member:
                 ),
                 share_group_heartbeat.ShareGroupHeartbeatResponse,
             )
-            epoch = epoch if answer.error_code else answer.member_epoch
-            if answer.assignment is not None:
-                partitions = len(answer.assignment.topic_partitions)
+            epoch = epoch if response.error_code else response.member_epoch
+            if response.assignment is not None:
+                partitions = len(response.assignment.topic_partitions)
             time.sleep(0.02)
 
     def start(self) -> None:
@@ -125,7 +125,7 @@ class _Member:
     def _run(self) -> None:
         wanted = [share_fetch.FetchTopic(self._topic_id, [share_fetch.FetchPartition(0, [])])]
         while not self._is_over:
-            answer = self._client.ask(
+            response = self._client.ask(
                 apis.SHARE_FETCH,
                 share_fetch.ShareFetchRequest(
                     group_id=_GROUP,
@@ -140,9 +140,9 @@ class _Member:
                 ),
                 share_fetch.ShareFetchResponse,
             )
-            assert not answer.error_code, answer.error_code
+            assert not response.error_code, response.error_code
             self._epoch += 1
-            for topic in answer.responses:
+            for topic in response.responses:
                 for partition in topic.partitions:
                     assert not partition.error_code, partition.error_code
                     if partition.acquired_records:
@@ -154,7 +154,7 @@ class _Member:
             for item in acquired
         ]
         partition = share_acknowledge.AcknowledgePartition(0, batches)
-        answer = self._client.ask(
+        response = self._client.ask(
             apis.SHARE_ACKNOWLEDGE,
             share_acknowledge.ShareAcknowledgeRequest(
                 group_id=_GROUP,
@@ -164,8 +164,8 @@ class _Member:
             ),
             share_acknowledge.ShareAcknowledgeResponse,
         )
-        assert not answer.error_code, answer.error_code
+        assert not response.error_code, response.error_code
         self._epoch += 1
-        code = answer.responses[0].partitions[0].error_code
+        code = response.responses[0].partitions[0].error_code
         assert not code, code
         self.count += sum(item.last_offset - item.first_offset + 1 for item in acquired)

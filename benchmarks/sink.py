@@ -1,10 +1,10 @@
-"""Measure the limit for brokers: a server that only frames requests and answers them, on the same
+"""Measure the upper limit for brokers: a server that only frames requests and responds, on the same
 loop and sockets.
 
 It supports just enough of Kafka for a producer: ApiVersions, Metadata with one topic of one
-partition, InitProducerId, and Produce, whose answer is encoded once per connection and then only
-gets the next correlation id. It parses, checks and stores nothing. With a keystore it serves TLS,
-as a broker does. Run: `python -m benchmarks.sink PORT [KEYSTORE]`.
+partition, InitProducerId, and Produce, whose response is encoded once per connection and then only
+updated with the next correlation id. It parses, checks and stores nothing. With a keystore it
+serves TLS, as a broker does. Run: `python -m benchmarks.sink PORT [KEYSTORE]`.
 """
 
 import asyncio
@@ -28,7 +28,9 @@ _HEAD: Final = struct.Struct(">ihhi")
 
 
 class SinkConnection(asyncio.BufferedProtocol):
-    """Read into one buffer that grows to the largest frame; answer each complete frame at once."""
+    """Read into one buffer that grows to the largest frame; respond to each complete frame
+    immediately.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port

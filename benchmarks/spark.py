@@ -7,7 +7,8 @@ cache when a turn begins, so disks are not measured. Sides take turns; ratios ar
 rounds, each of two figures of one round. Decoding runs throughout the run, and its best pass
 counts: other work on the machine only slows passes down. A broker's CPU comes from /proc. The
 consumer reads the same records through the same broker, which holds a fifth of them in memory and
-the rest in the store. `ceiling` measures what Spark reads from a Python source that does no work.
+the rest in the store. `ceiling` measures how fast Spark reads from a Python source that does no
+work.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Measure how long until a cluster is ready, and the CPU seconds in it, which a busy machine does
-not affect.
+"""Measure how long until a cluster is ready, and the CPU seconds until then, which a busy machine
+does not affect.
 
 `PENSTOCK=/path/to/bin/penstock` measures another installation, such as a wheel in a fresh
 environment.

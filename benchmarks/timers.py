@@ -27,7 +27,7 @@ _DELAY_S: Final = 0.5
 
 
 def timers() -> list[Measure]:
-    """Compare a timer of the loop, one of a wheel, and all that a waiting Fetch costs."""
+    """Compare a timer of the loop, one of a wheel, and the total cost of a waiting Fetch."""
     loop_us, wheel_us = _loop_timer_us(), _wheel_timer_us()
     fetch_us = _waiting_fetch_us()
     return [
@@ -60,8 +60,8 @@ def _loop_timer_us() -> float:
 
 
 class _Wheel:
-    """The cheapest wheel there can be: buckets of 1 ms, cancelled timers stay until their bucket
-    is due. A real one needs levels, and a tick of the loop.
+    """The cheapest possible wheel: buckets of 1 ms; cancelled timers stay until their bucket is
+    due. A real one needs levels, and a tick of the loop.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ def _wheel_timer_us() -> float:
 
 
 def _waiting_fetch_us() -> float:
-    """Return the CPU of the broker for one Fetch of one partition that waits in vain."""
+    """Return the CPU of the broker for one Fetch of one partition that times out."""
     wanted = fetch.FetchPartition(partition=0, partition_max_bytes=1 << 20)
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap, 1)

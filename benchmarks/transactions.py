@@ -1,4 +1,4 @@
-"""Measure transactions: how many a second one producer commits.
+"""Measure the number of transactions per second that one producer commits.
 
 Each version (KIP-890) is measured with single requests in the order in which Java's producer sends
 them. confluent-kafka, which speaks version 1 and sends a request for each partition, is measured
@@ -163,7 +163,7 @@ def _begun(client: WireClient) -> init_producer_id.InitProducerIdResponse:
 
 
 def _records(producer_id: int, epoch: int, number: int) -> produce.ProduceRequest:
-    """Return the records of a transaction, which is this one of its epoch."""
+    """Return the records of the transaction with this number in its epoch."""
     now_ms = time.time_ns() // 1_000_000
     parts: list[produce.PartitionProduceData] = []
     for index in range(_PARTITIONS):
@@ -196,7 +196,7 @@ def _ask(
     request: object,
     code_of: Callable[[Any], int] = lambda answer: answer.error_code,
 ) -> Any:  # noqa: ANN401 - each API has its own type
-    """Ask until the answer has no error that ends by itself."""
+    """Retry until the response has no transient error."""
     deadline = time.perf_counter() + _TIMEOUT_S
     while True:
         answer = client.ask(api, request, object)

@@ -1,6 +1,5 @@
-"""Measure Penstock beside Apache Kafka on this machine: the same clients, the same load, in
-alternation.
+"""Compare Penstock with Apache Kafka on this machine: the same clients and load, in alternation.
 
-`systems` starts both, `rows` says what is measured and which bars there are, `single`, `several`
-and `many` measure, `report` shows the results.
+`systems` starts both, `rows` defines measurements and bars, `single`, `several` and `many` measure,
+`report` shows the results.
 """

@@ -1,4 +1,4 @@
-"""Run `make bench-kafka`: measure Penstock beside Apache Kafka, print a table, keep the results."""
+"""Run `make bench-kafka`: compare Penstock with Apache Kafka, print a table, store the results."""
 
 import argparse
 import signal
@@ -52,7 +52,7 @@ class TooLong(Exception):
 
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raise TooLong in the block after so many seconds."""
+    """Raise TooLong in the block after this number of seconds."""
 
     def ring(*_: object) -> None:
         raise TooLong(f"not done after {seconds} s")
@@ -67,7 +67,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 class Run:
-    """Measure what was asked for, in alternation between the systems."""
+    """Run the requested measurements, alternating between the systems."""
 
     def __init__(
         self, names: Sequence[str], chosen: Sequence[str], size: Size, console: Console
@@ -82,7 +82,7 @@ class Run:
         names = list(self.outcomes)
         shared = [name for name in _SHARED if name in names]
         for at in range(self._size.rounds):
-            # Every other round the other way round, so that a change of the machine's load meets
+            # Every other round is in reverse order, so that a change of the machine's load affects
             # all systems.
             order = self._systems if at % 2 == 0 else self._systems[::-1]
             for system in order:
@@ -114,7 +114,9 @@ class Run:
         *,
         is_started: bool = True,
     ) -> None:
-        """Start the system once and measure these one after the other; go on after a failure."""
+        """Start the system once and run these measurements one after the other, continuing after
+        failures.
+        """
         wanted = [name for name in names if system not in self.failures[name]]
         if not wanted or system not in self._systems:
             return

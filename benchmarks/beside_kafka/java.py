@@ -1,8 +1,8 @@
 """Measure with Kafka's own performance tools, which are Java's producer and consumer.
 
 Each run is a new JVM, which compiles the client for its first 2.5 s; on two cores that is most of
-what a run of 500 MB takes. So a third of the records are not counted as produced, and as many are
-sent that the page cache has to write to the disk.
+what a run of 500 MB takes. A third of the records are therefore not counted as produced, and the
+number of records is so high that the page cache has to write to the disk.
 """
 
 import csv
@@ -50,7 +50,7 @@ def run(main: str, *arguments: str) -> str:
 
 
 def produced_mb_per_s(output: str) -> float:
-    """Return the last rate that ProducerPerformance printed, that of all but the warm-up."""
+    """Return the last rate printed by ProducerPerformance, which excludes the warm-up."""
     return float(_RATE.findall(output)[-1]) * _MIB
 
 

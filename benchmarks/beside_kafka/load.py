@@ -1,4 +1,4 @@
-"""Measure how much of the machine other processes take while a benchmark runs."""
+"""Measure the CPU usage of other processes while a benchmark runs."""
 
 import os
 import time
@@ -15,7 +15,7 @@ _SNAPSHOTS_MAX: Final = 5
 
 
 class OtherLoad:
-    """Watch what processes other than this one and its descendants use, from now on."""
+    """Measure the CPU usage of processes other than this one and its descendants from now on."""
 
     def __init__(
         self, proc: Path = _PROC, pid: int | None = None, now: MonotonicClock = time.monotonic
@@ -28,7 +28,7 @@ class OtherLoad:
         self._before_s = others_cpu_s(self._proc, self._pid)
 
     def share(self) -> float:
-        """Return their share of all cores, 0 to 1, with what the hypervisor took.
+        """Return their share of all cores, 0 to 1, including the time stolen by the hypervisor.
 
         The kernel samples the time of the machine and measures that of processes, so an idle
         machine may read as 0.01, or as a value just below 0, which becomes 0.

@@ -1,4 +1,4 @@
-"""Measure many of everything on one broker: partitions, connections, groups, at several sizes.
+"""Measure one broker with many partitions, connections and groups, at several sizes.
 
 For each cost the exponent of its growth is fitted: 1 is linear, above 1 grows faster.
 """
@@ -37,8 +37,8 @@ Values = dict[str, dict[int, float]]
 
 
 def exponent(values: Mapping[int, float]) -> float | None:
-    """Return b of the cost a * size**b that fits best; None for fewer than two sizes, or without a
-    cost.
+    """Return the exponent b of the best fit a * size**b; None for fewer than two sizes, or without
+    a cost.
     """
     points = [(math.log(size), math.log(cost)) for size, cost in values.items() if cost > 0]
     if len(points) < 2:
@@ -50,8 +50,8 @@ def exponent(values: Mapping[int, float]) -> float | None:
 
 
 def partitions(system: System, count: int) -> Mapping[str, float]:
-    """Open so many partitions, produce to all of them once a second, and restart the broker if its
-    records survive that.
+    """Open `count` partitions, produce to all of them once a second, and restart the broker if its
+    records survive a restart.
     """
     bootstrap, node = system.bootstrap, system.node
     idle_mb, cpu_s = node.resident_mb(), quiet_cpu_s(system.nodes)
@@ -105,7 +105,7 @@ def to_all(bootstrap: str, count: int, rounds: int) -> None:
 
 
 def connections(system: System, count: int) -> Mapping[str, float]:
-    """Open so many connections; each sends one ApiVersions request."""
+    """Open `count` connections; each sends one ApiVersions request."""
     frame = _api_versions()
     host, _, port = system.bootstrap.rpartition(":")
     before_mb, cpu_s = system.node.resident_mb(), quiet_cpu_s(system.nodes)
@@ -144,7 +144,7 @@ def _api_versions() -> bytes:
 
 
 def groups(system: System, count: int) -> Mapping[str, float]:
-    """Commit an offset in so many groups, and list them."""
+    """Commit an offset in each of `count` groups, and list them."""
     admin = AdminClient({"bootstrap.servers": system.bootstrap})
     clients.create_topic(system.bootstrap, 1, "read")
     offsets = [TopicPartition("read", 0, 0)]
@@ -208,7 +208,7 @@ def table_of(name: str, values: Values) -> Table:
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What was measured of one system, with the commit and the date in UTC."""
+    """The measurements of one system, with the commit and the date in UTC."""
 
     system: str
     values: Values

@@ -72,9 +72,9 @@ class Node:
 
 
 def quiet_cpu_s(nodes: Sequence[Node], wait_s_max: float = 3.0) -> float:
-    """Wait until the nodes are nearly idle, for at most so long, and return their CPU time.
+    """Wait until the nodes are nearly idle, up to this limit, and return their CPU time.
 
-    Uploads and flushes behind a load thereby count for it.
+    The time of later uploads and flushes is thus included.
     """
     deadline = time.monotonic() + wait_s_max
     before = sum(node.cpu_s() for node in nodes)

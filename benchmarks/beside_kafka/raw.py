@@ -1,9 +1,9 @@
 """Produce and fetch over bare sockets, in one thread.
 
-The client costs little, so that the broker is what is measured, and consumers can be many.
+The client uses little CPU, so the broker is the bottleneck even with many consumers.
 
-A producer sends the same encoded request again and again. A consumer asks for the tail of one
-partition and finds its next offset in the headers of the batches; it does not decode records.
+A producer repeats the same encoded request. A consumer fetches the tail of one partition and gets
+its next offset from the batch headers; it does not decode records.
 """
 
 import selectors
@@ -39,7 +39,7 @@ STEADY_RECORDS: Final = 64
 
 
 def batch_of(records: int, record_bytes: int) -> bytes:
-    """Return an encoded batch of so many records."""
+    """Return an encoded batch with this number of records."""
     now_ms = int(time.time() * 1_000)
     rows = [Record(number, now_ms, None, bytes(record_bytes)) for number in range(records)]
     return bytes(encode_batch(rows))
@@ -59,7 +59,7 @@ def produce_frame(topic: str, batch: bytes, partition: int = 0) -> bytes:
 
 @dataclass(slots=True)
 class _Connection:
-    """A socket and the answer that is being received."""
+    """A socket and the response that is being received."""
 
     socket: socket.socket
     data: bytearray = field(default_factory=lambda: bytearray(_FETCH_BYTES_MAX + (1 << 20)))
@@ -73,11 +73,11 @@ class _Connection:
         return connection
 
     def received(self) -> memoryview | None:
-        """Receive what is there; return an answer without its length once it is complete."""
+        """Receive the available bytes; return a response without its length once it is complete."""
         view = memoryview(self.data)
         length = _SIZE.unpack_from(self.data)[0] + _SIZE.size if self.size >= _SIZE.size else 0
         if length > len(self.data):
-            raise RuntimeError(f"an answer of {length} bytes")
+            raise RuntimeError(f"a response of {length} bytes")
         count = self.socket.recv_into(view[self.size : length or _SIZE.size])
         if not count:
             raise RuntimeError("the broker closed the connection")
@@ -89,11 +89,11 @@ class _Connection:
 
 
 class _RefusedRead(RuntimeError):
-    """Raised if an answer to Fetch has an error."""
+    """Raised if a Fetch response contains an error."""
 
 
 class TailConsumer:
-    """Fetch one partition from its beginning. end: behind the last record that arrived."""
+    """Fetch one partition from its beginning. end: the offset after the last received record."""
 
     def __init__(self, bootstrap: str, topic: str, *, wait_ms: int = 500) -> None:
         self.end = self.received_bytes = self.answers_count = 0
@@ -121,7 +121,9 @@ class TailConsumer:
         self.socket.sendall(self._frame)
 
     def read(self) -> bool:
-        """Receive what is there and ask for more after an answer; return whether `end` moved."""
+        """Receive the available bytes, and send the next request after a response; return whether
+        `end` advanced.
+        """
         answer = self._connection.received()
         if answer is None:
             return False
@@ -145,7 +147,7 @@ class TailConsumer:
 
 
 class FixedProducer:
-    """Send the same request on one connection, with some in flight."""
+    """Send the same request repeatedly on one connection, with several in flight."""
 
     def __init__(self, bootstrap: str, frame: bytes) -> None:
         self.sent = self.acknowledged = 0
@@ -165,7 +167,7 @@ class FixedProducer:
         self.sent += 1
 
     def read(self) -> None:
-        """Receive what is there. Raises RuntimeError for a refused batch."""
+        """Receive what is there. Raises RuntimeError for a rejected batch."""
         answer = self._connection.received()
         if answer is None:
             return
@@ -214,7 +216,7 @@ def fan_out(
     records: int = 256,
     in_flight: int = 3,
 ) -> Delivered:
-    """Produce batches of so many records of 1 KB for some time while consumers follow the tail, and
+    """Produce batches of `records` 1 KB records for some time while consumers follow the tail, and
     wait until all of them have everything.
     """
     batch = batch_of(records, 1_000)
@@ -233,7 +235,7 @@ def fan_out(
             elapsed = time.perf_counter() - began
             if elapsed > seconds + _STALL_S:
                 raise TimeoutError("the consumers do not come to the end")
-            # A producer that runs away from the consumers would make their reads cold.
+            # If the producer were far ahead of the consumers, their reads would be cold.
             slowest = min(reader.end for reader in readers)
             is_near = writer.acknowledged * records - slowest < _AHEAD_RECORDS_MAX
             if elapsed < seconds and writer.in_flight < in_flight and is_near:
@@ -287,7 +289,7 @@ def small_requests(
     bootstrap: str, topic: str, connections: int, seconds: float
 ) -> tuple[int, float]:
     """Send one record of 100 bytes per request, one request in flight per connection; return the
-    number of answers and the seconds.
+    number of responses and the seconds.
     """
     frame = produce_frame(topic, batch_of(1, 100))
     writers = [FixedProducer(bootstrap, frame) for _ in range(connections)]

@@ -55,7 +55,7 @@ def bars_text(row: Row) -> str:
 
 
 def cell(row: Row, values: Mapping[str, float], system: str, result: Result) -> str:
-    """Return the value and its ratio beside Kafka."""
+    """Return the value and its ratio to Kafka's."""
     if system in result.failures and system not in values:
         return "failed"
     if system not in values:
@@ -108,7 +108,7 @@ def markdown(results: Mapping[str, Result]) -> str:
 
 
 def _run(results: Mapping[str, Result]) -> list[str]:
-    """Say on what, when and of which commit the results are."""
+    """Return a line with the machine, date and commit of the results."""
     commits = sorted({result.commit for result in results.values()})
     dates = sorted({result.date[:10] for result in results.values()})
     machines = sorted({result.machine for result in results.values()})

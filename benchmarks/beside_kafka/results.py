@@ -1,6 +1,6 @@
 """Keep the newest result of each measurement in build/beside_kafka.json.
 
-Rows that are measured one by one thereby still make one table.
+Rows that are measured separately thus still form one table.
 """
 
 import subprocess
@@ -37,7 +37,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def load(file: Path = FILE) -> dict[str, Result]:
-    """Return the stored results by measurement; those of rows that are no more are left out."""
+    """Return the stored results by measurement, without those of removed rows."""
     if not file.exists():
         return {}
     stored = msgspec.json.decode(file.read_bytes(), type=list[Result])
@@ -89,7 +89,7 @@ def systems_of(results: Mapping[str, Result], known: Sequence[str]) -> list[str]
 
 
 def commit() -> str:
-    """Return the abbreviated commit of the checkout, with + behind it if files differ."""
+    """Return the abbreviated commit of the checkout, followed by + if files differ."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Say what is measured: each row of the table with its unit and its bars. Pure: starts nothing."""
+"""Define the rows of the table, with their units and bars. Pure: starts nothing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ KAFKA: Final = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a value should reach. beside_kafka: whether it is a ratio beside Kafka's value."""
+    """The target of a value. beside_kafka: whether it is a ratio to Kafka's value."""
 
     value: float
     beside_kafka: bool = True
@@ -18,7 +18,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row. measurement: which one yields it. bars: by the name of a system, or "*"."""
+    """One row. measurement: the measurement that yields it. bars: by the name of a system, or
+    "*".
+    """
 
     key: str
     measurement: str

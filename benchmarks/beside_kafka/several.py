@@ -1,4 +1,5 @@
-"""Measure several brokers: moves of a partition with data, and what clients notice of dead brokers.
+"""Measure several brokers: moves of a partition with data, and the effect of dead brokers on
+clients.
 
 Brokers are killed with SIGKILL and started again by the measurement, in both systems: the one that
 leads, once others have taken over; all of them, at once.
@@ -37,7 +38,7 @@ def _until(reached: Callable[[], bool], what: str, limit_s: float = _LIMIT_S) ->
 
 
 def move(system: System, size: Size) -> Mapping[str, float]:
-    """Move a partition from the only broker that has it to the other one."""
+    """Move a partition from its only broker to the other one."""
     first, second = system.brokers
     topic, moved_mb = system.new_topic(), 0.0
     moves.create_topic(system.bootstrap, [[first]], topic)
@@ -102,8 +103,8 @@ def leaders(client: WireClient) -> list[int]:
     from penstock.protocol.gen import metadata
 
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=moves.TOPIC)])
-    answer = client.ask(apis.METADATA, request, metadata.MetadataResponse)
-    found = {row.partition_index: row.leader_id for row in answer.topics[0].partitions}
+    response = client.ask(apis.METADATA, request, metadata.MetadataResponse)
+    found = {row.partition_index: row.leader_id for row in response.topics[0].partitions}
     return [found[index] for index in sorted(found)]
 
 

@@ -48,7 +48,7 @@ class Size:
 
 
 class Used:
-    """CPU of the nodes in a block, with what they do behind it."""
+    """CPU of the nodes in a block, including the work that follows from it."""
 
     cpu_s: float = 0.0
 
@@ -215,8 +215,8 @@ def partitions(system: System, size: Size) -> Mapping[str, float]:
 
 
 def footprint(system: System, size: Size) -> Mapping[str, float]:
-    """Measure memory: idle, with a record in each partition, and under load. This one comes first
-    on a new system.
+    """Measure memory: idle, with a record in each partition, and under load. This runs first on a
+    new system.
     """
     idle = system.node.resident_mb()
     clients.produce_latencies_ms(
@@ -271,7 +271,7 @@ def first_record_s(bootstrap: str, began: float, topic: str, *, timeout_s: float
 
 
 def start(system: System, size: Size) -> Mapping[str, float]:
-    """Start a system that does not run yet."""
+    """Start a system that is not running."""
     del size
     began = time.perf_counter()
     for node in system.nodes:
@@ -281,7 +281,7 @@ def start(system: System, size: Size) -> Mapping[str, float]:
 
 
 def cold_read(system: System, size: Size) -> Mapping[str, float]:
-    """Read records of 1 KB after an orderly restart, with the page cache empty of them."""
+    """Read records of 1 KB after an orderly restart, when they are not in the page cache."""
     if not system.survives:
         return {}
     topic, count = _topic(system), 0

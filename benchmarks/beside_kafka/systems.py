@@ -67,12 +67,12 @@ class System:
 
     @property
     def survives(self) -> bool:
-        """Return whether records are there after all brokers have ended."""
+        """Return whether records survive the end of all brokers."""
         return self.name != MEMORY
 
     @property
     def nodes(self) -> list[Node]:
-        """Return brokers and controllers: what CPU and memory are counted of."""
+        """Return the brokers and controllers, whose CPU and memory are measured."""
         return [*self.brokers.values(), *self.controllers]
 
     @property
@@ -81,7 +81,7 @@ class System:
         return next(iter(self.brokers.values()))
 
     def new_topic(self) -> str:
-        """Return a name that was not used yet."""
+        """Return an unused name."""
         self.topics_count += 1
         return f"bench-{self.topics_count}"
 
@@ -103,7 +103,7 @@ class System:
                 raise RuntimeError(f"{error}: {node.tail()}") from None
 
     def forget_pages(self) -> None:
-        """Take its files out of the page cache, so that reads are cold."""
+        """Remove its files from the page cache, so that reads are cold."""
         os.sync()
         for path in self.directory.rglob("*"):
             if path.is_file():

@@ -1,7 +1,7 @@
-"""Put a load on a system until its speed does not change any more, before it is measured.
+"""Put a load on a system until its speed is stable, before it is measured.
 
-The JVM compiles what runs often: small requests went from 5,000 to 12,000 a second in one start of
-Apache Kafka. Without this, its figures depend on which rows were measured before.
+The JVM compiles hot code: small requests went from 5,000 to 12,000 a second in one start of Apache
+Kafka. Without this, its figures depend on which rows were measured before.
 """
 
 import time
@@ -18,8 +18,8 @@ def warm_up(
     window: Callable[[], float], limit_s: float, *, now: MonotonicClock = time.monotonic
 ) -> int:
     """Run windows of the load that is measured next, which return their speed, until two in a row
-    differ by less than 5 %, or no further one may begin because `limit_s` are over. Returns how
-    many ran: none without a limit, else at least two.
+    differ by less than 5 %, or no further one may begin because `limit_s` are over. Returns the
+    number of windows: none without a limit, otherwise at least two.
     """
     if not limit_s:
         return 0
