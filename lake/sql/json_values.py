@@ -10,6 +10,7 @@ integers beyond 53 bits.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -45,6 +46,16 @@ _FROM_JSON: Final = {
 """How the text of a JSON value becomes one of the type. `from_json` would cast values of other JSON
 types; this makes them NULL.
 """
+
+
+_UNQUOTED: Final = (
+    "CASE WHEN starts_with({0}, '\"') AND NOT contains({0}, '\\') THEN {0}[2:-2]"
+    " ELSE {0}::JSON ->> '$' END"
+)
+"""The text of a JSON value: a string without escapes is what its quotes enclose."""
+
+_PLAIN_FIELD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+EXTRACTED_COLUMNS_MAX: Final = 4
 
 
 class JsonColumn(NamedTuple):
@@ -95,6 +106,7 @@ class JsonDecoder:
     def __init__(self, columns: Sequence[JsonColumn]) -> None:
         self._columns = columns
         self._groups = _groups(columns)
+        self._extraction = _extraction(columns) if _is_extracted(columns) else ""
         self._database: Any = duckdb.connect(config={"threads": 1})
         self._idle: list[Any] = []
         """Connections that no thread uses. A thread that parses runs DuckDB by itself. They are not
@@ -130,6 +142,13 @@ class JsonDecoder:
 
     def _select(self, values: Array) -> Table | None:
         """Return the parsed columns; None if a value is not JSON."""
+        try:
+            return self._run(self._extraction or self._conversion(), values)
+        except (duckdb.Error, UnicodeDecodeError):  # its message may quote bytes that are not UTF-8
+            return None
+
+    def _conversion(self) -> str:
+        """Return the statement for any columns."""
         parsed = ", ".join(
             f"from_json(v, {text_literal(json.dumps(_first_pass(group)))}) AS s{number}"
             for number, group in enumerate(self._groups)
@@ -137,10 +156,7 @@ class JsonDecoder:
         fields = ", ".join(
             f"{self._field(column)} AS c{number}" for number, column in enumerate(self._columns)
         )
-        try:
-            return self._run(f"SELECT {fields} FROM (SELECT {parsed} FROM batch)", values)  # noqa: S608 - quoted
-        except (duckdb.Error, UnicodeDecodeError):  # its message may quote bytes that are not UTF-8
-            return None
+        return f"SELECT {fields} FROM (SELECT {parsed} FROM batch)"  # noqa: S608 - quoted
 
     def _run(self, sql: str, values: Array) -> Table:
         """Run SQL on the values `v` of the table `batch`."""
@@ -300,6 +316,27 @@ def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:
         else:
             groups.append([column])
     return groups
+
+
+def _is_extracted(columns: Sequence[JsonColumn]) -> bool:
+    """Return whether `json_extract` is faster than `from_json`: for up to 8 columns, in 4 with less
+    than 0.85 of its CPU. Other fields would need escapes in paths.
+    """
+    return len(columns) <= EXTRACTED_COLUMNS_MAX and all(
+        isinstance(column.kind, str) and _PLAIN_FIELD.fullmatch(column.field) for column in columns
+    )
+
+
+def _extraction(columns: Sequence[JsonColumn]) -> str:
+    """Return the statement for a few columns of plain types."""
+    paths = ", ".join(f"'$.\"{column.field}\"'" for column in columns)
+    texts = ", ".join(f"j[{number + 1}]::VARCHAR AS t{number}" for number in range(len(columns)))
+    fields = ", ".join(
+        f"{_FROM_JSON.get(str(column.kind), _UNQUOTED).format(f't{number}')} AS c{number}"
+        for number, column in enumerate(columns)
+    )
+    extracted = f"SELECT json_extract(v, [{paths}]) AS j FROM batch"  # noqa: S608 - plain names
+    return f"SELECT {fields} FROM (SELECT {texts} FROM ({extracted}))"  # noqa: S608 - plain names
 
 
 def _first_pass(group: Sequence[JsonColumn]) -> dict[str, Any]:

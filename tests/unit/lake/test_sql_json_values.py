@@ -9,7 +9,12 @@ import pytest
 
 from penstock.lake.arrow.pyarrow_untyped import pa
 from penstock.lake.sql.inference import JsonType, ListOf, StructOf
-from penstock.lake.sql.json_values import JsonColumn, JsonDecoder, arrow_type
+from penstock.lake.sql.json_values import (
+    EXTRACTED_COLUMNS_MAX,
+    JsonColumn,
+    JsonDecoder,
+    arrow_type,
+)
 
 KINDS: list[JsonType] = [
     "BOOLEAN",
@@ -42,6 +47,29 @@ def test_rows_of_a_slice_of_views_that_do_not_fit_are_found() -> None:
         found = decoder.parse(sliced)
     assert found.arrays[0].to_pylist() == [1, None, None, None, None, None, 2]
     assert {item.column: list(item.rows) for item in found.misfits} == {"a": [2, 4], "_value": [5]}
+
+
+ODD = [
+    *('"a"', '""', '"\\""', '"null"', "null", "true", "1", "1.50", "-0.0", "1e400", '"2"'),
+    *("12345678901234567890", "9007199254740993", '"\\u00e9\\n"', '"\u65e5"', '"\u0301x\u200d"'),
+    *('{"x": null}', '[1, "2"]', "{}", '"2026-01-01T00:00:00Z"', '"\\ud83d\\ude00"', '"\\\\"'),
+]
+"""JSON of a field."""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if isinstance(kind, str)])
+def test_few_columns_are_parsed_as_many(kind: JsonType) -> None:
+    """Up to EXTRACTED_COLUMNS_MAX columns are parsed by another statement."""
+    values = [f'{{"f0": {value}, "f1": {other}}}' for value in ODD for other in ("1", '"z"')]
+    values += ['{"f0":1,"f0":2}', '{"F0":1}', "5", '[{"f0":1}]', "null", ' {"f1" : "b"} ', '{"f0":']
+    source = pa.array(values, pa.string_view())
+    columns = [JsonColumn(f"f{i}", f"f{i}", kind) for i in range(EXTRACTED_COLUMNS_MAX + 1)]
+    with closing(JsonDecoder(columns[:2])) as few, closing(JsonDecoder(columns)) as many:
+        found, expected = few.parse(source), many.parse(source)
+    assert [array.to_pylist() for array in found.arrays] == [
+        array.to_pylist() for array in expected.arrays[:2]
+    ]
+    assert found.misfits == expected.misfits
 
 
 @pytest.mark.parametrize(
