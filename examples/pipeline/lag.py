@@ -19,20 +19,16 @@ TOPICS = {
 """The topic that each query reads."""
 
 
-def behind(config: Config) -> dict[str, int]:
-    """Return the number of offsets that each query has not committed yet."""
-    ends = {
-        topic: scan(config.store, topic, isolation_level="read_committed").offsets
-        for topic in set(TOPICS.values())
-    }
-    found = {}
-    for query, topic in TOPICS.items():
-        done = committed(config, query).get(topic, {})
-        found[query] = sum(
-            end - max(start, done.get(str(partition), 0))
-            for partition, (start, end) in ends[topic].items()
-        )
-    return found
+def behind(config: Config, query: str) -> int:
+    """Return the number of offsets in the topic that the query has not committed yet. Those of open
+    transactions count, too.
+    """
+    topic = TOPICS[query]
+    done = committed(config, query).get(topic, {})
+    return sum(
+        end - max(start, done.get(str(partition), 0))
+        for partition, (start, end) in scan(config.store, topic).offsets.items()
+    )
 
 
 def committed(config: Config, query: str) -> dict[str, dict[str, int]]:

@@ -100,7 +100,7 @@ def run_with_kills(
             sending.join()
         replay.send(stream)
         step(f"sent {replay.sent.valid:,} flights and {replay.sent.bad:,} invalid records")
-        wait(lambda: driver.alive and lag.behind(config)["refine"] == 0)
+        wait(lambda: driver.alive and lag.behind(config, "refine") == 0)
     finally:
         driver.kill()
 
@@ -109,7 +109,8 @@ def finish(spark: SparkSession, cluster: LocalCluster, config: Config, replay: R
     """Drain the streams, and then check everything from the bucket, without a broker."""
     tables.create(spark)
     drain(spark, config)
-    step(f"drained the streams; records behind: {lag.behind(config)}")
+    behind = sum(lag.behind(config, name) for name in streams.QUERIES)
+    step(f"started a last driver, which drained the streams: they are {behind:,} records behind")
     cluster.close()
     found = verdict.of_streams(spark, config, replay.sent, len(airlines()))
     before = spark.table(tables.HOURLY).count()
@@ -129,13 +130,14 @@ def finish(spark: SparkSession, cluster: LocalCluster, config: Config, replay: R
 
 
 def drain(spark: SparkSession, config: Config) -> None:
-    """Run the queries that have something to read. A transaction ends a moment after its
-    micro-batch, so one pass may not see the last one.
+    """Run each query until it has read everything. A transaction ends a moment after its
+    micro-batch, so a query may need another pass.
     """
-    for _ in range(PASSES):
-        for name in streams.QUERIES:
-            if lag.behind(config)[name]:
-                streams.drain(spark, config, [name])
+    for name in streams.QUERIES:
+        for _ in range(PASSES):
+            if not lag.behind(config, name):
+                break
+            streams.drain(spark, config, [name])
 
 
 def show(found: list[Counts]) -> None:

@@ -32,7 +32,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["SPARK_CONF_DIR"] = str(Path(local.__file__).parent / "conf")
     warehouse = tmp_path_factory.getbasetemp() / "warehouse"
     started = session.start(
-        Config(store="", bootstrap="", warehouse=warehouse.as_uri(), checkpoints=""),
+        Config(
+            store="",
+            bootstrap="",
+            warehouse=warehouse.as_uri(),
+            checkpoints="",
+            master="local[1]",  # each Python worker takes CPU seconds to start
+        ),
         **{"spark.sql.shuffle.partitions": "1", "spark.default.parallelism": "1"},
     )
     yield started

@@ -4,11 +4,12 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from penstock.deploy.demo.story import airlines
 from penstock.deploy.local.handle import LocalCluster
+from penstock.lake.spark.errors import InvalidOption
+from penstock.lake.spark.source import PenstockSource
 from pipeline import backfill, local, main, quality, streams, tables, verdict
 from pipeline.config import Config
 from pipeline.replay import RENAMED, Replay, create_topics, events
@@ -29,7 +30,7 @@ def test_everything_arrives_once(
     replay.send_carriers(airlines())
     stream = events(FLIGHTS, bad_every=50)
     replay.send(itertools.islice(stream, FLIGHTS // 2))
-    streams.drain(spark, config, streams.QUERIES)
+    streams.drain(spark, config, ["refine", "events", "carriers"])
     victim = cluster.brokers()[0]
     cluster.kill([victim])
     replay.send(stream)
@@ -53,9 +54,9 @@ def test_everything_arrives_once(
     assert names == airlines() | dict([RENAMED])
 
 
-def test_spark_4_1_does_not_limit_micro_batches(spark: SparkSession, config: Config) -> None:
-    reader = spark.readStream.format("penstock").option("store", config.store)
-    options = {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
-    query = reader.options(**options).load().writeStream.format("noop").start()
-    with pytest.raises(StreamingQueryException, match=r"maxOffsetsPerTrigger: needs Spark 4\.2"):
-        query.awaitTermination(60)
+def test_spark_4_1_does_not_limit_micro_batches() -> None:
+    options = {"store": "memory:", "subscribe": "t", "startingOffsets": "earliest"}
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger"):
+        source = PenstockSource(options | {name: "10"})
+        with pytest.raises(InvalidOption, match=rf"{name}: needs Spark 4\.2"):
+            source.streamReader(source.schema())
