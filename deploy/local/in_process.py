@@ -116,7 +116,7 @@ class InProcessBroker:
     async def start(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(reminding(exposures(self._config.parts)))
         self._tracing = stack.enter_context(of_requests(self._config.part(ProcessConfig)))
-        broker = self._broker = await self._start_broker()
+        broker = self._broker = await self._first_broker()
         self.task = asyncio.get_running_loop().create_task(self._keep(broker))
 
     async def stop(self) -> None:
@@ -143,6 +143,13 @@ class InProcessBroker:
             except _START_FAILURES as error:
                 log.warning("broker_start_failed", reason=str(error) or repr(error))
             await asyncio.sleep(backoff.next_s())
+
+    async def _first_broker(self) -> Broker:
+        """Raises ClusterFailed, for example if the port was taken since it was chosen."""
+        try:
+            return await self._start_broker()
+        except _START_FAILURES as error:
+            raise ClusterFailed(f"a broker did not start: {error or repr(error)}") from None
 
     async def _start_broker(self) -> Broker:
         config = self._config

@@ -2,6 +2,7 @@
 policy.
 """
 
+import asyncio
 import importlib.util
 import os
 import socket
@@ -20,7 +21,7 @@ from penstock.deploy.clients import profiles
 from penstock.deploy.clients import state_file as state
 from penstock.deploy.clients.state_file import ClusterState, ProcessState
 from penstock.deploy.demo.story import Demo
-from penstock.deploy.errors import PortTaken, UsageError
+from penstock.deploy.errors import ClusterFailed, PortTaken, UsageError
 from penstock.deploy.local import moto_store
 from penstock.deploy.local.dev_cluster import check
 from penstock.deploy.local.directories import (
@@ -28,6 +29,7 @@ from penstock.deploy.local.directories import (
     check_store_directory,
     controller_directory,
 )
+from penstock.deploy.local.in_process import run_in_process
 from penstock.deploy.local.plan import ClusterOptions, Ports, plan_cluster
 from penstock.deploy.local.ports import find_ports
 from penstock.deploy.local.supervisor import describe_end, restart_delay_s
@@ -172,6 +174,17 @@ def test_a_taken_port_is_named_with_its_flag() -> None:
             find_ports(ClusterOptions(port=port, brokers=1), Random(1))
         with pytest.raises(PortTaken, match=rf"port {port} .*--controller-port"):
             find_ports(ClusterOptions(port=0, controller_port=port), Random(1))
+
+
+async def test_a_port_taken_after_its_choice_is_named(tmp_path: Path) -> None:
+    options = ClusterOptions(port=0, brokers=1, store="memory", console=False)
+    ports = find_ports(options, Random())
+    plan = plan_cluster(options, ports, str(tmp_path))
+    with (
+        socket.create_server(("127.0.0.1", ports.brokers[0])),
+        pytest.raises(ClusterFailed, match=rf"cannot listen on 127.0.0.1:{ports.brokers[0]}"),
+    ):
+        await run_in_process(plan, asyncio.Event(), lambda _: None)
 
 
 def test_ports_of_one_cluster_differ() -> None:
