@@ -21,6 +21,11 @@ import structlog
 from tests.support.cpu_seconds import CpuSeconds
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    listed = "list the files and shared fixtures that use most CPU seconds"
+    parser.addoption("--cpu-files", type=int, default=0, metavar="COUNT", help=listed)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # kafka-python reads its schemas through functions that Python 3.11 deprecates and 3.13 has
     # again.
@@ -34,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
     os.environ["SPARK_HOME"] = str(_unzipped_spark())
-    config.pluginmanager.register(CpuSeconds())
+    config.pluginmanager.register(CpuSeconds(listed_count=config.getoption("cpu_files")))
 
 
 def pytest_collection_finish() -> None:

@@ -1,11 +1,12 @@
 """Measure the CPU seconds of each test, with the processes that it starts. After the tests, list
-those that use more than `COSTLY` and have no `costly` marker with a reason.
+those that use more than `COSTLY` and have no `costly` marker with a reason; and with `--cpu-files`,
+the files and shared fixtures that use most.
 """
 
 import os
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 COSTLY = 5.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _SECONDS = "cpu_seconds"
+_SHARED = "cpu_seconds_of_shared_fixtures"
 _REASON = "costly"
 
 
@@ -45,13 +47,19 @@ def _children(pid: str) -> list[str]:
 
 
 class CpuSeconds:
-    """A pytest plugin. A fixture that several tests share does not count for the first of them."""
+    """A pytest plugin. A fixture that several tests share does not count for the first of them.
 
-    def __init__(self, costly: float = COSTLY) -> None:
+    listed_count: how many files and shared fixtures to list.
+    """
+
+    def __init__(self, costly: float = COSTLY, listed_count: int = 0) -> None:
         self._costly = costly
+        self._listed_count = listed_count
         self._before = cpu_seconds()
         self._shared = 0.0
+        self._fixtures: list[tuple[str, float]] = []
         self._used: dict[str, float] = defaultdict(float)
+        self._places: dict[str, float] = defaultdict(float)
         self._reasons: dict[str, str] = {}
 
     @pytest.hookimpl(wrapper=True)
@@ -65,7 +73,9 @@ class CpuSeconds:
             return (yield)
         finally:
             # Fixtures that it asks for during its setup are part of the difference.
-            self._shared = shared + cpu_seconds() - before
+            used, of_others = cpu_seconds() - before, self._shared - shared
+            self._fixtures.append((f"{fixturedef.baseid}::{fixturedef.argname}", used - of_others))
+            self._shared = shared + used
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self) -> None:
@@ -79,7 +89,8 @@ class CpuSeconds:
         report = yield
         now = cpu_seconds()
         report.user_properties.append((_SECONDS, now - self._before - self._shared))
-        self._before, self._shared = now, 0.0
+        report.user_properties.append((_SHARED, self._fixtures))
+        self._before, self._shared, self._fixtures = now, 0.0, []
         if marker := item.get_closest_marker("costly"):
             report.user_properties.append((_REASON, marker.args[0]))
         return report
@@ -88,6 +99,9 @@ class CpuSeconds:
         for name, value in report.user_properties:
             if name == _SECONDS:
                 self._used[report.nodeid] += value
+            elif name == _SHARED:
+                for fixture, used in value:
+                    self._places[fixture] += used
             elif name == _REASON:
                 self._reasons[report.nodeid] = value
 
@@ -99,5 +113,14 @@ class CpuSeconds:
         }
         if costly:
             terminalreporter.section(f"more than {self._costly:g} CPU s, without a reason")
-        for name, used in sorted(costly.items(), key=lambda entry: -entry[1]):
-            terminalreporter.write_line(f"{used:6.1f} s  {name}")
+        _list(terminalreporter, costly, len(costly))
+        if self._listed_count:
+            for name, used in self._used.items():
+                self._places[name.partition("::")[0]] += used
+            terminalreporter.section(f"CPU s, {sum(self._places.values()):.0f} in all")
+            _list(terminalreporter, self._places, self._listed_count)
+
+
+def _list(reporter: pytest.TerminalReporter, used_s: Mapping[str, float], count: int) -> None:
+    for name, seconds in sorted(used_s.items(), key=lambda entry: -entry[1])[:count]:
+        reporter.write_line(f"{seconds:6.1f} s  {name}")

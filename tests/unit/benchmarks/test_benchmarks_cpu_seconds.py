@@ -73,7 +73,7 @@ from tests.support.cpu_seconds import CpuSeconds
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "costly(reason): x")
-    config.pluginmanager.register(CpuSeconds(costly=0.3))
+    config.pluginmanager.register(CpuSeconds(costly=0.3, listed_count=2))
 """
 
 
@@ -97,6 +97,10 @@ def test_costly_tests_without_a_reason_are_listed(tmp_path: Path) -> None:
         "with_a_process_that_is_killed",
     }
     assert all(float(used) >= 0.4 for used, _ in listed)
+    places = re.findall(r"^ +(\d\.\d) s  test_some\.py(::shared)?$", done.stdout, re.MULTILINE)
+    assert [name for _, name in places] == ["", "::shared"]
+    assert float(places[0][0]) >= 1.6
+    assert float(places[1][0]) >= 0.4
 
 
 def test_a_target_above_its_budget_is_named(
