@@ -127,12 +127,11 @@ def step_limit(world: "World") -> Iterator[None]:
 
 
 @cache
-def _freeze() -> None:
-    """Keep modules and the like out of the scan after every run. `gc.get_freeze_count()` would take
-    0.1 s, as it visits all frozen objects.
+def _collect_once() -> None:
+    """`gc.get_freeze_count()` could tell whether that is needed, but takes 0.1 s, as it visits all
+    frozen objects.
     """
     gc.collect()
-    gc.freeze()
 
 
 @contextmanager
@@ -140,7 +139,8 @@ def quiet_collector() -> Iterator[None]:
     """Keep the garbage collector out of a run, because finalizers run at arbitrary times."""
     was_enabled = gc.isenabled()
     gc.disable()
-    _freeze()
+    _collect_once()
+    gc.freeze()  # modules and what earlier runs have left need no scan after this one
     try:
         yield
     finally:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-_STEPS: Final = 8_000
-"""Of the event loop: a third of a second. Start, load and the first faults are in every run."""
+_STEPS: Final = 4_000
+"""Of the event loop: a sixth of a second. Start, load and the first faults are in every run."""
 _FAULTS_S: Final = 1.0
 
 
