@@ -8,6 +8,7 @@ import resource
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -299,13 +300,20 @@ def hostile_manifests(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield "WALs", rebuilt(data, same, lambda root: msgspec.structs.replace(root, wals=wals))
 
 
+@pytest.fixture(scope="module")
+def manifests(objects: Objects) -> list[tuple[str, bytes]]:
+    return list(hostile_manifests(newest_manifest(objects)[1]))
+
+
 @pytest.mark.parametrize("name", READERS)
-def test_hostile_manifests_are_refused(store: Store, objects: Objects, name: str) -> None:
-    key, data = newest_manifest(objects)
+def test_hostile_manifests_are_refused(
+    store: Store, objects: Objects, manifests: list[tuple[str, bytes]], name: str
+) -> None:
+    key, _ = newest_manifest(objects)
     store.put({})
     READERS[name](store.url)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for what, hostile in hostile_manifests(data):
+    for what, hostile in manifests:
         store.put({key: hostile})
         examine(store.url, what, read=READERS[name])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEMORY_KIB_MAX
@@ -314,6 +322,7 @@ def test_hostile_manifests_are_refused(store: Store, objects: Objects, name: str
 # --- bombs ----------------------------------------------------------------------------------------
 
 
+@cache
 def gzip_bomb(size: int) -> bytes:
     """The name of the file in its header fills it up."""
     packed = gzip.compress(bytes(300 << 20), 9)
@@ -327,10 +336,12 @@ def skipped(packed: bytes, size: int) -> bytes:
     return struct.pack("<II", 0x184D2A50, filler) + bytes(filler) + packed
 
 
+@cache
 def zstd_bomb(size: int) -> bytes:
     return skipped(bytes(cramjam.zstd.compress(bytes(512 << 20))), size)
 
 
+@cache
 def lz4_bomb(size: int) -> bytes:
     return skipped(bytes(cramjam.lz4.compress(bytes(90 << 20))), size)
 

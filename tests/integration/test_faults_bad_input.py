@@ -343,12 +343,14 @@ async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(
 
 
 def examples(api: apis.ApiSpec) -> list[tuple[int, Any]]:
-    """Return (version, request); the same ones in every run."""
+    """Return (version, request); the same ones in every run. Most are of the oldest and the newest
+    version, because the handler is the same for all.
+    """
     found: list[tuple[int, Any]] = []
     for version in range(api.served_min, api.max + 1):
 
         @settings(
-            max_examples=20,
+            max_examples=20 if version in (api.served_min, api.max) else 5,
             derandomize=True,
             database=None,
             deadline=None,
