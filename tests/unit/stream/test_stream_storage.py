@@ -8,6 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.base.ids import (
     NodeEpoch,
@@ -378,8 +379,9 @@ async def test_slots_that_the_store_did_not_delete_go_with_the_next_ones(
     await node.open(1)
     faulty.script(Fault.THROTTLED, Selection(operations=frozenset({"delete"})), count=5)
     await node.write(1)
-    await node.storage.upload()
-    await until(lambda: not faulty.scripted_count)
+    with capture_logs() as logs:
+        await node.storage.upload()
+        await until(lambda: "wal_slot_deletion_failed" in [event["event"] for event in logs])
     assert await keys(store, "wal/1/") == [wal_key(node.identity, WalSequence(0), IN_STORE)]
     await node.write(1)
     await node.storage.upload()
