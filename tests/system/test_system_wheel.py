@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copytree
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 from zipfile import ZipFile
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 UV = Path(sys.executable).with_name("uv")
+CONSTRAINTS = ("-c", ROOT / "constraints.txt")
 CLEAN = {
     name: value
     for name, value in os.environ.items()
@@ -113,7 +115,7 @@ def install(directory: Path, *packages: str | Path) -> Path:
     """Create a virtual environment with the packages, from uv's cache. Return its `bin`."""
     run(UV, "venv", "--quiet", "--python", sys.executable, directory / "env", cwd=directory)
     python = directory / "env" / "bin" / "python"
-    options = ("--quiet", "--python", python, "-c", ROOT / "constraints.txt")
+    options = ("--quiet", "--python", python, *CONSTRAINTS)
     run(UV, "pip", "install", *options, *packages, cwd=directory)
     return python.parent
 
@@ -132,6 +134,19 @@ def with_extras(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = binaries.parent.glob("lib/python*/site-packages")
     (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
     return binaries
+
+
+@pytest.fixture(scope="module")
+def with_pytest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an environment to copy, with the wheel and pytest and nothing else. A first run of
+    pytest has compiled its modules.
+    """
+    directory = tmp_path_factory.mktemp("pytest")
+    python = install(directory, "--no-deps", wheel) / "python"
+    run(UV, "pip", "install", "--quiet", "--python", python, *CONSTRAINTS, "pytest", cwd=directory)
+    (directory / "test_x.py").write_text("def test_x(): pass")
+    assert "1 passed" in run(python, "-m", "pytest", "-q", "test_x.py", cwd=directory)
+    return directory / "env"
 
 
 @pytest.fixture
@@ -365,13 +380,12 @@ def test_files_of_the_other_penstock_are_reported(wheel: Path, tmp_path: Path) -
     ],
 )
 def test_no_damage_of_ours_breaks_the_tests_of_others(
-    wheel: Path, tmp_path: Path, broken: str, reason: str
+    wheel: Path, with_pytest: Path, tmp_path: Path, broken: str, reason: str
 ) -> None:
     """No dependency of ours is installed: loading the plugin needs none."""
-    binaries = install(tmp_path, "--no-deps", wheel)
+    binaries = copytree(with_pytest, tmp_path / "env", symlinks=True) / "bin"
     python = binaries / "python"
     pip = (UV, "pip", "install", "--quiet", "--python", python)
-    run(*pip, "-c", ROOT / "constraints.txt", "pytest", cwd=tmp_path)
     (packages,) = binaries.parent.glob("lib/python*/site-packages")
     files = THEIRS | (
         {"penstock/__init__.py": "raise RuntimeError('theirs')"} if "fails" in broken else {}
