@@ -33,10 +33,21 @@ for at least a minute.
 _VIEW_PLANS: Final = 3
 """The number of plans that a view makes before it gives up."""
 
+ALL: Final = "all"
+UPLOADED: Final = "uploaded"
+TAILS: Final = (ALL, UPLOADED)
+
 _T = TypeVar("_T")
-_views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str, str], ClusterView]]" = (
-    WeakKeyDictionary()
-)
+_views: "WeakKeyDictionary[BackgroundLoop, dict[StoreCluster, ClusterView]]" = WeakKeyDictionary()
+
+
+def check_tail(tail: str, wal_store_url: str) -> str:
+    """Return the value. Raise ValueError for another one, or if a WAL store has no effect."""
+    if tail not in TAILS:
+        raise ValueError(f"tail must be one of {', '.join(TAILS)}, got {tail!r}")
+    if tail == UPLOADED and wal_store_url:
+        raise ValueError("tail='uploaded' reads no WAL store: leave out wal_store")
+    return tail
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,8 @@ class StoreCluster:
     store_url: str
     cluster_id: str = ""
     wal_store_url: str = ""
+    tail: str = ALL
+    """`uploaded`: partitions end where their records are no longer in the store."""
 
     def newest_root(self) -> ManifestRoot:
         """Return the manifest of a fresh view. Raise as `partitions` does."""
@@ -121,7 +134,7 @@ class StoreCluster:
         """Return the view of this cluster. This and all methods below run on the loop."""
         shared = background()
         views = _views.setdefault(shared, {})
-        key = (self.store_url, self.cluster_id, self.wal_store_url)
+        key = StoreCluster(self.store_url, self.cluster_id, self.wal_store_url, self.tail)
         view = views.get(key)
         if view is None:
             wal_store = await shared.wal_store(self.store_url, self.wal_store_url)
@@ -129,6 +142,7 @@ class StoreCluster:
                 await shared.store(self.store_url),
                 self.cluster_id,
                 wal_store=None if wal_store is None else wal_store.store,
+                uploaded_only=self.tail == UPLOADED,
             )
         return view
 

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from uuid import UUID, uuid4
 
 from penstock.base.log import get_logger
-from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.arrow.cluster import StoreCluster, check_tail
 from penstock.lake.arrow.columns import DEFAULT, arrow_schema
 from penstock.lake.arrow.count import count_records
 from penstock.lake.arrow.pyarrow_untyped import (
@@ -80,6 +80,7 @@ def scan(
     cluster_id: str = "",
     config: ReadConfig | None = None,
     wal_store: str = "",
+    tail: Literal["all", "uploaded"] = "all",
 ) -> "Scan":
     """Read a topic, or a part of it, from the object store as Arrow record batches. No broker is
     contacted.
@@ -106,15 +107,14 @@ def scan(
         cluster_id: The cluster, needed only if the store contains several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
         wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
+        tail: `uploaded`: end before the first record that is only in the WAL store, and ignore it.
 
     Returns:
-        A `Scan`: iterate it, call `to_table`, or pass it to Polars, DuckDB, pandas or any other
-        reader of Arrow streams.
+        A `Scan`: iterate it, call `to_table`, or pass it to any reader of Arrow streams.
 
     Raises:
         ValueError: An argument is not allowed.
-        UnknownPartition: The topic or a partition does not exist. A new topic or snapshot can be
-            read after about 1 s.
+        UnknownPartition: It does not exist; new topics and snapshots exist after about 1 s.
         OffsetsLost: `start` is below the log start of a partition.
         OffsetsMissing: `end` is after the end of a partition.
         ManifestNotFound: The store contains no such cluster.
@@ -131,7 +131,7 @@ def scan(
     config = config or ReadConfig()
     config = replace(config, views=views or config.views)
     schema = arrow_schema(chosen, views=config.views)
-    cluster = StoreCluster(store_url, cluster_id, wal_store)
+    cluster = StoreCluster(store_url, cluster_id, wal_store, check_tail(tail, wal_store))
     committed, skips = _is_committed(isolation_level), check_on_error(on_error) == SKIP
     times = _times(since, until)
     states = _chosen(
@@ -159,7 +159,8 @@ class Scan:
 
     Invariants: `scan` fixes the offsets when it is called: every pass returns the same rows, each
     offset once, in offset order within a partition, regardless of concurrent compaction. It
-    includes every record acknowledged before the call (it reads WAL tails). A long pass holds a
+    includes every record acknowledged before the call (it reads WAL tails), unless
+    `tail="uploaded"` ends it earlier. A long pass holds a
     lease; without one (a read-only store), it plans again if objects were deleted. With
     `isolation_level="read_committed"` it ends at the last stable offset and skips aborted
     transactions; by default it ignores transactions, as Kafka's consumers do. Cost: one read of the

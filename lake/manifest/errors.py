@@ -119,7 +119,8 @@ class WalStoreRequired(StreamError):
         super().__init__(
             f"the newest records of cluster {cluster_id!r} are in its WAL store, which is at {url}"
             " for the nodes of the cluster: name it with wal_store=, or with --wal-store"
-            " (PENSTOCK_WAL_STORE) for commands and the console"
+            " (PENSTOCK_WAL_STORE) for commands and the console; or read what is uploaded with"
+            " tail='uploaded'"
         )
         self.cluster_id = cluster_id
         self.url = url

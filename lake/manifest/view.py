@@ -40,6 +40,7 @@ from penstock.objectstore.ports import ObjectStore
 from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.keys import (
     MANIFEST_ROOT,
+    WAL_STORE_ROOT,
     manifest_key,
     manifest_prefix,
     parse_manifest_key,
@@ -59,7 +60,7 @@ from penstock.stream.format.manifest.model import (
     split_name,
 )
 from penstock.stream.format.transaction_log import AbortedTransaction
-from penstock.stream.ports import WalStoreIdentity
+from penstock.stream.ports import IN_STORE, WalStoreIdentity
 from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, check_identity
 
 PROBE_S = 60.0
@@ -126,11 +127,20 @@ class ClusterView:
     """
 
     def __init__(
-        self, store: ObjectStore, cluster_id: str = "", *, wal_store: ObjectStore | None = None
+        self,
+        store: ObjectStore,
+        cluster_id: str = "",
+        *,
+        wal_store: ObjectStore | None = None,
+        uploaded_only: bool = False,
     ) -> None:
         """`cluster_id` may be empty if the store holds only one cluster. wal_store: required if the
-        WALs are in a separate store; its identity is checked.
+        WALs are in a store of their own; its identity is checked. uploaded_only: partitions end
+        where their records are no longer in the store without a gap, and no WAL store is needed.
         """
+        self._uploaded_only = uploaded_only
+        self._uploaded_ends: dict[int, int] = {}
+        """By stream, with `uploaded_only`: up to where committed records are in the store."""
         configured = None if wal_store is None else ConfiguredWalStore(wal_store, "")
         self._wal_stores = WalStores(store, configured)
         store = self._wal_stores.store
@@ -275,7 +285,9 @@ class ClusterView:
             began = now()
             root = await self._newest()
             await self._check_wal_stores(root)
-            tails.follow(root.wals)
+            tails.follow(
+                [w for w in root.wals if not self._uploaded_only or w.wal_store == IN_STORE]
+            )
             found_bad_slots = await tails.advance()
             await self._check_wal_stores(root)
             # A slot that was committed during the walk may be deleted a grace period after a newer
@@ -304,7 +316,7 @@ class ClusterView:
         """Check before and after a walk that the WAL store is the right one, because the walk
         treats an absent slot as the end of a WAL.
         """
-        for listed in root.wal_stores:
+        for listed in () if self._uploaded_only else root.wal_stores:
             if self._wal_stores.configured is None:
                 raise WalStoreRequired(root.cluster_id, listed.url)
             self._wal_stores.follow([listed.store_id])
@@ -423,6 +435,9 @@ class ClusterView:
 
     def _tail_of(self, entry: StreamEntry) -> tuple[list[TailRange], int]:
         """Return the ranges that continue the committed end without a gap, and their end."""
+        uploaded_end = self._uploaded_ends.get(entry.stream_id, entry.committed_end)
+        if uploaded_end < entry.committed_end:
+            return [], max(uploaded_end, entry.log_start)
         position = max(entry.committed_end, entry.log_start)
         tail = joined_tail(position, self._tails.ranges_of(StreamId(entry.stream_id)))
         return tail, tail[-1].end_offset if tail else position
@@ -571,10 +586,35 @@ class ClusterView:
         return found
 
     async def _load_shards(self, refs: Sequence[SectionRef]) -> None:
+        shards: dict[SectionRef, Shard] = {}
+
         def take(ref: SectionRef, raw: memoryview, key: str) -> None:
-            self._shards[ref] = codec.decode_shard(raw, ref, key)
+            shards[ref] = codec.decode_shard(raw, ref, key)
 
         await self._sections.read([ref for ref in refs if ref not in self._shards], take)
+        if self._uploaded_only:
+            for entry in (entry for shard in shards.values() for entry in shard.partitions):
+                await self._find_uploaded_ends(entry)
+        self._shards |= shards
+
+    async def _find_uploaded_ends(self, entry: PartitionEntry) -> None:
+        """Find the first range of a partition that is a slot in a WAL store, among all its pages.
+
+        Without later events, nothing is known about the transactions of later records.
+        """
+        data_end, txn_end = [await self._uploaded_end(part) for part in (entry.data, entry.txn)]
+        if txn_end < entry.txn.committed_end:
+            data_end = min(data_end, txn_end)
+        self._uploaded_ends[entry.data.stream_id] = data_end
+        self._uploaded_ends[entry.txn.stream_id] = txn_end
+
+    async def _uploaded_end(self, entry: StreamEntry) -> int:
+        loaded = await self._load_pages(entry.pages)
+        for run in (*(loaded[page.section] for page in entry.pages), entry.inline):
+            for index, key in enumerate(run.keys):
+                if key.startswith(WAL_STORE_ROOT) and run.bounds[index + 1] > entry.log_start:
+                    return run.bounds[index]
+        return entry.committed_end
 
     async def _load_pages(self, pages: Sequence[PageRef]) -> dict[SectionRef, Entries]:
         """Return the entries of pages through the cache, which may be smaller than one request."""

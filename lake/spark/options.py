@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
+from penstock.lake.arrow.cluster import ALL, check_tail
 from penstock.lake.fetch.unreadable import RAISE, check_on_error
 from penstock.lake.spark.errors import InvalidOption, OffsetsMismatch
 from penstock.lake.spark.offsets import (
@@ -61,6 +62,7 @@ _OURS: Final = (
     "snapshot",
     "on_error",
     "wal_store",
+    "tail",
 )
 _WITHOUT_EFFECT: Final = ("kafkaconsumer.polltimeoutms", "groupidprefix")
 _LEASE_MS_MAX: Final = 7 * 86_400_000
@@ -126,6 +128,7 @@ class ReadOptions:
     store: str
     cluster: str
     wal_store: str
+    tail: str
     topics: Topics
     starting: Limit
     ending: Limit
@@ -179,6 +182,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         store=given["store"].strip(),
         cluster=given.get("cluster", "").strip(),
         wal_store=given.get("wal_store", "").strip(),
+        tail=_tail(given),
         topics=_topics_in(_topics(given), snapshot),
         starting=_limit_in(starting, snapshot),
         ending=_limit_in(ending, snapshot),
@@ -213,6 +217,7 @@ def check_common(options: Mapping[str, str]) -> None:
     _positive(given, "maxRecordsPerPartition")
     _check_kafka_options(given)
     _on_error(given)
+    _tail(given)
     low, high = _number(given, "minOffsetsPerTrigger"), _number(given, "maxOffsetsPerTrigger")
     if low is not None and high is not None and low > high:
         raise InvalidOption(
@@ -450,6 +455,13 @@ def _strategy(given: Mapping[str, str]) -> str:
             f"startingOffsetsByTimestampStrategy must be error or latest, got {strategy!r}"
         )
     return strategy
+
+
+def _tail(given: Mapping[str, str]) -> str:
+    try:
+        return check_tail(given.get("tail", ALL).strip(), given.get("wal_store", "").strip())
+    except ValueError as error:
+        raise InvalidOption(f"option 'tail': {error}") from None
 
 
 def _on_error(given: Mapping[str, str]) -> str:

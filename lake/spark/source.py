@@ -135,7 +135,7 @@ class _Query:
         self.options: ReadOptions = parse(options, streaming=streaming)
         self.columns = checked_columns(schema)
         self.cluster = SparkCluster(
-            self.options.store, self.options.cluster, self.options.wal_store
+            self.options.store, self.options.cluster, self.options.wal_store, self.options.tail
         )
         self.lease_id = uuid4()
         self.notes = warnings(options, streaming=streaming)

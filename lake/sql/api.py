@@ -31,15 +31,14 @@ def sql(
     cluster_id: str = "",
     wal_store: str = "",
     schema_registry: str | Mapping[str, str] = "",
+    tail: Literal["all", "uploaded"] = "all",
 ) -> SqlResult:
     """Run one SQL statement on the topics of a store. No broker is contacted.
 
-    Topics are tables, and fields of JSON values are columns; `_partition`, `_offset`, `_timestamp`
-    and `_key` are columns of every topic; `_headers` and `_value` if the statement mentions them.
-    All committed records are read, up to the newest one. Statements cannot read or write files.
+    Topics are tables; fields of JSON values, `_partition`, `_offset`, `_timestamp` and `_key` are
+    columns, and `_headers` and `_value` if mentioned. All committed records are read, and no files.
 
-    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, the statement runs in a separate
-    process, which takes about a second to start and is killed at these limits.
+    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, it runs in a process of its own.
 
     Args:
         query: One statement of DuckDB's SQL. `FROM orders AS OF TIMESTAMP '2026-03-01'` and
@@ -59,6 +58,7 @@ def sql(
         temp_limit: Maximum size of spilled data, such as `10GB`; by default 90 % of the free space.
         cluster_id: The cluster, needed only if the store holds several.
         wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
+        tail: `uploaded`: end before the first record that is only in the WAL store, and ignore it.
         schema_registry: URL or properties of a registry, for values that begin with schema ids.
 
     Returns:
@@ -71,13 +71,13 @@ def sql(
         ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As `scan` does.
 
     Example:
-        >>> query = "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"
-        >>> penstock.sql(query, store="s3://my-bucket").rows()
-        [('UA', 12.1), ('AA', 8.6)]
+        >>> penstock.sql("SELECT avg(dep_delay) FROM flights", store="s3://my-bucket").rows()
+        [(12.1,)]
     """
     options = SessionOptions(
         cluster_id=cluster_id,
         wal_store=wal_store,
+        tail=tail,
         registry=given_registry(schema_registry),
         as_of=as_of,
         snapshot=snapshot,

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import duckdb
 
-from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.arrow.cluster import StoreCluster, check_tail
 from penstock.lake.arrow.pyarrow_untyped import pa
 from penstock.lake.arrow.topic_scan import Scan, scan
 from penstock.lake.fetch.unreadable import check_on_error
@@ -72,6 +72,7 @@ class SessionOptions:
     cluster_id: str = ""
     wal_store: str = ""
     """URL of the WAL store; empty if WALs are in the store."""
+    tail: Literal["all", "uploaded"] = "all"
     as_of: datetime | None = None
     snapshot: str = ""
     formats: Mapping[str, ValueFormat] = field(default_factory=dict[str, ValueFormat])
@@ -92,7 +93,9 @@ class Session:
         self._options = options or SessionOptions()
         check_on_error(self._options.on_error)
         self._store = store
-        self._cluster = StoreCluster(store, self._options.cluster_id, self._options.wal_store)
+        wal_store = self._options.wal_store
+        tail = check_tail(self._options.tail, wal_store)
+        self._cluster = StoreCluster(store, self._options.cluster_id, wal_store, tail)
         self._temp = Path(
             tempfile.mkdtemp(prefix="penstock-sql-", dir=self._options.temp_directory or None)
         )
@@ -279,6 +282,7 @@ class Session:
                 on_error=self._options.on_error,
                 cluster_id=self._options.cluster_id,
                 wal_store=self._options.wal_store,
+                tail=self._options.tail,
             )
         except UnknownPartition as error:
             raise SqlError(f"{error}; `penstock snapshots list` lists snapshots") from None

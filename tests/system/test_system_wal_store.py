@@ -90,6 +90,9 @@ def test_readers_need_the_wal_store(cluster: LocalCluster) -> None:
     assert scan(store, "fresh", wal_store=wal_store, start=5).count() == len(VALUES) - 5
     count = sql("SELECT count(*) FROM fresh", store=store, wal_store=wal_store).rows()
     assert count == [(len(VALUES),)]
+    assert scan(store, "fresh", tail="uploaded").offsets == {0: (0, 0)}
+    uploaded = sql("SELECT count(*) FROM fresh", store=store, tail="uploaded").rows()
+    assert uploaded == [(0,)]
     elsewhere = wal_store.replace("penstock-wal", "penstock-wal/elsewhere")
     for given, why in (
         ("", "wal_store="),

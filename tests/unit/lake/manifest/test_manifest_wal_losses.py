@@ -3,6 +3,7 @@ and nowhere else; an old root is no error.
 """
 
 import asyncio
+from array import array
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from itertools import count
@@ -19,7 +20,7 @@ from penstock.base.ids import (
     WalSequence,
     WalStoreId,
 )
-from penstock.lake.manifest.errors import EndInDoubt, WalWalkTooSlow
+from penstock.lake.manifest.errors import EndInDoubt, OffsetsMissing, WalWalkTooSlow
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.errors import ObjectNotFound, Unavailable
@@ -59,6 +60,16 @@ def stream(stream_id: int, committed: int) -> StreamEntry:
     return StreamEntry(stream_id, committed, committed, (), Entries.empty(committed))
 
 
+def stored(stream_id: int, *runs: tuple[int, str]) -> StreamEntry:
+    """Return a stream with these ranges: the end of each, and its object."""
+    bounds = [0, *(end for end, _ in runs)]
+    ones, roles = array("q", [1] * len(runs)), bytes([ObjectRole.STREAM] * len(runs))
+    own = array("q", [-1] * len(runs))
+    keys = [key for _, key in runs]
+    entries = Entries(array("q", bounds), ones, ones, ones, ones, own, roles, keys)
+    return StreamEntry(stream_id, 0, bounds[-1], (), entries)
+
+
 async def publish(
     store: MemoryStore,
     version: int,
@@ -68,17 +79,17 @@ async def publish(
     leaders: tuple[int, ...] = (1, 1, 2, -1),
     wal_store: WalStoreEntry | None = None,
     has_streams: bool = True,
+    busy: tuple[StreamEntry, StreamEntry] | None = None,
 ) -> None:
     """Publish a manifest. committed: the end of the first topic's stream. wal_store: that of the
-    WAL of broker 1. has_streams: broker 1 may own streams.
+    WAL of broker 1. has_streams: broker 1 may own streams. busy: the streams of the first topic.
     """
     draft = Draft(version)
     entries: list[TopicEntry] = []
     for number, (name, leader) in enumerate(zip(TOPICS, leaders, strict=True)):
         data = stream(number, committed if number == 0 else 0)
-        shard = Shard(
-            UUID(int=number), 0, (PartitionEntry(0, leader, 0, data, stream(10 + number, 0)),)
-        )
+        streams = busy if busy and not number else (data, stream(10 + number, 0))
+        shard = Shard(UUID(int=number), 0, (PartitionEntry(0, leader, 0, *streams),))
         section = draft.add(encode_shard(shard))
         entries.append(TopicEntry(name, UUID(int=number), 1, (section,), {}, is_internal=False))
     store_id = IN_STORE if wal_store is None else wal_store.store_id
@@ -396,3 +407,33 @@ async def test_a_missing_marker_is_doubtful_only_after_a_stream_was_opened(
             await ends(view, "busy")
     else:
         assert await ends(view, "busy") == [0]
+
+
+IN_WAL_STORE, IN_PLACE = "wals/1/1/7/00000000000000000004", "wal/1/7/00000000000000000004"
+
+
+@pytest.mark.parametrize(
+    ("data", "txn", "end"),
+    [
+        (((3, "data/1"), (5, "data/2")), (), 5),
+        (((3, "data/1"), (5, IN_PLACE), (8, "data/2")), (), 8),
+        (((3, "data/1"), (5, IN_WAL_STORE), (8, "data/2")), (), 3),
+        (((3, IN_WAL_STORE),), (), 0),
+        (((8, "data/1"),), ((4, "data/2"), (6, IN_WAL_STORE)), 4),
+        (((3, "data/1"), (8, IN_WAL_STORE)), ((6, "data/2"),), 3),
+    ],
+)
+@virtual
+async def test_without_the_wal_store_a_partition_ends_where_it_is_uploaded(
+    data: tuple[tuple[int, str], ...], txn: tuple[tuple[int, str], ...], end: int
+) -> None:
+    store = await filled()
+    await publish(store, 1, wal_store=WAL_STORE, busy=(stored(0, *data), stored(10, *txn)))
+    view = ClusterView(store, uploaded_only=True)
+    await view.refresh()
+    # The WAL of broker 2 is in the store.
+    assert await ends(view, "busy", "other") == [end, 10]
+    slices = await view.plan([OffsetRange("busy", 0, 0, end)])
+    assert not [part for part in slices if part.key == IN_WAL_STORE]
+    with pytest.raises(OffsetsMissing):
+        await view.plan([OffsetRange("busy", 0, 0, end + 1)])

@@ -87,6 +87,19 @@ def test_the_wal_store_is_an_option(streaming: bool) -> None:
     assert not parse(base, streaming=streaming).wal_store
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_end_of_what_is_uploaded_is_an_option(streaming: bool) -> None:
+    base = {**BASE, "startingOffsets": "earliest"}
+    assert parse(base, streaming=streaming).tail == "all"
+    assert parse({**base, "Tail": " uploaded "}, streaming=streaming).tail == "uploaded"
+    for given, why in (
+        ({"tail": "newest"}, "must be one of all, uploaded"),
+        ({"tail": "uploaded", "wal_store": "s3://wals"}, "leave out wal_store"),
+    ):
+        with pytest.raises(InvalidOption, match=why):
+            parse({**base, **given}, streaming=streaming)
+
+
 def test_offset_reset_is_explained() -> None:
     with pytest.raises(
         InvalidOption,
