@@ -75,13 +75,16 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class WalView:
-    """One open WAL. recoverer: "node/epoch" of the broker assigned to recover it, or "-"."""
+    """One open WAL. recoverer: "node/epoch" of the broker assigned to recover it, or "-".
+    wal_store: the WAL store that contains it; 0: the cluster's own store.
+    """
 
     node_id: int
     node_epoch: int
     committed: int
     is_alive: bool
     recoverer: str
+    wal_store: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ def view_cluster(
             f"{wal.recoverer.node_id}/{wal.recoverer.node_epoch}"
             if wal.recoverer.node_id >= 0
             else "-",
+            wal.store_id,
         )
         for wal in image.nodes.running_wals()
     ]

@@ -72,10 +72,11 @@ def nodes(
             w.node_epoch,
             w.committed,
             "its writer" if w.is_alive else f"recovery by {w.recoverer}",
+            "WAL store" if w.wal_store else "store",
         )
         for w in cluster.wals
     ]
-    print_table("open WALs", ["node", "epoch", "committed up to slot", "belongs to"], wals)
+    print_table("open WALs", ["node", "epoch", "committed up to slot", "belongs to", "in"], wals)
 
 
 @app.command("unregister")
