@@ -2,20 +2,22 @@
 vanished is never taken for an empty one.
 """
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from penstock.base.ids import StreamId, WalSequence, WalStoreId
-from penstock.objectstore.errors import StoreUnknown
+from penstock.objectstore.errors import StoreUnknown, Unavailable
 from penstock.objectstore.memory import MemoryStore
-from penstock.objectstore.ports import ObjectStore
-from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalFailed, WalStoreWrong
+from penstock.objectstore.ports import Body, ObjectStore
+from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalFailed, WalFenced, WalStoreWrong
 from penstock.stream.format.keys import WAL_STORE_ROOT, wal_key, wal_marker_key
 from penstock.stream.ports import IN_STORE, WalStoreIdentity
 from penstock.stream.recovery.recoverer import RecoveryReport, recover_wal
@@ -28,7 +30,8 @@ from penstock.stream.wal.wal_store import (
 )
 from penstock.stream.wal.wal_store_url import open_backend
 from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, NOW_MS, Node
+from tests.support.stream_storage import FAST, NOW_MS, Node, settle
+from tests.support.waiting import until
 
 FIRST = WalStoreId(1)
 OURS = WalStoreIdentity("c", FIRST, UUID(int=7))
@@ -271,3 +274,105 @@ async def test_a_file_system_that_hangs_ends_the_wal(
         await wals.close()
     finally:
         responds.set()
+
+
+class LosingStore(MemoryStore):
+    """A WAL store that loses the responses of PUTs of slots while `is_down`."""
+
+    is_down = False
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        etag = await super().put_if_absent(key, body)
+        if self.is_down and not key.endswith(("/open", "/identity")):
+            raise Unavailable("put_if_absent", key, "the response is lost")
+        return etag
+
+
+@pytest.fixture
+async def losing() -> AsyncIterator[Cluster]:
+    made = Cluster(LosingStore())
+    assert await create_identity(made.wals, OURS) == OURS
+    yield made
+    for node in made.nodes:
+        await node.storage.abandon()
+
+
+def slot_keys(node: Node, *sequences: int, store: WalStoreId = FIRST) -> list[str]:
+    return [wal_key(node.identity, WalSequence(sequence), store) for sequence in sequences]
+
+
+async def test_a_wal_moves_with_a_slot_in_doubt_and_back(losing: Cluster) -> None:
+    cluster, node = losing, losing.node(1)
+    assert isinstance(cluster.wals, LosingStore)
+    await node.storage.start()
+    await node.open(1)
+    await node.write(1)
+    cluster.wals.is_down = True
+    node.append(1)
+    await until(lambda: node.storage.wal.puts.retry_count)
+    node.append(1)
+    assert node.acknowledged == [(1, 1)]
+    await node.storage.move_wal(None)
+    assert node.acknowledged == [(1, 1), (1, 2), (1, 3)]
+    assert (cluster.end_offset, node.storage.wal_store_id) == (3, IN_STORE)
+    await node.write(1)
+    first = node.storage.wal_end - 1
+    assert [key for key in await all_keys(cluster.main) if key.startswith("wal/")] == slot_keys(
+        node, first, store=IN_STORE
+    )
+    cluster.wals.is_down = False
+    await node.storage.move_wal(OURS)
+    await node.write(1)
+    assert await node.read_all(1) == [0, 1, 2, 3, 4]
+    await node.storage.abandon()
+    report = await cluster.recover(node)
+    assert (report.start, report.end) == (node.storage.wal_end - 1, node.storage.wal_end)
+    assert cluster.end_offset == 5
+
+
+async def test_moved_slots_are_acknowledged_when_the_move_is_backed_up(losing: Cluster) -> None:
+    node = losing.node(1)
+    assert isinstance(losing.wals, LosingStore)
+    await node.storage.start()
+    await node.open(1)
+    losing.wals.is_down = True
+    node.append(1)
+    release = asyncio.Event()
+
+    async def backed_up(_: int) -> None:
+        await release.wait()
+
+    cast("Any", node.metadata).backed_up = backed_up
+    moving = asyncio.create_task(node.storage.move_wal(None))
+    await until(lambda: losing.end_offset)
+    node.append(1)
+    await settle()
+    assert node.acknowledged == []
+    release.set()
+    await moving
+    await node.storage.flush()
+    assert node.acknowledged == [(1, 1), (1, 2)]
+
+
+async def test_a_fenced_broker_does_not_end_its_move(losing: Cluster) -> None:
+    node = losing.node(1)
+    assert isinstance(losing.wals, LosingStore)
+    await node.storage.start()
+    await node.open(1)
+    losing.wals.is_down = True
+    node.append(1)
+    losing.controller.fence(node.identity)
+    with pytest.raises(WalFenced):
+        await node.storage.move_wal(None)
+    assert (node.acknowledged, [end for _, end, _ in node.failed]) == ([], [1])
+    assert (losing.end_offset, node.storage.fenced) == (0, True)
+
+
+async def test_a_wal_does_not_move_to_another_store(cluster: Cluster) -> None:
+    node = cluster.node(1)
+    await node.storage.start()
+    await node.open(1)
+    with pytest.raises(WalStoreWrong):
+        await node.storage.move_wal(OURS._replace(uuid=UUID(int=8)))
+    await node.write(1)
+    assert node.acknowledged == [(1, 1)]
