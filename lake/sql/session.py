@@ -38,6 +38,7 @@ from penstock.lake.sql.tokens import (
     replace_as_of,
     statements_of,
     table_names,
+    text_literal,
     tokens_of,
 )
 from penstock.lake.sql.topic_schema import HIDDEN, TopicSchema, schema_of
@@ -49,6 +50,12 @@ from penstock.stream.format.manifest.model import split_name
 _PLAIN: Final = str.isidentifier
 _NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
 """What DuckDB says of a name at the place of a table."""
+_NO_COLUMN: Final = re.compile(
+    r'(?:Referenced column|does not have a column named) "(.+?)"(?: (?:was )?not found|$)',
+    re.MULTILINE,
+)
+"""What DuckDB reports for a column without and with its table."""
+
 _UNIT_BYTES: Final = {
     "bytes": 1,
     **{f"{prefix}iB": 1 << (10 * power) for power, prefix in enumerate("KMGTPE", 1)},
@@ -346,19 +353,33 @@ class Session:
             name = topics.get(missing[1].lower(), missing[1])
             return unknown_topic(name, [*known, *self._views().values()])
         if isinstance(error, duckdb.BinderException):
-            columns = [
-                f"columns of {table.topic}: {shortened(self._schemas[key].schema.names)}"
-                for table in dict.fromkeys(named)
+            found = {
+                table.topic: self._schemas[key]
+                for table in named
                 for key in [self._schema_key(table, self._topic_of(table, known))]
                 if key in self._schemas
+            }
+            parts = [message.partition("\n")[0].rstrip("!")]
+            parts += [
+                f"columns of {topic}: {shortened(topic_schema.schema.names)}"
+                for topic, topic_schema in found.items()
             ]
-            return SqlError("; ".join([message.partition("\n")[0].rstrip("!"), *columns]))
+            missing = _NO_COLUMN.search(message)
+            if missing and any(topic_schema.json for topic_schema in found.values()):
+                parts.append(_unlisted_field(missing[1]))
+            return SqlError("; ".join(parts))
         return SqlError(message)
 
     def _stop(self) -> None:
         running, self._running = self._running, None
         if running is not None:
             running.close()
+
+
+def _unlisted_field(name: str) -> str:
+    """Return how to read a field of JSON values that is not a column."""
+    path = f"$.{name}" if name.isidentifier() and name.isascii() else f'$."{name}"'
+    return f"a field that is not a column: decode(_value)->>{text_literal(path)}"
 
 
 def _connect(temp: Path, options: SessionOptions) -> Any:  # noqa: ANN401 - DuckDB's connection
