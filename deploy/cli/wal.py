@@ -176,7 +176,7 @@ def _print_surveys(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -
     if not accepted:
         say(
             "nothing was changed. Restore these objects (`aws s3api list-object-versions`);"
-            " recovery then goes on within 30 s."
+            " recovery then continues within 30 s."
         )
         say(
             "If they cannot be restored, run this again with --accept-loss: the partitions continue"

@@ -1,15 +1,8 @@
 """Store the profiles of the command line: named clusters with their addresses.
 
-The file is `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config; only its owner can read it.
-
-    active = "prod"
-
-    [profiles.prod]
-    bootstrap = "kafka.example.com:9092"
-    command_config = "/home/alice/prod.properties"
-
-Invariant: the file is always complete, because it is written to a temporary file and renamed. It
-contains paths of files with secrets, but no secrets.
+They are in `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config, which only its owner can
+read. It is written to a temporary file and renamed, so it is always complete; it contains paths of
+files with secrets, but no secrets.
 """
 
 import os

@@ -1,15 +1,8 @@
 """Read the security settings in a client properties file, as Kafka's tools do.
 
-    security.protocol=SASL_SSL
-    sasl.mechanism=SCRAM-SHA-512
-    sasl.username=alice
-    sasl.password=secret
-    ssl.ca.location=/etc/penstock/ca.pem
-
-The names are those of librdkafka; Java's `sasl.jaas.config` with user and password, and
-`ssl.truststore.location` and `ssl.keystore.location` with PEM files, are equivalent. For
-OAUTHBEARER, the names of both are supported, see `_tokens`. Other properties are ignored, because
-files are shared with other clients; misspelled ones are rejected.
+The names are librdkafka's; Java's `sasl.jaas.config` and PEM stores are equivalent, and OAUTHBEARER
+supports the names of both (`_tokens`). Other properties are ignored, because files are shared with
+other clients; misspelled ones are rejected.
 """
 
 import re

@@ -1,11 +1,8 @@
 """Create a certificate authority and certificates for development and tests.
 
-    authority = Authority.make("penstock dev CA")
-    broker = authority.issue("broker", hosts=["localhost", "127.0.0.1"])
-
-Invariants: keys are on the curve P-256, and every certificate has a unique serial number and the
-key identifiers of RFC 5280, without which Python 3.13 and newer reject it. Not for production: the
-key of the authority is stored next to the certificates.
+Keys are on the curve P-256. Every certificate has a unique serial number and the key identifiers of
+RFC 5280, without which Python 3.13 and newer reject it. Not for production: the key of the
+authority is stored next to the certificates.
 """
 
 import ipaddress

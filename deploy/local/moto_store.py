@@ -1,15 +1,9 @@
-"""Serve the S3 API for a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server,
-in memory.
+"""Serve the S3 API for a local cluster: moto's S3 backend in memory, in a small threaded server.
 
-Invariants: a conditional PUT is atomic. moto checks and writes in two steps, so writes are
-serialized, and so are LISTs, which fail during a DELETE; bodies are received in parallel. A PUT
-whose client dies midway stores nothing. Connections stay open between requests. werkzeug's server
-cannot be used: after each response it reads for 10 ms and drops the data, which is the next
-request. Must not import moto's other services: they take 1 s and 50 MB. `GET /-/counts` returns the
-number of requests of each kind and their bytes. Requests of web pages are rejected, and with a
-secret also unsigned requests.
-
-python -m penstock.deploy.local.moto_store --bucket NAME [--fd SOCKET | [--host HOST] --port PORT]
+Arguments: `--bucket NAME [--fd SOCKET | [--host HOST] --port PORT]`. moto checks and writes in two
+steps, so writes, and LISTs, which fail during a DELETE, are serialized. Other moto services (1 s,
+50 MB) are not imported. werkzeug's server is not used, because it drops data that arrives within
+10 ms of a response. Requests of web pages, and with a secret unsigned ones, are rejected.
 """
 
 import argparse

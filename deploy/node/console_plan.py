@@ -1,14 +1,8 @@
 """Decide whether a node may serve the web console as configured, and with which options.
 
-The console must not be open to everyone with access to the health listener, so it requires a login
-if anything in the cluster does:
-
-- A broker with a SASL listener always needs one.
-- A controller does not know whether the cluster has users: it needs one without `allow.insecure`.
-- On another address than loopback it needs one without `allow.insecure`
-(docs/design/authorization.md).
-
-Must not start anything: `deploy.node.console` does.
+If anything in the cluster requires a login, so does the console: with a SASL listener always, and
+without `allow.insecure` on controllers, which do not know whether there are users, and on addresses
+other than loopback (docs/design/authorization.md).
 """
 
 from collections.abc import Mapping

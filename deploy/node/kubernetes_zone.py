@@ -1,12 +1,8 @@
-"""Read the zone of a pod's Kubernetes node into the configuration, for clusters whose pods do not
-have the label.
+"""Add `broker.rack`, the zone of a pod's Kubernetes node, to the configuration file of a broker.
 
-python -m penstock.deploy.node.kubernetes_zone --config FILE --out FILE
-
-Runs as an init container: copies the configuration file and adds `broker.rack` for brokers.
-Invariants: a node without a zone adds nothing; a `broker.rack` in the file takes precedence; if
-Kubernetes does not respond, this fails, and the pod retries. Must not run in the broker: the
-permission to read nodes ends with this process.
+Runs as an init container, because brokers must not have the permission to read nodes: `python -m
+penstock.deploy.node.kubernetes_zone --config FILE --out FILE`. A `broker.rack` in the file takes
+precedence. If Kubernetes does not respond, this fails, and the pod retries.
 """
 
 import argparse

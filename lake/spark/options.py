@@ -1,10 +1,8 @@
-"""Parse options: those of `format("kafka")` with their defaults, checks and error texts, and a few
-of our own.
+"""Parse options: those of `format("kafka")` with its defaults, checks and errors, and our own.
 
-Invariant: the result depends on the options alone; names are case-insensitive. `kafka.*` options
-are for brokers: a few are rejected, one has an effect (`isolation.level`), and a warning lists the
-others, so that a job can switch by changing its format. Source: Spark `KafkaSourceProvider`;
-`docs/reference/spark.md`.
+`kafka.*` options are for brokers: a few are rejected, `isolation.level` has an effect, and a
+warning lists the others, so that a job can switch by changing its format. Names are
+case-insensitive. Source: Spark `KafkaSourceProvider`.
 """
 
 import re

@@ -1,9 +1,8 @@
 """Choose the offsets to read: compare starts and ends with the cluster, and report losses.
 
-Invariants: a range never begins before its planned start and never ends after its planned end. With
-`failOnDataLoss`, nothing is skipped without an error. A range of a micro-batch depends only on
-(start, end) and on losses. Gaps inside a range (control records, compaction) are not losses.
-Source: Spark `KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`, `KafkaOffsetRangeCalculator`.
+Ranges stay within their planned start and end. With `failOnDataLoss`, nothing is skipped without an
+error. Gaps inside a range (control records, compaction) are not losses. Source: Spark
+`KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`, `KafkaOffsetRangeCalculator`.
 """
 
 from collections.abc import Callable, Mapping
