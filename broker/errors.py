@@ -48,7 +48,7 @@ KAFKA_ERRORS: Final[dict[ErrorCode, type[KafkaError]]] = {
 
 
 def kafka_error(code: ErrorCode, message: str | None = None) -> KafkaError:
-    """Return the exception class for `code`. The default message is that of the table. Raises
+    """Return the exception class for `code`. The default message is the one in the table. Raises
     KeyError for NONE.
     """
     return KAFKA_ERRORS[code](message)

@@ -87,7 +87,7 @@ class FaultRule:
 
 @dataclass(frozen=True, slots=True)
 class FaultConfig:
-    """The latencies and faults of a store. Of each list, the first entry that selects a call and
+    """The latencies and faults of a store. In each list, the first entry that matches a call and
     takes effect is used.
     """
 

@@ -18,7 +18,7 @@ class ControllerError(Exception):
 
 
 class RequestRefused(ControllerError):
-    """The controller rejected the request and did none of it. offset: the end of its image."""
+    """The controller rejected the request without any effect. offset: the end of its image."""
 
     def __init__(self, status: Status, detail: str, offset: MetadataOffset) -> None:
         super().__init__(f"{status.name}: {detail}" if detail else status.name)

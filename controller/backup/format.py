@@ -17,7 +17,7 @@ _CRC_AT = 12
 
 
 class Unusable(Exception):
-    """Raised for bytes that are not such an object, with the reason."""
+    """Raised for bytes that are not a valid backup object, with the reason."""
 
 
 class MetadataFormat(NamedTuple):

@@ -71,8 +71,8 @@ LEASES_SHARE: Final = 0.9
 
 
 class ListedWals(NamedTuple):
-    """WAL slots in the listing. backlogs: uncommitted slots by WAL. unknown: slots of WALs that the
-    metadata do not contain.
+    """WAL slots in the listing. backlogs: uncommitted slots by WAL. unknown: slots of WALs that are
+    not in the metadata.
     """
 
     backlogs: Mapping[BrokerIncarnation, Backlog]

@@ -217,8 +217,8 @@ class TopicCleaner:
         """Compact the topic. Raises as `plan` does, and the errors of metadata and tasks. Earlier
         commits stay.
         """
-        # This loop ends: a pass is the last one of its partition, or maps more keys than the
-        # previous ones, or is one of at most STALE_MAX stale ones in a row.
+        # This loop terminates: each pass is the last one of its partition, maps more keys than the
+        # previous ones, or is one of at most STALE_MAX consecutive stale passes.
         while planned := await self.plan():
             replaced: list[tuple[ObjectRange, ...]] = []
             for some in _rounds(planned, self._options.round_bytes_max):

@@ -140,8 +140,8 @@ def qualified(name: str) -> str:
 
 
 def table_name_of(topic: str) -> str:
-    """Return a table name for a topic, without dots, which would separate namespaces, and dashes,
-    which need quotes in SQL.
+    """Return a table name for a topic, without dots (they separate namespaces) or dashes (they need
+    quotes in SQL).
     """
     return topic.replace(".", "_").replace("-", "_")
 

@@ -247,7 +247,7 @@ class ShareGroups:
     async def _begin_epoch_after(
         self, group: Group, share: ShareGroup, keys: Sequence[SharePartitionKey]
     ) -> int | ErrorCode:
-        """Start a group epoch above those of these states, and return it."""
+        """Start a group epoch higher than those of these states, and return it."""
         left = await asyncio.gather(*map(self._epoch_of, keys))
         highest = max(left, default=0)
         if highest >= _EPOCH_MAX:  # not the state of a group: too high
