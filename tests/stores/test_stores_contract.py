@@ -12,7 +12,12 @@ import pytest
 
 from penstock.objectstore.azure import AzureStore
 from penstock.objectstore.config import AzureConfig, GcsConfig, S3Config
-from penstock.objectstore.errors import AccessDenied, BucketNotFound
+from penstock.objectstore.errors import (
+    AccessDenied,
+    BucketNotFound,
+    ObjectNotFound,
+    PreconditionFailed,
+)
 from penstock.objectstore.gcs import GcsStore
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.remote import RemoteStore
@@ -24,10 +29,16 @@ from tests.unit.objectstore.test_objectstore_conformance import *  # noqa: F403 
 
 @pytest.fixture
 def nested_key(server: StoreServer) -> str:
-    """Return a key below `a/x` where the server allows that: on versitygw and MinIO, as in a
-    directory, a key cannot also be the folder of another key.
+    """Return a key below `a/x` where the server allows that: on versitygw, MinIO and SeaweedFS, as
+    in a directory, a key cannot also be the folder of another key.
     """
-    return "a/x.d/y" if server.name in {"versitygw", "minio", "file"} else "a/x/y"
+    return "a/x.d/y" if server.name in {"versitygw", "minio", "seaweedfs", "file"} else "a/x/y"
+
+
+@pytest.fixture
+def folder_error(server: StoreServer) -> type[Exception]:
+    """Return the error of a conditional PUT that replaces a folder."""
+    return PreconditionFailed if server.name == "seaweedfs" else ObjectNotFound
 
 
 @pytest.fixture

@@ -74,6 +74,9 @@ _SEAWEEDFS: Final = (
     "-master.telemetry=false",
     "-s3.port.iceberg=0",
     "-s3.port.lance=0",
+    "-s3.autoCreateBucket=false",
+    "-s3.allowBackslashInKey=true",
+    "-volume.max=2000",  # each bucket takes several
     "-admin.port.legacy=0",
 )
 _SEAWEEDFS_PORTS: Final = (
