@@ -14,6 +14,7 @@ from tests.sim.scripts import (
     late,
     late_others,
     late_requests,
+    leaks,
     log_starts,
     logs,
     near,
@@ -592,6 +593,13 @@ _WAL_STORES: _Found = {
         (wal_stores.read_the_tail_beside_a_wal_without_a_marker, "only the records below offset 5")
     ],
 }
+_LEAKS: _Found = {
+    "fences_go_at_once": [(leaks.let_a_fence_grow_old, "a paused broker may have to find")],
+    "fences_never_go": [(leaks.let_a_fence_grow_old, "an old fence stays for ever")],
+    "slots_of_deleted_streams_kept": [
+        (leaks.delete_topics_whose_slots_are_not_uploaded, "of deleted topics stay for ever")
+    ],
+}
 _GRACES: _Found = {
     "graces_begin_with_the_log": [
         (graces.replace_a_controller_during_an_upload, "its object is [<ObjectPhase.DESTROYED")
@@ -640,6 +648,7 @@ FOUND_BY: _Found = {
     **_LATE_REQUESTS,
     **_LATE_OTHERS,
     **_WAL_STORES,
+    **_LEAKS,
     **_GRACES,
     **_RECOVERY,
 }
