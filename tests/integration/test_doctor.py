@@ -368,7 +368,7 @@ async def test_a_stopped_controller_of_three_is_named_and_so_is_a_lost_majority(
         found = sentences(await asyncio.to_thread(examined, *arguments, code=1))
         assert list(found) == ["controller-unreachable"]
         assert found["controller-unreachable"].startswith(
-            f"Controller {away} at {quorum.addresses[away]} does not answer; it last fetched"
+            f"Controller {away} at {quorum.addresses[away]} does not respond; it last fetched"
         )
 
         await quorum.stop_one(next(number for number in quorum.servers if number != leader))
