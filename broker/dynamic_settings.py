@@ -43,9 +43,9 @@ class BrokerSettings:
 
     def default(self, setting: Field) -> object:
         """Return the value that the setting has without configuration."""
-        of_stream = setting in fields_of(StreamConfig)
-        derived = self.stream.defaults if of_stream else {}
-        return derived.get(setting.field, setting.default)
+        if setting in fields_of(StreamConfig) and setting.field in self.stream.defaults:
+            return self.stream.defaults[setting.field]
+        return setting.default
 
     def value(self, setting: Field) -> object:
         if listener_field(setting.name) is not None:
