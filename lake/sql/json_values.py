@@ -50,9 +50,11 @@ types; this makes them NULL.
 
 _UNQUOTED: Final = (
     "CASE WHEN starts_with({0}, '\"') AND NOT contains({0}, '\\') THEN {0}[2:-2]"
-    " ELSE {0}::JSON ->> '$' END"
+    " ELSE from_json({0}, '\"VARCHAR\"') END"
 )
-"""The text of a JSON value: a string without escapes is what its quotes enclose."""
+"""The text of a JSON value: a string without escapes is what its quotes enclose. `->>` would write
+1e18 with all digits, unlike `from_json` for many columns.
+"""
 
 _PLAIN_FIELD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 EXTRACTED_COLUMNS_MAX: Final = 4
