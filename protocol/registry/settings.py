@@ -40,6 +40,12 @@ _ONLY: Final = {
 }
 """Properties whose other values are not supported."""
 
+_KAFKA: Final = "bootstrap.servers"
+"""Is in files that are shared with Kafka clients, whose other properties, such as
+`ssl.truststore.location`, are those of brokers.
+"""
+
+_OWN: Final = (_PREFIX, "basic.auth.", "bearer.auth.")
 _NUMBERS: Final = {"timeout_ms", "retry_ms"}
 _PROPERTY: Final = re.compile(r"\s*([^\s=:#!]+)\s*[=:]\s*(.*?)\s*")
 
@@ -90,7 +96,10 @@ def registry_settings(given: Mapping[str, str], url: str = "") -> RegistrySettin
     no URL. Raise RegistrySettingInvalid, which contains no values of secrets.
     """
     found: dict[str, str | int] = {}
+    is_shared = _KAFKA in given
     for full_name, value in given.items():
+        if is_shared and not full_name.startswith(_OWN):
+            continue
         name = full_name.removeprefix(_PREFIX)
         if name in _ONLY:
             if value.strip().upper() not in _ONLY[name]:
@@ -124,12 +133,19 @@ def read_settings(path: Path | None, url: str = "") -> RegistrySettings | None:
     if path is None:
         return registry_settings({}, url)
     try:
-        lines = path.read_text().splitlines()
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise RegistrySettingInvalid(f"{path}: {reason}") from None
-    matches = (_PROPERTY.fullmatch(line) for line in lines)
-    return registry_settings({found[1]: found[2] for found in matches if found}, url)
+    given: dict[str, str] = {}
+    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith(("#", "!")):
+            continue
+        match = _PROPERTY.fullmatch(line)
+        if match is None:
+            raise RegistrySettingInvalid(f"{path}: line {number} is not name=value")
+        given[match[1]] = match[2]
+    return registry_settings(given, url)
 
 
 def settings_of_environment(environ: Mapping[str, str] = os.environ) -> RegistrySettings | None:
