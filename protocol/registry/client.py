@@ -124,24 +124,26 @@ class SchemaRegistry:
 
     def _whole(self, answer: _Answer) -> StoredSchema:
         references: dict[str, str] = {}
-        self._resolve(answer, references, set())
+        self._resolve(answer, references, {})
         return StoredSchema(answer.schema_type, answer.schema, tuple(references.items()))
 
-    def _resolve(self, answer: _Answer, found: dict[str, str], asked: set[tuple[str, int]]) -> None:
+    def _resolve(
+        self, answer: _Answer, found: dict[str, str], asked: dict[tuple[str, int], str]
+    ) -> None:
         for reference in answer.references or ():
             named = reference.subject, reference.version
-            if named in asked:
-                continue
-            asked.add(named)
-            if len(asked) > REFERENCES_MAX:
-                raise RegistryError(
-                    f"a schema of the schema registry at {self._base} has more than"
-                    f" {REFERENCES_MAX} references"
-                )
-            path = _version_path(reference.subject, str(reference.version))
-            referenced = self._get(path, _Answer)
-            self._resolve(referenced, found, asked)
-            found[reference.name] = referenced.schema
+            if named not in asked:
+                if len(asked) >= REFERENCES_MAX:
+                    raise RegistryError(
+                        f"a schema of the schema registry at {self._base} has more than"
+                        f" {REFERENCES_MAX} references"
+                    )
+                # A schema that was deleted softly is still part of those that refer to it.
+                path = _version_path(reference.subject, str(reference.version))
+                referenced = self._get(f"{path}?deleted=true", _Answer)
+                asked[named] = referenced.schema
+                self._resolve(referenced, found, asked)
+            found.setdefault(reference.name, asked[named])
 
     def _get(self, path: str, kind: Any) -> Any:  # noqa: ANN401 - of that type
         request = urllib.request.Request(self._base + path, headers=self._headers)  # noqa: S310 - http or https, checked above

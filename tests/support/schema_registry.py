@@ -22,6 +22,8 @@ class SchemaRegistryServer:
         self.versions: dict[str, list[int]] = {}
         self.requests: list[str] = []
         """Method and path of each request."""
+        self.deleted: set[str] = set()
+        """Subjects that were deleted softly."""
         self.fails = False
         self.body: bytes | None = None
         """What it answers to everything, instead of what is right."""
@@ -55,6 +57,8 @@ class SchemaRegistryServer:
                 return 200, self._version(subject, self.versions[subject].index(wanted) + 1)
             case "GET", ["subjects", subject, "versions", version]:
                 known = self.versions.get(subject, [])
+                if subject in self.deleted and not path.endswith("?deleted=true"):
+                    known = []
                 at = len(known) if version == "latest" else int(version)
                 if 0 < at <= len(known):
                     return 200, self._version(subject, at)
