@@ -132,17 +132,22 @@ class AvroCodec:
         self._avro: Any = fastavro
         self._given = None if schema is None else self._parsed(schema)
         self._registry, self._subject = registry, subject
-        self._by_id: dict[int, Any] = {}
+        self._by_id: dict[int, tuple[Any, Any]] = {}
         self._newest_id: int | None = None
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
-        schema = self._given
+        given = self._given
         if self._registry is not None:
             number, data = _unframed(data)
-            schema = self._schema(self._registry, number)
+            try:
+                given = self._schema(self._registry, number)
+            except UsageError as error:
+                raise BadRecord(f"schema {number} cannot be used: {error}") from None
+        assert given is not None, "there is a schema or a registry"
+        read, schema = given
         stream = BytesIO(data)
         try:
-            value = self._avro.schemaless_reader(stream, schema, None)[_WHOLE]
+            value = read(stream, schema, None)[_WHOLE]
         except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad bytes
             raise BadRecord(f"it does not match the Avro schema: {error}") from None
         if stream.tell() != len(data):
@@ -151,38 +156,44 @@ class AvroCodec:
 
     def encode(self, text: str) -> bytes:
         value = JsonCodec().decode(text.encode("utf-8", "surrogateescape"))
-        head, schema = b"", self._given
+        head, given = b"", self._given
         if self._registry is not None:
             if self._newest_id is None:
                 self._newest_id = _newest_id(self._registry, self._subject)
-            schema = self._schema(self._registry, self._newest_id)
+            given = self._schema(self._registry, self._newest_id)
             head = frame(self._newest_id)
+        assert given is not None, "there is a schema or a registry"
         stream = BytesIO()
         try:
-            self._avro.schemaless_writer(stream, schema, {_WHOLE: value})
+            self._avro.schemaless_writer(stream, given[1], {_WHOLE: value})
         except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad values
             raise BadRecord(f"it does not match the Avro schema: {error!r}") from None
         return head + stream.getvalue()
 
-    def _schema(self, registry: "SchemasById", number: int) -> Any:  # noqa: ANN401 - fastavro's
+    def _schema(self, registry: "SchemasById", number: int) -> tuple[Any, Any]:
         if number not in self._by_id:
-            with _registry_errors():
-                found = registry.find(number)
+            found = _stored(registry, number)
+            if found.type != "AVRO":
+                raise UsageError(f"the schema is of type {found.type}")
             references = [text for _, text in found.references]
             self._by_id[number] = self._parsed(found.text.encode(), references)
         return self._by_id[number]
 
-    def _parsed(self, content: bytes, references: Sequence[str] = ()) -> Any:  # noqa: ANN401 - fastavro has no type for schemas
-        """Return a record whose only field has the schema: its encoding is the same, and fastavro
-        only resolves references within records. references: each after the ones that it refers to.
+    def _parsed(self, content: bytes, references: Sequence[str] = ()) -> tuple[Any, Any]:
+        """Return fastavro's function that reads, and a record whose only field has the schema: its
+        encoding is the same, and fastavro only resolves references within records. references: each
+        after the ones that it refers to.
         """
+        from penstock.protocol.registry.avro_recursion import reader_of
+
         named: dict[str, Any] = {}
         try:
             for text in references:
                 self._avro.parse_schema(msgspec.json.decode(text), named_schemas=named)
             field = {"name": _WHOLE, "type": msgspec.json.decode(content)}
             record = {"type": "record", "name": "penstock_value", "fields": [field]}
-            return self._avro.parse_schema(record, named_schemas=named)
+            schema = self._avro.parse_schema(record, named_schemas=named)
+            return reader_of(schema, named), schema
         except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad schemas
             raise UsageError(f"the schema is not an Avro schema: {error}") from None
 
@@ -222,13 +233,14 @@ class ProtobufCodec:
         """Decode a value with the registered schema and the message in its frame."""
         compiled = self._by_id.get(number)
         if compiled is None:
-            with _registry_errors():
-                found = registry.find(number)
+            found = _stored(registry, number)
             references = [ReferencedSchema(*reference) for reference in found.references]
             try:
                 compiled = compile_schema(found.type.lower(), found.text, references)
-            except (SchemaInvalid, CannotCheck) as error:
+            except SchemaInvalid as error:
                 raise BadRecord(f"schema {number} cannot be used: {error}") from None
+            except CannotCheck as error:
+                raise ExpectedError(str(error)) from None
             self._by_id[number] = compiled
         try:
             validator, payload = compiled.framed(data)
@@ -324,6 +336,19 @@ def codec(
             " --descriptor_set_out=FILE`, and --message package.Name; or --schema-registry URL"
         )
     return ProtobufCodec(schema, message, registry, subject)
+
+
+def _stored(registry: "SchemasById", number: int) -> "StoredSchema":
+    """Return a schema. Raises BadRecord if its id is not registered, ExpectedError if that is
+    unknown.
+    """
+    from penstock.protocol.registry.model import NotRegistered
+
+    with _registry_errors():
+        try:
+            return registry.find(number)
+        except NotRegistered as error:
+            raise BadRecord(str(error)) from None
 
 
 def _newest_id(registry: "SchemasById", subject: str) -> int:

@@ -1,5 +1,5 @@
-"""What fastavro's schema resolution leaves open: defaults in the form of values, and numbers that
-would become times of another unit. Pure.
+"""What fastavro's schema resolution leaves open: defaults in the form of values, fields with both
+their name and an alias, and numbers that would become times of another unit. Pure.
 """
 
 from collections.abc import Iterator
@@ -32,39 +32,53 @@ class ParsedSchema(NamedTuple):
 
 def decode_defaults(columns: ParsedSchema) -> None:
     """Replace the defaults of fields, which are JSON, by what fastavro reads from bytes: it returns
-    them as they are.
+    them as they are. Raise InvalidSchema.
     """
-    for kind in columns.named.values():
-        for field in kind.get("fields", ()):
-            if field.get("default") is not None:
-                field["default"] = _default(field["type"], field["default"], columns.named)
+    fields = [field for kind in columns.named.values() for field in kind.get("fields", ())]
+    try:
+        values = [_default(one["type"], one.get("default"), columns.named) for one in fields]
+    except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
+        raise InvalidSchema(f"a default of the schema does not fit its type: {error}") from None
+    for field, value in zip(fields, values, strict=True):
+        if "default" in field:
+            field["default"] = value
 
 
 def _default(kind: Any, value: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """Return a default as Python value. That of a union is of its first type."""
-    schema = _solid(kind[0] if isinstance(kind, list) else kind, named)
+    """Return a default as Python value. Fields that the default of a record leaves out have their
+    own ones.
+    """
+    if value is None:
+        return None
+    solid = [one for one in _choices(kind) if one not in ("null", {"type": "null"})]
+    schema = _solid(solid[0] if solid else "null", named)
     name = schema["type"]
     if name == "array":
         return [_default(schema["items"], item, named) for item in value]
     if name == "map":
         return {key: _default(schema["values"], item, named) for key, item in value.items()}
     if name == "record":
-        types = {field["name"]: field["type"] for field in schema["fields"]}
-        return {key: _default(types[key], item, named) for key, item in value.items()}
+        return {
+            field["name"]: _default(
+                field["type"], value.get(field["name"], field.get("default")), named
+            )
+            for field in schema["fields"]
+        }
     if name in {"bytes", "fixed"}:
         value = value.encode("iso-8859-1")
     convert = _logical_readers.get(f"{name}-{schema.get('logicalType')}")
     return value if convert is None else convert(value, schema, None)
 
 
-def check_times(writer: ParsedSchema, columns: ParsedSchema) -> None:
-    """Raise InvalidSchema if a number of the writer would become a time, or the other way round:
-    Avro's resolution ignores units.
+def prepare_writer(writer: ParsedSchema, columns: ParsedSchema) -> None:
+    """Rename fields of the writer that fastavro would read into a column that another field of the
+    writer is for. Raise InvalidSchema if a number of the writer would become a time, or the other
+    way round: Avro's resolution ignores units.
     """
-    _TimeCheck(writer.named, columns.named).check(writer.schema, columns.schema, "")
+    _Pairs(writer.named, columns.named).check(writer.schema, columns.schema, "")
 
 
-class _TimeCheck:
+class _Pairs:
     def __init__(self, written: dict[str, Any], wanted: dict[str, Any]) -> None:
         self._written, self._wanted = written, wanted
         self._seen: set[tuple[str, str]] = set()
@@ -109,12 +123,18 @@ def _names(record: dict[str, Any]) -> set[str]:
 def _field_pairs(
     writer: dict[str, Any], columns: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the fields of the writer with those of the columns that are read from them."""
+    """Yield the fields of the writer with those of the columns that are read from them: by the name
+    of the column, otherwise by its first alias. Other fields with an alias are renamed.
+    """
     written = {field["name"]: field for field in writer["fields"]}
+    own = {field["name"] for field in columns["fields"]}
     for field in columns["fields"]:
-        for name in (field["name"], *field.get("aliases", ())):
-            if name in written:
-                yield written[name], field
+        aliases = (alias for alias in field.get("aliases", ()) if alias not in own)
+        found = [written.pop(name) for name in (field["name"], *aliases) if name in written]
+        if found:
+            yield found[0], field
+        for other in found[1:]:
+            other["name"] = f"-{other['name']}"  # cannot be a name or an alias
 
 
 def _solid(kind: Any, named: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - JSON

@@ -16,9 +16,10 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.lake.arrow.pyarrow_untyped import DataType, pa
-from penstock.lake.table.avro_resolution import ParsedSchema, check_times, decode_defaults
+from penstock.lake.table.avro_resolution import ParsedSchema, decode_defaults, prepare_writer
 from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
+from penstock.protocol.registry.avro_recursion import reader_of
 from penstock.protocol.registry.model import StoredSchema
 
 _PRIMITIVES: Final[dict[str, Any]] = {
@@ -42,7 +43,7 @@ _LOGICAL: Final[dict[tuple[str, str], Any]] = {
 }
 _DEPTH_MAX: Final = 32
 _PRECISION_MAX: Final = 38
-_reader: Any = cast("Any", fastavro).schemaless_reader
+_read: Any = cast("Any", fastavro).schemaless_reader
 
 
 class AvroDecoder:
@@ -56,6 +57,7 @@ class AvroDecoder:
         MemoryError,
         struct.error,
         StopIteration,
+        RecursionError,
         SchemaResolutionError,
     )
 
@@ -64,24 +66,25 @@ class AvroDecoder:
     ) -> None:
         """`find` returns the schema of an id. `given`: ids whose schemas must be valid."""
         self._columns = _parsed(columns)
-        decode_defaults(self._columns)
         self.struct = _Types(self._columns.named).type_of(self._columns.schema, "", 0)
+        decode_defaults(self._columns)
         self._writers = None if find is None else Writers("avro", find, self._writer)
         for number in given:
             assert find is not None
             _parsed(find(number))
 
-    def _writer(self, source: SchemaSource) -> dict[str, Any]:
+    def _writer(self, source: SchemaSource) -> tuple[Any, dict[str, Any]]:
         writer = _parsed(source)
-        check_times(writer, self._columns)
-        return writer.schema
+        prepare_writer(writer, self._columns)
+        return reader_of(writer.schema, writer.named), writer.schema
 
     def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
         stream = BytesIO(value)
         if schema_id is None or self._writers is None:
-            row = _reader(stream, self._columns.schema, None)
+            row = _read(stream, self._columns.schema, None)
         else:
-            row = _reader(stream, self._writers.of(schema_id), self._columns.schema)
+            read, writer = self._writers.of(schema_id)
+            row = read(stream, writer, self._columns.schema)
         if stream.tell() != len(value):
             raise ValueError(
                 f"{len(value) - stream.tell()} bytes are left after the record: it was written with"

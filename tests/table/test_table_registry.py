@@ -244,6 +244,100 @@ def test_defaults_are_those_of_the_type() -> None:
     assert (str(row["d"]), row["n"]) == ("2.56", None)
 
 
+def test_defaults_of_parts_and_of_the_other_type_of_a_union() -> None:
+    inner = avro(
+        [
+            {"name": "b", "type": "bytes", "default": "\u00ff"},
+            {"name": "t", "type": ["null", MILLIS], "default": 1_000},
+            {"name": "s", "type": "string"},
+        ],
+        "Inner",
+    )
+    added = [
+        {"name": "one", "type": inner, "default": {"s": "x"}},
+        {"name": "all", "type": {"type": "array", "items": "Inner"}, "default": [{"s": "y"}]},
+        {"name": "null", "type": ["null", "bytes"], "default": "\u00fe"},
+    ]
+    by_ids = [
+        (1, json.dumps(avro([])).encode()),
+        (None, json.dumps(avro(added)).encode()),
+    ]
+    rows, errors = decode(ValueFormat.of("avro", by_ids, framed=True), frame(1))
+    assert not errors
+    (row,) = rows
+    (second,) = row["all"]
+    assert (row["one"].pop("s"), second.pop("s"), row["null"]) == ("x", "y", b"\xfe")
+    assert second == row["one"]
+    assert (second["b"], second["t"].timestamp()) == (b"\xff", 1)
+    broken = avro([{"name": "b", "type": "bytes", "default": "\u0100"}])
+    with pytest.raises(InvalidSchema, match="default"):
+        decode(ValueFormat("avro", json.dumps(broken).encode()))
+
+
+@pytest.mark.parametrize(
+    ("written_names", "aliases", "value"),
+    [
+        (["old", "new"], ["old"], "new"),
+        (["new", "old"], ["old"], "new"),
+        (["older", "old"], ["old", "older"], "old"),
+        (["other", "old"], ["other", "old"], "old"),
+    ],
+)
+def test_a_name_precedes_its_aliases(
+    written_names: list[str], aliases: list[str], value: str
+) -> None:
+    """While a field is renamed, values have it with both names. `other` is a column, too."""
+    string = {"type": "string", "default": ""}
+    fields = [{"name": "new", "aliases": aliases, **string}, {"name": "other", **string}]
+    schemas = [
+        avro([{"name": "in", "type": {"type": "array", "items": avro(inner, "In")}}])
+        for inner in ([{"name": name, "type": "string"} for name in written_names], fields)
+    ]
+    row = {"in": [{name: name for name in written_names}]}
+    by_ids = [(1, json.dumps(schemas[0]).encode()), (None, json.dumps(schemas[1]).encode())]
+    rows, errors = decode(
+        ValueFormat.of("avro", by_ids, framed=True), frame(1) + written(schemas[0], row)
+    )
+    assert not errors
+    assert rows[0]["in"][0]["new"] == value
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [["null", "Sale"], {"type": "array", "items": "Sale"}, {"type": "map", "values": "Sale"}],
+)
+def test_values_nested_without_end_are_errors(nested: Any) -> None:
+    """The compiled reader of fastavro ends the process."""
+    writer = avro([{"name": "n", "type": "int"}, {"name": "next", "type": nested}])
+    by_ids = [
+        (1, json.dumps(writer).encode()),
+        (None, json.dumps(avro([{"name": "n", "type": "int"}])).encode()),
+    ]
+    value_format = ValueFormat.of("avro", by_ids, framed=True)
+    level = b"\2\2\0" if isinstance(nested, dict) and "values" in nested else b"\2\2"
+    rows, errors = decode(value_format, frame(1) + b"\2\0", frame(1) + level * 50_000)
+    assert rows == [{"n": 1}]
+    assert "RecursionError" in errors[1]
+
+
+def test_references_of_two_names_and_of_deleted_subjects(server: SchemaRegistryServer) -> None:
+    server.register("item", {"schema": ITEM, "schemaType": "PROTOBUF"})
+    mid = 'syntax = "proto3"; package shop; import "lib/item.proto"; message Mid { Item item = 1; }'
+    lib, same = ({"name": n, "subject": "item", "version": 1} for n in ("lib/item.proto", "a.json"))
+    server.register("mid", {"schema": mid, "schemaType": "PROTOBUF", "references": [lib]})
+    text = 'syntax = "proto3"; package shop; import "mid.proto"; message Order { Mid mid = 1; }'
+    references = [same, {"name": "mid.proto", "subject": "mid", "version": 1}]
+    body = {"schema": text, "schemaType": "PROTOBUF", "references": references}
+    number = server.register("t-value", body)
+    server.deleted |= {"item", "mid"}
+    found = settings(server).connect().by_id(number)
+    assert sorted(found.references) == [
+        ("a.json", ITEM),
+        ("lib/item.proto", ITEM),
+        ("mid.proto", mid),
+    ]
+
+
 @pytest.mark.parametrize(
     ("fault", "said", "error"),
     [
@@ -387,5 +481,24 @@ def test_settings(tmp_path: Path) -> None:
     assert found is not None
     assert (found.url, found.user_info) == ("http://u:secret@b", "u:secret")
     assert "secret" not in f"{found!r} {found}"
+    shared = tmp_path / "client.properties"
+    lines = [
+        "bootstrap.servers=a:9092",
+        "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\",
+        '  username="u" password="secret";',
+        "key.serializer=io.confluent.kafka.serializers.KafkaAvroSerializer",
+        "ssl.truststore.location=/kafka.jks",
+        "ssl.truststore.type=JKS",
+        "request.timeout.ms=-1",
+        "schema.registry.url=http://a",
+        "basic.auth.credentials.source=USER_INFO",
+        "basic.auth.user.info=u:secret",
+    ]
+    shared.write_text("\n".join(lines))
+    assert read_settings(shared) == RegistrySettings("http://a", "u:secret")
+    shared.write_text("bearer.auth.token secret")
+    with pytest.raises(RegistrySettingInvalid, match="line 1 is not name=value") as refused:
+        read_settings(shared)
+    assert "secret" not in str(refused.value)
     with pytest.raises(RegistrySettingInvalid, match="No such file"):
         read_settings(tmp_path / "none")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+from penstock.base.errors import ExpectedError
 from penstock.deploy.admin.groups.reset import parse_duration, parse_time, read_offsets
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output.csv_rows import encode_csv
@@ -142,6 +143,32 @@ def test_avro_schemas_with_references_go_both_ways(schema: Any, value: dict[str,
         broken = codec(RecordFormat.AVRO, registry=registry, subject="orders-value")
         with pytest.raises(UsageError, match=r"x\.(City|Address)"):
             broken.encode(json.dumps(whole))
+
+
+def test_records_of_unusable_schemas_are_bad_records() -> None:
+    """`--on-error skip` omits them, not those of a registry that fails."""
+    loop = {
+        "type": "record",
+        "name": "Node",
+        "fields": [{"name": "next", "type": ["null", "Node"]}],
+    }
+    proto = {"schema": ORDERS, "schemaType": "PROTOBUF"}
+    with serving(SchemaRegistryServer()) as server:
+        for schema in ({"schema": '"no"'}, proto, {"schema": json.dumps(loop)}):
+            server.register("orders-value", schema)
+        registry = schemas_of(RegistrySettings(server.url, retry_ms=0))
+        found = codec(RecordFormat.AVRO, registry=registry)
+        assert found.decode(b"\0\0\0\0\3\2\0") == {"next": {"next": None}}
+        deep = b"\0\0\0\0\3" + b"\2" * 20_000 + b"\0"
+        for data in (b"", b"{}", b"\0\0\0\0\1\0", b"\0\0\0\0\2\0", b"\0\0\0\0\x09\0", deep):
+            with pytest.raises(BadRecord):
+                found.decode(data)
+        with pytest.raises(BadRecord):
+            codec(RecordFormat.PROTOBUF, registry=registry).decode(b"\0\0\0\0\x09\0")
+        server.fails = True
+        with pytest.raises(ExpectedError, match="returned 500") as failed:
+            found.decode(b"\0\0\0\0\x08\0")
+    assert not isinstance(failed.value, BadRecord)
 
 
 ORDERS = """syntax = "proto3"; package shop;
