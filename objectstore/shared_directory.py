@@ -257,6 +257,9 @@ class SharedDirectoryStore:
                 if os.path.isdir(path):
                     raise _folder_conflict(key) from None
                 if not _is_same(path, found):  # else the server did it, but its response was lost
+                    # The caller may take it for the object of an earlier attempt, whose sync
+                    # failed.
+                    _sync_folder(folder)
                     raise PreconditionFailed(key) from None
         finally:
             with suppress(FileNotFoundError):

@@ -1,6 +1,8 @@
 """The shared directory with several processes, without its folders, and on other file systems."""
 
+import errno
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -142,6 +144,28 @@ async def test_a_link_whose_response_was_lost_was_ours(
     with pytest.raises(PreconditionFailed):
         await store.put_if_absent("a", b"other")
     assert await store.get("a") == b"ours"
+    await store.close()
+
+
+async def test_a_key_is_taken_only_once_its_name_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that finds its own object after a failed attempt acknowledges it."""
+    sync, fails = os.fsync, True
+
+    def fsync(descriptor: int) -> None:
+        if fails and stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "the server is restarting")
+        sync(descriptor)
+
+    store = SharedDirectoryStore(str(tmp_path))
+    monkeypatch.setattr(os, "fsync", fsync)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="restarting"):
+            await store.put_if_absent("a", b"x")
+    fails = False
+    with pytest.raises(PreconditionFailed):
+        await store.put_if_absent("a", b"x")
     await store.close()
 
 
