@@ -65,8 +65,8 @@ class SlotWriter:
         self.counts = PutCounts()
 
     async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> bool:
-        """Return when the slot contains our object, and whether the store worked as usual: the
-        first attempt succeeded, within DOUBTFUL_S. Raises WalFenced, or WalFailed if the outcome is
+        """Return when the slot contains our object, and whether the store worked as usual: no
+        attempt failed, and it took less than DOUBTFUL_S. Raises WalFenced, or WalFailed if the outcome is
         not certain by the deadline.
         """
         begun = self._clock()
@@ -75,7 +75,7 @@ class SlotWriter:
         while True:
             try:
                 async with asyncio.timeout(self.config.wal_put_attempt_ms / 1000):
-                    await self._round(key, sequence, built)
+                    is_clean = await self._round(key, sequence, built)
             except (ObjectStoreError, ObjectCorrupt, TimeoutError) as error:
                 pause_s = backoff.next_s()
                 if self._clock() + pause_s > deadline:
@@ -98,21 +98,22 @@ class SlotWriter:
                 self._hedges_left = min(
                     _HEDGES_SAVED_MAX, self._hedges_left + self.config.wal_hedge_percent / 100
                 )
-                return not backoff.attempt_count and took_s < DOUBTFUL_S
+                return is_clean and not backoff.attempt_count and took_s < DOUBTFUL_S
 
     async def stopped(self) -> None:
         """Return when no attempt is in flight. Cancel the writes first."""
         while self._tries:
             await asyncio.wait(self._tries)
 
-    async def _round(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
+    async def _round(self, key: str, sequence: WalSequence, built: BuiltObject) -> bool:
         """Make one attempt, and a hedge if it is slow. The first success or fence decides,
-        otherwise the last error.
+        otherwise the last error. Return whether none failed before the success.
         """
         if not self.config.wal_hedge_factor:
-            return await self._try(key, sequence, built)
+            await self._try(key, sequence, built)
+            return True
         running = {self._begin(key, sequence, built)}
-        failure: BaseException = TimeoutError()
+        failure: BaseException | None = None
         try:
             patience_s = max(
                 self.config.wal_hedge_min_ms / 1000,
@@ -126,14 +127,15 @@ class SlotWriter:
             while done or running:
                 if not done:
                     done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    error = task.exception()
-                    if error is None:
-                        return
+                errors = [task.exception() for task in done]
+                for error in errors:
                     if isinstance(error, WalFenced):
                         raise error
-                    failure = error
+                    failure = error or failure
+                if None in errors:
+                    return failure is None
                 done.clear()
+            assert failure is not None, "every attempt has ended, none of them with success"
             raise failure
         finally:
             for task in running:
