@@ -29,7 +29,6 @@ from penstock.stream.errors import (
     ObjectCorrupt,
     StreamFenced,
     StreamNotClosed,
-    StreamNotOpened,
     WalClosed,
     WalFailed,
     WalFenced,
@@ -52,7 +51,7 @@ from penstock.stream.ports import (
 from penstock.stream.read.damage import DamageLog
 from penstock.stream.read.object_reader import ObjectReader
 from penstock.stream.read.stream_reader import StreamReader
-from penstock.stream.stream import StreamHandle
+from penstock.stream.stream import StreamHandle, refusal, restore_next_offsets
 from penstock.stream.upload.closing import Closer, ClosingTimes
 from penstock.stream.upload.commits import CommitSequencer
 from penstock.stream.upload.uploader import UploadCounts, Uploader
@@ -120,7 +119,9 @@ class Storage:
         self._slots = SlotTable()
 
         # The append path: WAL, upload, close.
-        self._check = StoreCheck(store, self._wal_store, self._release)
+        self._check = StoreCheck(
+            store, self._wal_store, durable_end=self._held_end, on_checked=self._on_checked
+        )
         self._wal = self._new_wal()
         self._commits = CommitSequencer(metadata, config, rng, self._on_stream_fenced)
         self._uploader = self._new_uploader()
@@ -201,7 +202,7 @@ class Storage:
             uploader=self._uploader,
             cut=self._cut,
             forget=self._forget,
-            is_doubtful=lambda: not self._check.is_trusted,
+            check=self._check,
         )
 
     def reconfigure(self, config: StreamConfig) -> None:
@@ -224,6 +225,12 @@ class Storage:
     def wal_store_problem(self) -> WalStoreWrong | None:
         """Why the WAL store is not the right one any more."""
         return self._check.wrong
+
+    @property
+    def stalled_s(self) -> float:
+        """How long no PUT has ended, or the identity of the WAL store could not be read."""
+        waits_for_check = self._held and self._acknowledging.is_set()
+        return max(self._wal.stalled_s, self._check.doubtful_s if waits_for_check else 0.0)
 
     @property
     def backlog_bytes(self) -> int:
@@ -293,9 +300,7 @@ class Storage:
         return [handle for handle in self._handles.values() if handle.accepting]
 
     async def wait_for_room(self) -> None:
-        """Return when the storage is not full or has failed. After a failure, appends raise the
-        reason.
-        """
+        """Return when the storage is not full or has failed; appends then raise the reason."""
         while self.is_full and self._failure is None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._room_waiters.append(waiter)
@@ -372,8 +377,18 @@ class Storage:
             self._check.doubt()
         self._release()
 
-    def _release(self) -> None:
-        while self._held and self._acknowledging.is_set() and self._check.is_trusted:
+    def _held_end(self) -> int:
+        return self._held[-1].sequence + 1 if self._held else 0
+
+    def _on_checked(self, end: int) -> None:
+        self._check_session()
+        self._release(end)
+
+    def _release(self, checked_end: int = 0) -> None:
+        """Acknowledge what was held back. Slots below `checked_end` are in the right store."""
+        while self._held and self._acknowledging.is_set():
+            if not self._check.is_trusted and self._held[0].sequence >= checked_end:
+                break
             bulk = self._held.popleft()
             self._held_bytes -= bulk.size_bytes
             self._acknowledge(bulk)
@@ -574,15 +589,15 @@ class Storage:
         for at, entry in enumerate(entries):
             handle = handles.get(entry.stream_id)
             if handle is None or not handle.accepting:
-                _restore_next_offsets(handles, entries[:at])
-                raise _refusal(entry.stream_id, handle)
+                restore_next_offsets(handles, entries[:at])
+                raise refusal(entry.stream_id, handle)
             payload_bytes = len(entry.payload)
             if (
                 entry.base_offset != handle.next_offset
                 or entry.end_offset <= entry.base_offset
                 or not payload_bytes
             ):
-                _restore_next_offsets(handles, entries[:at])
+                restore_next_offsets(handles, entries[:at])
                 raise NotContiguous(entry.stream_id, handle.next_offset, entry.base_offset)
             handle.next_offset = entry.end_offset
             size_bytes += payload_bytes
@@ -631,7 +646,7 @@ class Storage:
         if uncommitted_bytes > self._cache_max:
             over_bytes = max(over_bytes, uncommitted_bytes - self._cache_max + backlog_bytes)
         if over_bytes > self._overshoot_max:
-            _restore_next_offsets(self._handles, entries)
+            restore_next_offsets(self._handles, entries)
             raise WalFull(
                 backlog_bytes + uncommitted_bytes, backlog_bytes + uncommitted_bytes - over_bytes
             )
@@ -883,18 +898,3 @@ class Storage:
             if not waiter.done():
                 waiter.set_result(None)
         self._room_waiters.clear()
-
-
-def _refusal(stream_id: StreamId, handle: StreamHandle | None) -> StreamError:
-    return (
-        StreamNotOpened(stream_id)
-        if handle is None or not handle.fenced
-        else StreamFenced(stream_id, "another broker opened it")
-    )
-
-
-def _restore_next_offsets(
-    handles: dict[StreamId, StreamHandle], entries: Sequence[AppendEntry]
-) -> None:
-    for entry in reversed(entries):
-        handles[entry.stream_id].next_offset = entry.base_offset

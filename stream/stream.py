@@ -2,7 +2,11 @@
 appends.
 """
 
+from collections.abc import Mapping, Sequence
+
 from penstock.base.ids import Offset, StreamEpoch, StreamId
+from penstock.stream.cache.log_cache import AppendEntry
+from penstock.stream.errors import StreamFenced, StreamNotOpened
 from penstock.stream.ports import OpenedStream
 
 
@@ -48,3 +52,18 @@ class StreamHandle:
             f" committed {self.committed_offset}, confirmed {self.confirmed_offset}, next"
             f" {self.next_offset}, accepting {self.accepting}, fenced {self.fenced})"
         )
+
+
+def refusal(stream_id: StreamId, handle: StreamHandle | None) -> StreamNotOpened | StreamFenced:
+    """Return why a stream accepts no appends."""
+    if handle is None or not handle.fenced:
+        return StreamNotOpened(stream_id)
+    return StreamFenced(stream_id, "another broker opened it")
+
+
+def restore_next_offsets(
+    handles: Mapping[StreamId, StreamHandle], entries: Sequence[AppendEntry]
+) -> None:
+    """Take back entries of a group that is rejected."""
+    for entry in reversed(entries):
+        handles[entry.stream_id].next_offset = entry.base_offset

@@ -12,8 +12,10 @@ from penstock.base.clock import MonotonicClock
 from penstock.base.errors import StreamError
 from penstock.broker.wal_store import BrokerStores
 from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.errors import WalStoreWrong
 from penstock.stream.ports import WalStoreIdentity
 from penstock.stream.storage import Storage
+from penstock.stream.wal.wal_store import check_identity
 
 log = structlog.get_logger(__name__)
 
@@ -115,26 +117,28 @@ class WalPlaceDuty:
         if (problem := self._storage.wal_store_problem) is not None:
             return str(problem)
         limit_ms = self._fallback_after_ms()
-        stalled_s = self._storage.wal.stalled_s
+        stalled_s = self._storage.stalled_s
         if limit_ms and stalled_s * 1_000 >= limit_ms:
-            return f"no PUT succeeded for {stalled_s:.0f} s"
+            return f"nothing could be acknowledged for {stalled_s:.0f} s"
         return ""
 
     async def _return_if_possible(self) -> None:
         target = self._current()
         if target is None or not self._is_check_due():
             return
-        works = await self._works()
+        works = await self._works(target)
         if self._policy.probed(self._now(), works=works):
             await self._storage.upload()
             await self._storage.move_wal(target)
             self._policy.returned(self._now())
 
-    async def _works(self) -> bool:
+    async def _works(self, target: WalStoreIdentity) -> bool:
+        """Return whether the WAL store is the right one and accepts writes."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await check_identity(self._stores.store, target)
                 await self._stores.probe_writes(self._probe_key)
-        except (ObjectStoreError, TimeoutError):
+        except (ObjectStoreError, TimeoutError, WalStoreWrong):
             return False
         return True
 

@@ -13,6 +13,7 @@ from penstock.stream.stream import StreamHandle
 from penstock.stream.upload.commits import CommitSequencer
 from penstock.stream.upload.uploader import Uploader
 from penstock.stream.wal.slots import SlotTable
+from penstock.stream.wal.store_check import StoreCheck
 
 
 class ClosingTimes(NamedTuple):
@@ -35,12 +36,12 @@ class Closer:
         uploader: Uploader,
         cut: Callable[[], None],
         forget: Callable[[Iterable[StreamHandle]], None],
-        is_doubtful: Callable[[], bool],
+        check: StoreCheck,
     ) -> None:
         """cut: archive the active block and submit it to the uploader. forget: remove the streams
-        from all local state. is_doubtful: whether the WAL store had a problem.
+        from all local state. check: of the store that contains the slots.
         """
-        self._is_doubtful = is_doubtful
+        self._check = check
         self._config = config
         self._handles = handles
         self._slots = slots
@@ -57,7 +58,7 @@ class Closer:
         Streams that are fenced or deleted are dropped without closing them. Raises WalFenced.
         """
         count = self._slots.range_count([handle.stream_id for handle in handles])
-        if count > self._config.close_in_place_ranges_max or (count and self._is_doubtful()):
+        if count > self._config.close_in_place_ranges_max or (count and not self._check.is_trusted):
             # In the second case, the next leader might not be able to read the slots.
             await self._upload_first()
         async with self._commits.lock:
@@ -75,10 +76,19 @@ class Closer:
             self._forget(wanted)
 
     async def _upload_first(self) -> None:
+        """Wait until everything is uploaded, for at most `close_upload_wait_ms`, but without a
+        limit if the slots are in another store: they exist in this process only.
+        """
         self._cut()
         uploading = asyncio.ensure_future(self._uploader.drained())
-        await asyncio.wait([uploading], timeout=self._config.close_upload_wait_ms / 1000)
-        uploading.cancel()
+        try:
+            while True:
+                wait_s = self._config.close_upload_wait_ms / 1000
+                done, _ = await asyncio.wait([uploading], timeout=wait_s)
+                if done or self._check.wrong is None:
+                    return
+        finally:
+            uploading.cancel()
 
     async def _send(
         self,

@@ -66,8 +66,8 @@ class SlotWriter:
 
     async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> bool:
         """Return when the slot contains our object, and whether the store worked as usual: no
-        attempt failed, and it took less than DOUBTFUL_S. Raises WalFenced, or WalFailed if the outcome is
-        not certain by the deadline.
+        attempt failed, and it took less than DOUBTFUL_S. Raises WalFenced, or WalFailed if the
+        outcome is not certain by the deadline.
         """
         begun = self._clock()
         deadline = begun + self.config.wal_put_deadline_ms / 1000

@@ -23,26 +23,41 @@ RETRY_S: Final = 1.0
 class StoreCheck:
     """Reads the identity of the WAL store again under a running broker.
 
-    After an error, a slow PUT or a lost session (`doubt`), nothing is acknowledged until the
-    identity was read: a store is replaced or unmounted while it, or this process, does not respond.
+    After an error, a slow PUT or a lost session (`doubt`), a slot is acknowledged only if the
+    identity was read after its PUT: a store is replaced or unmounted while it, or this process,
+    does not respond.
     A store that is replaced without any error is found by the periodic `look`. Once it was another
     store, slots may be in either, so nothing is acknowledged until the WAL has moved (`use`).
     """
 
     def __init__(
-        self, store: ObjectStore, identity: WalStoreIdentity | None, on_trusted: Callable[[], None]
+        self,
+        store: ObjectStore,
+        identity: WalStoreIdentity | None,
+        *,
+        durable_end: Callable[[], int],
+        on_checked: Callable[[int], None],
     ) -> None:
         """identity: None if the WAL is in the cluster's own store, which needs no check.
-        on_trusted: called when slots may be acknowledged again.
+        durable_end: returns the slot below which all PUTs have succeeded. on_checked: called when
+        slots below this one may be acknowledged, and later ones if the store `is_trusted`.
         """
         self._store = store
         self._identity = identity
-        self._on_trusted = on_trusted
+        self._durable_end = durable_end
+        self._on_checked = on_checked
+        self._clock = asyncio.get_running_loop().time
         self._doubt_count = 0
+        self._doubted_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self.is_trusted = True
         self.wrong: WalStoreWrong | None = None
         """Why this is not the right store."""
+
+    @property
+    def doubtful_s(self) -> float:
+        """How long the identity could not be read; 0 if the store is trusted."""
+        return 0.0 if self.is_trusted else self._clock() - self._doubted_at
 
     def use(self, identity: WalStoreIdentity | None) -> None:
         """Begin again with another store, whose identity was just read."""
@@ -52,6 +67,8 @@ class StoreCheck:
     def doubt(self) -> None:
         if self._identity is None:
             return
+        if self.is_trusted:
+            self._doubted_at = self._clock()
         self.is_trusted = False
         self._doubt_count += 1
         if self._task is None and self.wrong is None:
@@ -69,14 +86,20 @@ class StoreCheck:
 
     async def _restore_trust(self) -> None:
         while self.wrong is None:
-            doubt_count = self._doubt_count
+            doubt_count, durable_end = self._doubt_count, self._durable_end()
+            began_at = self._clock()
             if not await self._is_right():
                 await asyncio.sleep(RETRY_S)
-            elif doubt_count == self._doubt_count:
-                self._task, self.is_trusted = None, True
-                self._on_trusted()
-                return
+                continue
+            # While every PUT is slow, there is a new doubt during each check.
+            self._doubted_at = began_at
+            self.is_trusted = doubt_count == self._doubt_count
+            if self.is_trusted:
+                break
+            self._on_checked(durable_end)
         self._task = None
+        if self.is_trusted:
+            self._on_checked(self._durable_end())
 
     async def _is_right(self) -> bool:
         """Return whether the identity was read and is the right one."""
@@ -92,5 +115,5 @@ class StoreCheck:
         except (ObjectStoreError, TimeoutError):
             pass
         else:
-            return True
+            return self.wrong is None  # another read may have found another store meanwhile
         return False

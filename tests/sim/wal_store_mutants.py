@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+import penstock.broker.background.wal_place as wal_place
 import penstock.controller.managers.nodes as nodes
 import penstock.lake.manifest.tail as tail
 import penstock.lake.manifest.view as view
@@ -206,6 +207,15 @@ def _brokers_wait_for_the_wal_store() -> list[Patch]:
     return [(WalPlaceDuty, "_reason_to_leave", lambda _: "")]
 
 
+def _brokers_wait_for_the_identity() -> list[Patch]:
+    """Only PUTs that do not end make a broker leave the WAL store."""
+    return [(Storage, "stalled_s", property(lambda self: self.wal.stalled_s))]
+
+
+def _brokers_probe_any_wal_store() -> list[Patch]:
+    return [(wal_place, "check_identity", _trust)]
+
+
 def _brokers_return_at_once() -> list[Patch]:
     return [(ReturnPolicy, "probed", lambda self, now, works: works)]
 
@@ -272,6 +282,8 @@ WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "identity_checked_after_errors_only": _identity_checked_after_errors_only,
     "slots_in_doubt_acknowledged": _slots_in_doubt_acknowledged,
     "brokers_wait_for_the_wal_store": _brokers_wait_for_the_wal_store,
+    "brokers_wait_for_the_identity": _brokers_wait_for_the_identity,
+    "brokers_probe_any_wal_store": _brokers_probe_any_wal_store,
     "brokers_return_at_once": _brokers_return_at_once,
     "brokers_need_the_wal_store_to_start": _brokers_need_the_wal_store_to_start,
     "recovery_ignores_moves": _recovery_ignores_moves,

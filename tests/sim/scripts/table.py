@@ -574,6 +574,12 @@ _WAL_STORES: _Found = {
     "brokers_wait_for_the_wal_store": [
         (wal_stores.lose_the_wal_store_for_long, "Produce: None after 30.0 s")
     ],
+    "brokers_wait_for_the_identity": [
+        (wal_stores.lose_the_identity_of_the_wal_store, "Produce: None after 30.0 s")
+    ],
+    "brokers_probe_any_wal_store": [
+        (wal_stores.lose_the_identity_of_the_wal_store, "written to another store")
+    ],
     "brokers_return_at_once": [
         (wal_stores.lose_the_wal_store_for_long, "returns to a store that has just failed")
     ],

@@ -305,6 +305,31 @@ async def replace_the_wal_store_of_a_running_broker(script: Script) -> None:
 
 
 @in_cluster(wal_stores=1)
+async def lose_the_identity_of_the_wal_store(script: Script) -> None:
+    """Write while the WAL store accepts slots, but does not return its identity, then mount another
+    store for so long that the WAL would return.
+    """
+    await _write(script)
+    client = script.broker(1).raw_wal_store
+    assert client is not None
+    client.gates["get_tail"] = Held(None)
+    await asyncio.sleep(12.0)  # the next check fails
+    await script.write(PART, (b"k", b"%d" % _COUNT))
+    assert _is_in(script, 1, IN_STORE), "a record is acknowledged without an identity"
+    wrong = _empty_bucket(script)
+    client.mount(wrong)
+    del client.gates["get_tail"]
+    await asyncio.sleep(2 * script.world.limits.wal_return_after_s)
+    assert _is_in(script, 1, IN_STORE), "the WAL returns to another store"
+    assert not wrong.keys, f"written to another store: {wrong.keys}"
+    client.mount(_wal_bucket(script))
+    await _until_in(script, 1, _STORE)
+    await script.write(PART, (b"k", b"%d" % (_COUNT + 1)))
+    found = [record.value for record in await script.read(PART)]
+    assert found == [b"%d" % number for number in range(_COUNT + 2)], f"the log has {found}"
+
+
+@in_cluster(wal_stores=1)
 async def start_without_the_wal_store(script: Script) -> None:
     """Start all nodes while the WAL store is down, and write."""
     await _write(script)

@@ -13,10 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from penstock.base.ids import StreamId, WalSequence, WalStoreId
+from penstock.base.ids import Offset, StreamId, WalSequence, WalStoreId
 from penstock.objectstore.errors import StoreUnknown, Unavailable
 from penstock.objectstore.memory import MemoryStore
-from penstock.objectstore.ports import Body, ObjectStore
+from penstock.objectstore.ports import Body, ObjectStore, ObjectTail
 from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalFailed, WalFenced, WalStoreWrong
 from penstock.stream.format.keys import WAL_STORE_ROOT, wal_key, wal_marker_key
 from penstock.stream.ports import IN_STORE, WalStoreIdentity
@@ -30,7 +30,7 @@ from penstock.stream.wal.wal_store import (
 )
 from penstock.stream.wal.wal_store_url import open_backend
 from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, NOW_MS, Node, settle
+from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, settle
 from tests.support.waiting import until
 
 FIRST = WalStoreId(1)
@@ -277,9 +277,28 @@ async def test_a_file_system_that_hangs_ends_the_wal(
 
 
 class LosingStore(MemoryStore):
-    """A WAL store that loses the responses of PUTs of slots while `is_down`."""
+    """A WAL store that loses the responses of PUTs of slots while `is_down`, and whose identity is
+    read after `readable`.
+    """
 
     is_down = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readable = asyncio.Semaphore(1_000)
+        self.read_count = 0
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        if key.endswith("/identity"):
+            self.read_count += 1
+            await self.readable.acquire()
+        return await super().get_tail(key, length)
+
+    def hold_identity(self) -> None:
+        self.readable = asyncio.Semaphore(0)
+
+    def replace_identity(self) -> None:
+        self._write(f"{WAL_STORE_ROOT}identity", b"{}")
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         etag = await super().put_if_absent(key, body)
@@ -376,3 +395,92 @@ async def test_a_wal_does_not_move_to_another_store(cluster: Cluster) -> None:
         await node.storage.move_wal(OURS._replace(uuid=UUID(int=8)))
     await node.write(1)
     assert node.acknowledged == [(1, 1)]
+
+
+async def in_doubt(cluster: Cluster) -> tuple[Node, LosingStore]:
+    """Return a broker with one durable slot that waits for a read of the identity."""
+    node, wals = cluster.node(1), cluster.wals
+    assert isinstance(wals, LosingStore)
+    await node.storage.start()
+    await node.open(1)
+    wals.hold_identity()
+    before = wals.read_count
+    wals.is_down = True
+    node.append(1)
+    await until(lambda: node.storage.wal.puts.retry_count)
+    wals.is_down = False
+    await until(lambda: wals.read_count > before)
+    await until(lambda: not node.storage.wal.in_flight_count)
+    return node, wals
+
+
+async def test_slots_before_a_check_are_acknowledged_despite_later_doubts(losing: Cluster) -> None:
+    """While every PUT is slow, there is a new doubt during each check."""
+    node, wals = await in_doubt(losing)
+    wals.is_down = True
+    before = node.storage.wal.puts.retry_count
+    node.append(1)
+    await until(lambda: node.storage.wal.puts.retry_count > before)
+    wals.is_down = False
+    await until(lambda: not node.storage.wal.in_flight_count)
+    assert node.acknowledged == []
+    wals.readable.release()
+    await until(lambda: node.acknowledged)
+    await settle()
+    assert node.acknowledged == [(1, 1)]
+    wals.readable.release()
+    await node.storage.flush()
+    assert node.acknowledged == [(1, 1), (1, 2)]
+    assert node.storage.stalled_s == 0
+
+
+async def test_a_broker_is_stalled_while_it_cannot_read_the_identity(losing: Cluster) -> None:
+    node, wals = await in_doubt(losing)
+    await until(lambda: node.storage.stalled_s > 0)
+    assert node.storage.wal.stalled_s == 0, "a PUT is going on"
+    node.storage.stop_acknowledging()
+    assert node.storage.stalled_s == 0, "the session is lost, not the store"
+    node.storage.resume_acknowledging()
+    wals.readable.release()
+    wals.readable.release()
+    await node.storage.flush()
+    assert node.acknowledged == [(1, 1)]
+
+
+async def test_the_session_is_checked_after_the_store(losing: Cluster) -> None:
+    node, wals = await in_doubt(losing)
+    is_checked = asyncio.Event()
+
+    def lose_session() -> None:
+        node.storage.stop_acknowledging()
+        is_checked.set()
+
+    node.check_session = lose_session
+    wals.readable.release()
+    async with asyncio.timeout(5):
+        await is_checked.wait()
+    assert node.acknowledged == []
+
+
+async def test_streams_close_without_slots_of_a_replaced_store(losing: Cluster) -> None:
+    gated = GatedStore(losing.stores.store, "data/")
+    writer = losing.controller.of(1, 1).writer
+    losing.controller.wal_stores[writer] = OURS
+    node = Node(gated, losing.controller, config=replace(FAST, close_upload_wait_ms=1))
+    losing.nodes.append(node)
+    assert isinstance(losing.wals, LosingStore)
+    await node.storage.start()
+    await node.open(1)
+    await node.write(1)
+    losing.wals.replace_identity()
+    await node.storage.check_wal_store()
+    assert node.storage.wal_store_problem is not None
+    closing = asyncio.create_task(node.storage.close_streams([node.handles[1]]))
+    (key,) = await gated.until_waiting(1)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert not closing.done(), "committed in a store that no recovery reads"
+    await gated.release(key)
+    await closing
+    ranges = node.metadata.objects(StreamId(1), Offset(0), Offset(1), 10)
+    assert [found.key for found in ranges] == [key]
