@@ -292,9 +292,16 @@ def _has_large(found: Array) -> bool:
 
 def _misfits(rows: Array, raw: Array, kind: JsonType) -> Array:
     """Return which of the rows, whose JSON is `raw`, do not fit the type."""
-    fits = [text is None or value_fits(json.loads(text), kind) for text in raw.to_pylist()]
+    fits = [text is None or _text_fits(text, kind) for text in raw.to_pylist()]
     unfit = {row for row, fit in zip(_numbers(rows), fits, strict=True) if not fit}
     return pa.array([row in unfit for row in range(len(rows))], pa.bool_())
+
+
+def _text_fits(text: str, kind: JsonType) -> bool:
+    try:
+        return value_fits(json.loads(text), kind)
+    except (RecursionError, ValueError):  # more levels or digits than Python parses
+        return False
 
 
 def _holds_doubles(kind: JsonType) -> bool:
