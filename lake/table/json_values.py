@@ -24,6 +24,9 @@ _typed_dict: Any = TypedDict
 """Types here are made at run time; type checkers know only those in the source."""
 
 _INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
+_FLOAT32: Final = msgspec.Meta(ge=-3.4028235e38, le=3.4028235e38)
+"""Larger numbers would become infinite."""
+
 _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
     ("string", ""): (str, pa.string()),
     ("string", "date-time"): (
@@ -36,7 +39,7 @@ _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
     ("integer", ""): (Annotated[int, _INT64], pa.int64()),
     ("integer", "int32"): (Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)], pa.int32()),
     ("number", ""): (float, pa.float64()),
-    ("number", "float"): (float, pa.float32()),
+    ("number", "float"): (Annotated[float, _FLOAT32], pa.float32()),
     ("number", "decimal"): (Decimal, pa.decimal128(38, 9)),
     ("boolean", ""): (bool, pa.bool_()),
 }
@@ -48,7 +51,7 @@ _Json = dict[str, Any]
 
 
 class JsonDecoder:
-    errors = (msgspec.DecodeError, UnicodeDecodeError, ValueError)
+    errors = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
 
     def __init__(self, columns: SchemaSource, find: FindSchema | None = None) -> None:
         """`find` returns the schema of an id, which must be a JSON Schema."""
@@ -72,6 +75,11 @@ def _document(text: bytes | str) -> _Json:
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidSchema(f"the schema is not JSON: {error}") from None
     return cast("_Json", parsed) if isinstance(parsed, dict) else {}
+
+
+def _is_null(schema: Any) -> bool:  # noqa: ANN401 - JSON
+    """Return whether only null is valid. Confluent's serializers add a title."""
+    return isinstance(schema, dict) and cast("_Json", schema).get("type") == "null"
 
 
 class _Types:
@@ -141,7 +149,7 @@ class _Types:
     def _nullable(
         self, choices: list[Any], document: _Json, path: str, depth: int
     ) -> tuple[Any, DataType]:
-        solid = [choice for choice in choices if choice != {"type": "null"}]
+        solid = [choice for choice in choices if not _is_null(choice)]
         if len(solid) != 1:
             raise InvalidSchema(
                 f"{path}: a choice of types cannot become a column: use one type and null"

@@ -157,6 +157,25 @@ def test_json(server: SchemaRegistryServer) -> None:
     assert "magic byte" in errors[2]
 
 
+def test_json_of_confluents_serializers_and_values_without_end() -> None:
+    null = {"type": "null", "title": "Not included"}
+    properties = {
+        "name": {"oneOf": [null, {"type": "string"}]},
+        "kind": {"anyOf": [{"type": "integer"}, null]},
+        "rate": {"type": "number", "format": "float"},
+    }
+    schema = json.dumps({"type": "object", "properties": properties}).encode()
+    rows, errors = decode(
+        ValueFormat("json", schema),
+        b'{"name": null, "kind": 1, "rate": 0.5}',
+        b'{"name": "x", "other": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'{"rate": 1e300}',
+    )
+    assert rows == [{"name": None, "kind": 1, "rate": 0.5}]
+    assert "RecursionError" in errors[1]
+    assert "3.4" in errors[2]
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
