@@ -95,10 +95,10 @@ class StreamConfig:
     wal_fallback_after_ms: Annotated[
         int, Setting("wal.fallback.after.ms", Kind.DURATION, 0, 3_600_000, is_dynamic=True)
     ] = 10_000
-    """How long no PUT to the WAL store succeeds before this broker moves its WAL to `store`, until
-    the WAL store is back. Nothing is acknowledged meanwhile, so the value should be below the
-    request timeout of producers (30 s). 0 disables it: brokers then wait for the WAL store, and
-    cannot start without it. Without a WAL store it has no effect.
+    """How long no PUT to the WAL store succeeds, or its identity cannot be read, before this broker
+    moves its WAL to `store`, until the WAL store is back. Nothing is acknowledged meanwhile, so the
+    value should be below the request timeout of producers (30 s). 0 disables it: brokers then wait
+    for the WAL store, and cannot start without it. Without a WAL store it has no effect.
     """
 
     wal_hedge_factor: Annotated[
