@@ -178,7 +178,7 @@ def test_a_commit_that_stays_unknown_loses_and_repeats_no_records(
 
     assert run.sync().run_batch() is not None
     gateway.decide = go_away
-    with pytest.raises(CommitUnknown, match=r"table default\.t succeeded: the catalog at  "):
+    with pytest.raises(CommitUnknown, match=r"table default\.t succeeded: the catalog at http"):
         run.all()
     gateway.decide = lambda _: Fate.ANSWERED
     run.all()
