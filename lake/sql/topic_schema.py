@@ -5,8 +5,9 @@ partitions. System columns begin with `_` and take precedence over fields of the
 are still in `_value`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,9 @@ from penstock.lake.sql.json_values import JsonColumn, arrow_type
 from penstock.lake.sql.pruning import OFFSET, PARTITION, TIMESTAMP
 from penstock.lake.table.registry import decoder_of, with_newest
 from penstock.lake.table.values import RAW, ValueFormat
-from penstock.protocol.registry.wire_format import FRAME_BYTES, MAGIC
+from penstock.protocol.registry.by_id import schemas_of
+from penstock.protocol.registry.model import NotRegistered
+from penstock.protocol.registry.wire_format import FRAME_BYTES, MAGIC, split_frame
 
 KEY: Final = "_key"
 HEADERS: Final = "_headers"
@@ -29,6 +32,9 @@ HIDDEN: Final = (HEADERS, VALUE)
 SAMPLED_PARTITIONS_MAX: Final = 4
 SAMPLED_RECORDS_MAX: Final = 250
 """Records of each end of a partition."""
+
+_IDS_MAX: Final = 4
+"""Schema ids of sampled values that are looked up."""
 
 _WIDE_OFFSETS: Final = 100_000
 """Offsets at each end if the nearest ones have no record with a value, as after compaction."""
@@ -75,10 +81,11 @@ def schema_of(
     framed_format: ValueFormat | None = None,
 ) -> TopicSchema:
     """Return the columns of a topic. `framed_format`: instead of none, if most sampled values begin
-    with schema ids. Raise InvalidSchema, RegistryError, or the errors of reading.
+    with schema ids that its registry has. Raise InvalidSchema, RegistryError, or the errors of
+    reading.
     """
     keys, values = _sample(scan)
-    if value_format is None and _are_framed(values):
+    if value_format is None and framed_format is not None and _are_framed(values, framed_format):
         value_format = framed_format
     system = [
         pa.field(PARTITION, _TYPES["partition"]),
@@ -155,10 +162,19 @@ def _records(
                     break
 
 
-def _are_framed(values: Sequence[bytes]) -> bool:
-    """Return whether most values begin as those of a schema registry; JSON and text do not."""
-    framed = sum(len(value) >= FRAME_BYTES and value[0] == MAGIC for value in values)
-    return 2 * framed > len(values)
+def _are_framed(values: Sequence[bytes], framed_format: ValueFormat) -> bool:
+    """Return whether most values begin as those of a schema registry, which has one of their most
+    frequent ids: numbers of 8 bytes begin with zeros, too. Raise RegistryError.
+    """
+    framed = [value for value in values if len(value) >= FRAME_BYTES and value[0] == MAGIC]
+    if 2 * len(framed) <= len(values) or framed_format.registry is None:
+        return False
+    known = schemas_of(framed_format.registry)
+    for number, _ in Counter(map(split_frame, framed)).most_common(_IDS_MAX):
+        with suppress(NotRegistered):
+            known.find(number)
+            return True
+    return False
 
 
 def _text_type(sample: Sequence[bytes]) -> DataType:

@@ -340,19 +340,23 @@ def test_schemas_of_a_registry(sql: Sql, tmp_path: Path) -> None:
                     (3, 3, 4, 5),
                 ]
                 assert "returned 404 for GET /schemas/ids/99" in result.warnings[0]
+            counters: list[bytes | None] = [number.to_bytes(8) for number in (1, 255, 1 << 40)]
+            sql.write("counters", counters)
+            found = sql("SELECT value FROM counters ORDER BY _offset", schema_registry=given)
+            assert [value for (value,) in found] == counters, "no ids 0 and 65,536"
             server.fails = True
             with pytest.raises(RegistryUnavailable, match="returned 500"):
                 export()
             server.fails = False
             assert [(report.rows, report.rejected) for report in export()] == [(1, 0)]
-    found = Warehouse(kind="parquet", location=str(tmp_path / "tables"))
-    rows = found.read("sales", 1 << 30).sort_by("_offset").select(["price", "qty", "tip"])
+    warehouse = Warehouse(kind="parquet", location=str(tmp_path / "tables"))
+    rows = warehouse.read("sales", 1 << 30).sort_by("_offset").select(["price", "qty", "tip"])
     assert [tuple(row.values()) for row in rows.to_pylist()] == [
         (1, 2, None),
         (None, None, None),
         (3, 4, 5),
     ]
-    (dead,) = found.read("sales__dlq", 1 << 30).to_pylist()
+    (dead,) = warehouse.read("sales__dlq", 1 << 30).to_pylist()
     assert "404 for GET /schemas/ids/99" in dead["error"]
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert files
