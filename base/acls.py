@@ -67,7 +67,7 @@ def is_known(kind: type[IntEnum], code: int) -> bool:
 
 
 def is_authorizer(name: str) -> bool:
-    """Return whether this is a valid value of `authorizer.class.name`. Empty: there is no
-    authorizer.
+    """Return whether this is a valid value of `authorizer.class.name`. An empty
+    value means no authorizer.
     """
     return name in {"", STANDARD_AUTHORIZER, STANDARD_AUTHORIZER.rpartition(".")[2]}

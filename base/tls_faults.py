@@ -44,7 +44,7 @@ _FAULTS: Final = (
 
 
 def explain(error_text: str, *, ca_setting: str) -> str:
-    """Return the problem and what to do; empty if unknown.
+    """Return the problem and what to do, or "" if unknown.
 
     ca_setting: the name of the setting for the file of trusted CAs.
     """

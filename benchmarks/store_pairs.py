@@ -1,5 +1,5 @@
-"""Compare this tree on an S3 server (moto) with another commit: `python -m benchmarks.store_pairs
-COMMIT`.
+"""Compare the costs of this tree and of another commit, using an S3 server (moto): `python -m
+benchmarks.store_pairs COMMIT`.
 
 Prints median ratios of interleaved pairs with their 95 % intervals: instructions of a PUT and a GET
 (Valgrind), a broker's CPU time of a Produce request, and its resident memory after the start.

@@ -442,7 +442,7 @@ class BrokerConfig:
         int,
         Setting("group.share.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True),
     ] = 45_000
-    """Session timeout of share groups without the config `share.session.timeout.ms`."""
+    """Session timeout of share groups without the `share.session.timeout.ms` config."""
 
     group_share_min_session_timeout_ms: Annotated[
         int,
@@ -464,7 +464,7 @@ class BrokerConfig:
         int,
         Setting("group.share.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True),
     ] = 5_000
-    """Heartbeat interval of share groups without the config `share.heartbeat.interval.ms`."""
+    """Heartbeat interval of share groups without the `share.heartbeat.interval.ms` config."""
 
     group_share_min_heartbeat_interval_ms: Annotated[
         int,
@@ -532,7 +532,7 @@ class BrokerConfig:
         int,
         Setting("group.streams.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True),
     ] = 45_000
-    """Session timeout of streams groups without the config `streams.session.timeout.ms`."""
+    """Session timeout of streams groups without the `streams.session.timeout.ms` config."""
 
     group_streams_min_session_timeout_ms: Annotated[
         int,
@@ -556,7 +556,7 @@ class BrokerConfig:
             "group.streams.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
         ),
     ] = 5_000
-    """Heartbeat interval of streams groups without the config `streams.heartbeat.interval.ms`."""
+    """Heartbeat interval of streams groups without the `streams.heartbeat.interval.ms` config."""
 
     group_streams_min_heartbeat_interval_ms: Annotated[
         int,
@@ -602,7 +602,7 @@ class BrokerConfig:
         ),
     ] = 3_000
     """How long the first assignment of a streams group waits for more members, if the group has no
-    config `streams.initial.rebalance.delay.ms`.
+    `streams.initial.rebalance.delay.ms` config.
     """
 
     share_coordinator_state_topic_num_partitions: Annotated[

@@ -162,7 +162,7 @@ def is_dynamic(name: str) -> bool:
 
 
 def problem(name: str, value: str) -> str:
-    """Return why a value of a dynamic config is invalid for a broker; empty if it is valid."""
+    """Return why a value of a dynamic config is invalid for a broker, or "" if it is valid."""
     if name in UNUSED:
         return UNUSED[name].problem(value)
     try:
@@ -223,7 +223,7 @@ def settle(
 
 
 def conflict(static: BrokerSettings, *layers: Mapping[str, str]) -> str:
-    """Return why these individually valid configs are incompatible; empty if they are
+    """Return why these individually valid configs are incompatible, or "" if they are
     compatible.
     """
     wanted: dict[str, str] = {}

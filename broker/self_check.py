@@ -73,7 +73,7 @@ async def warn(advertised: Sequence[Listener], connection_of: ConnectionOf = no_
 
 
 async def _problem(listener: Listener, own: OwnConnection) -> str:
-    """Return the error of the last attempt; empty if one succeeded."""
+    """Return the error of the last attempt, or "" if one succeeded."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CHECK_S
     while True:

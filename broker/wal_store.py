@@ -66,7 +66,7 @@ class BrokerStores:
             log.warning("wal_store_unavailable", url=self._configured.url, error=repr(error))
 
     async def probe_writes(self, name: str) -> None:
-        """Check that the WAL store accepts writes. Raises errors of the store."""
+        """Check that the WAL store accepts writes. Raises the store's errors."""
         assert self._configured is not None, "no WAL store is configured"
         await self._configured.store.put(name, b"x")
 
@@ -79,8 +79,8 @@ class BrokerStores:
     ) -> BrokerRegistered:
         """Register with the identity of the WAL store, which a controller has written.
 
-        The first controller of a new cluster may write it only after it was read here. Raises the
-        errors of the controller and the store.
+        The first controller of a new cluster may write it only after it was read here. Raises
+        errors from the controller and the store.
         """
         if self._configured is None:
             return await client.register_broker(request, timeout_s=timeout_s)

@@ -31,7 +31,7 @@ async def probe_store(store: ObjectStore, key_prefix: str, unique: str) -> None:
     """Raise ConditionalWritesIgnored or ListOrderUnsupported if Penstock cannot run on the store.
 
     unique: a value that no other probe uses (a UUID). Costs about 40 requests, on Google about 50;
-    other errors of the store propagate.
+    other store errors propagate.
     """
     await probe_conditional_writes(store, key_prefix, unique)
     await _probe_list_order(store, f"{key_prefix}probe-{unique}-order")
@@ -41,7 +41,7 @@ async def probe_wal_store(store: ObjectStore, key_prefix: str, unique: str) -> N
     """Raise ConditionalWritesIgnored or ListOrderUnsupported if WALs cannot be in the store. They
     replace nothing, so `put_if_match` is not needed.
 
-    unique: a value that no other probe uses (a UUID). Other errors of the store propagate.
+    unique: a value that no other probe uses (a UUID). Other store errors propagate.
     """
     key = f"{key_prefix}probe-{unique}"
     raced = [f"{key}-{race}" for race in range(RACES_COUNT)]

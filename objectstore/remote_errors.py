@@ -1,4 +1,4 @@
-"""Translate errors of obstore into those of the port.
+"""Translate obstore's errors into the port's errors.
 
 Invariant: if a write may have taken place, the error is Unavailable. obstore's classes are too
 coarse (a 409 of a race and a 412 are both AlreadyExistsError), so status and error code are parsed

@@ -57,7 +57,7 @@ def parse_store_url(url: str) -> StoreConfig:
     if scheme == "file":
         return _parse_file(url, rest)
     if rest:
-        raise InvalidStoreUrl(redact_url(url), "nothing may follow memory:")
+        raise InvalidStoreUrl(redact_url(url), "nothing may follow 'memory:'")
     return MemoryConfig()
 
 

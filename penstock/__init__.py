@@ -10,8 +10,8 @@ Example:
     1000
 
 Every name is imported on first use, so `import penstock` is fast and needs no extra. `scan` needs
-the extra `reader`, `sql` the extra `sql`, `penstock.spark` the extra `spark`, and
-`Cluster(store="moto")` the extra `local`. All other names below `penstock`
+the `reader` extra, `sql` the `sql` extra, `penstock.spark` the `spark` extra, and
+`Cluster(store="moto")` the `local` extra. All other names below `penstock`
 are internal and may change.
 """
 

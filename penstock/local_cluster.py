@@ -33,11 +33,11 @@ class Cluster:
         brokers: The number of brokers, 1 to 32.
         store: The store of the objects, as in `penstock dev --store`. `memory` is a private
             directory that is deleted at the end; it is in memory if `/dev/shm` has 1 GiB free.
-            `moto` is an S3 server in memory (extra `local`). `file:DIR` and
+            `moto` is an S3 server in memory (`local` extra). `file:DIR` and
             `s3://BUCKET?endpoint=URL` keep their data.
 
     Raises:
-        ClusterFailed: An argument is not allowed, or `moto` is chosen without the extra `local`.
+        ClusterFailed: An argument is not allowed, or `moto` is chosen without the `local` extra.
 
     Example:
         >>> from confluent_kafka import Producer
@@ -105,14 +105,14 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`HOST:PORT` of every broker, separated by commas, for the setting `bootstrap.servers` of
+        """`HOST:PORT` of every broker, separated by commas, for the `bootstrap.servers` setting of
         any Kafka client.
         """
         return self._running().bootstrap
 
     @property
     def store(self) -> str:
-        """The URL of the object store, for `scan`, `topics` and Spark's option `store`."""
+        """The URL of the object store, for `scan`, `topics` and Spark's `store` option."""
         return self._running().state().store_url
 
     def _running(self) -> LocalCluster:

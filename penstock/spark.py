@@ -1,5 +1,5 @@
 """Use Penstock with Spark: its data source, and functions that decode values by a schema registry.
-This needs the extra `spark` and Java 17 or newer.
+This needs the `spark` extra and Java 17 or newer.
 """
 
 from collections.abc import Generator, Mapping
@@ -23,7 +23,7 @@ def register(spark: "SparkSession") -> None:
         spark: The session.
 
     Raises:
-        ImportError: The extra `spark` is not installed.
+        ImportError: The `spark` extra is not installed.
 
     Example:
         >>> import penstock.spark
@@ -119,7 +119,7 @@ def from_json(
         A column of structs, NULL for NULL.
 
     Raises:
-        ImportError: The extra `spark` is not installed.
+        ImportError: The `spark` extra is not installed.
         ValueError: `schema_registry` is not allowed.
         StreamError: The subject has no schema of this type, or the registry does not respond.
     """

@@ -43,7 +43,7 @@ def topics(
             `az://ACCOUNT/CONTAINER` or `file:DIR`.
         cluster_id: The cluster, needed only if the store holds several.
         snapshots: Include snapshot topics.
-        wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
+        wal_store: The URL of the WAL store, for clusters with the `wal.store` setting.
 
     Returns:
         The topics, sorted by name and snapshot.

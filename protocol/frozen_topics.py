@@ -1,4 +1,4 @@
-"""Descriptions of frozen topics, in the tagged field `frozen_topic` of Metadata, which Kafka's
+"""Descriptions of frozen topics, in the tagged `frozen_topic` field of Metadata, which Kafka's
 clients skip.
 
 Fields are only added at the end, with defaults, so that older and newer tools and brokers are

@@ -1,8 +1,8 @@
 """Maximum number of elements in one request, by API. See docs/design/fairness.md.
 
 `REQUEST_ELEMENTS_MAX` elements take about 70 ms of CPU at 2 us each to decode, look up and encode.
-APIs with more expensive elements have a lower limit, those with cheap ones, such as replica ids, a
-higher one. Requests for 10,000 partitions or 5,000 groups always fit.
+APIs with more expensive elements have a lower limit; APIs with cheap ones, such as replica ids,
+have a higher one. Requests for 10,000 partitions or 5,000 groups always fit.
 """
 
 from collections.abc import Callable, Mapping

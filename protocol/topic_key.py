@@ -20,12 +20,12 @@ def write_topic_key(
     if by_id:
         if isinstance(topic, str):
             raise UnencodableValue(
-                f"{api.name} v{version} responds by topic id, but {topic!r} is a name"
+                f"{api.name} v{version} identifies topics by id, but {topic!r} is a name"
             )
         writer.uuid(topic)
     elif isinstance(topic, UUID):
         raise UnencodableValue(
-            f"{api.name} v{version} responds by topic name, but {topic} is an id"
+            f"{api.name} v{version} identifies topics by name, but {topic} is an id"
         )
     else:
         writer.string(topic, api.is_flexible(version))

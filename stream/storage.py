@@ -753,8 +753,8 @@ class Storage:
         return await self._reader.read(stream_id, offset, end_offset, max_bytes)
 
     def tail(self, stream_id: StreamId, offset: Offset, limit: int) -> list[SlotRange]:
-        """Return the first `limit` tail ranges of a stream that is open here, from the range that
-        contains `offset` on. Earlier ranges are committed.
+        """Return up to `limit` tail ranges of a stream that is open on this node, beginning with
+        the range that contains `offset`. Earlier ranges are committed.
         """
         return self._slots.tail(stream_id, offset, limit)
 

@@ -61,7 +61,7 @@ def move(system: System, size: Size) -> Mapping[str, float]:
 
 
 def _rows(ids: Sequence[int]) -> list[list[int]]:
-    """Return the candidates of each partition of the load: all brokers, led by each in turn."""
+    """Return the candidates for each partition: all brokers, a different one first each time."""
     return [
         [ids[(index + nth) % len(ids)] for nth in range(len(ids))]
         for index in range(moves.PARTITIONS)
@@ -98,7 +98,7 @@ def _until_led_as_planned(system: System, ids: Sequence[int]) -> None:
 
 
 def leaders(client: WireClient) -> list[int]:
-    """Return the leaders of the partitions of the load."""
+    """Return the leaders of the load's partitions."""
     from penstock.protocol import apis
     from penstock.protocol.gen import metadata
 

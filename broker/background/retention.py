@@ -57,7 +57,7 @@ class RetentionDuty:
         await check_periodically(self.check, self.interval, self._rng, "retention_check_failed")
 
     async def check(self) -> None:
-        """Trim every log led here that exceeds the retention of its topic."""
+        """Trim every log that this broker leads and that exceeds its topic's retention."""
         due: list[tuple[Partition, Offset]] = []
         retentions: dict[str, Retention] = {}
         for number, partition in enumerate(self._led):

@@ -20,7 +20,7 @@ WATCHED_S_MIN: Final = 1.0
 
 class StoreRates:
     """Rates of store requests. now: monotonic seconds. stats: the counters now, which an earlier
-    start of the broker in this process may have increased; None: they are 0.
+    start of the broker in this process may have increased; None: no earlier start.
     """
 
     def __init__(self, now: float, stats: StoreStats | None = None) -> None:

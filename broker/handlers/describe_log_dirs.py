@@ -96,7 +96,7 @@ def _led(node: Node, wanted: _Wanted | None) -> list[tuple[str, PartitionKey]]:
 def _measure(node: Node, key: PartitionKey, shared: SharedRanges) -> PartitionUsage | None:
     """Return the sizes of one partition; None if it was deleted meanwhile.
 
-    Clients that set the tagged field `details` also get the number of objects, the bytes in WAL
+    Clients that set the tagged `details` field also get the number of objects, the bytes in WAL
     objects, and bytes shared with other partitions.
     """
     record = node.image.topics.partition(key)

@@ -86,8 +86,8 @@ class Connection(asyncio.BufferedProtocol):
     any other request blocks later ones until it is done, as in Kafka, so there is at most one task.
     At a memory limit nothing is read, and TCP applies back-pressure to the client. Within a frame,
     a connection may use up to twice the shared limit, because partial frames could otherwise block
-    each other forever; beyond that it is closed. While the storage is full, no Produce starts;
-    consumers and heartbeats continue.
+    each other forever; beyond that it is closed. While the storage is full, no Produce
+    requests start; consumers and heartbeats continue.
     """
 
     def __init__(

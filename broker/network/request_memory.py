@@ -94,7 +94,7 @@ class RequestMemory:
         )
 
     def refusal(self, usage: PrincipalUsage) -> str:
-        """Return why a connection within a frame must be closed; empty if it may continue."""
+        """Return why a connection within a frame must be closed, or "" if it may continue."""
         if usage.buffered_bytes > self._principal_hard_limit_bytes:
             return _PRINCIPAL_USED
         return _ALL_USED if self.buffered_bytes > self._hard_limit_bytes else ""

@@ -217,7 +217,7 @@ class Partition:
         Skips empty batches left by log compaction, unless nothing follows them: clients that only
         look at records would fetch the same offset again.
 
-        Raises OffsetOutOfRange (trimmed meanwhile), and errors of the store.
+        Raises OffsetOutOfRange (trimmed meanwhile), and the store's errors.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
         return await read_records(

@@ -78,8 +78,9 @@ class RecordCheck:
     __slots__ = ("_inflater", "_inline_bytes_max", "_walker")
 
     def __init__(self, inline_bytes_max: int | None = None) -> None:
-        """inline_bytes_max: the limit of the decompressed size, lower for decompression bombs;
-        None: only the topic has a limit.
+        """inline_bytes_max: the maximum decompressed size on the event loop, which is lower for
+        possible decompression bombs (`plain_bytes_max`); above it, TakesLong is raised. None: only
+        `decompressed_bytes_max` of the rules applies.
         """
         self._walker = Walker()
         self._inline_bytes_max = inline_bytes_max

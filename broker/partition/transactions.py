@@ -123,8 +123,8 @@ class Transactions:
     def aborted_within(
         self, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction] | None:
-        """Return the aborted transactions that overlap [start, end), by first offset. None: some
-        may only be in the txn stream.
+        """Return the aborted transactions that overlap [start, end), by first offset, or None if
+        some may only be in the txn stream.
         """
         if start_offset < self._aborted_from:
             return None

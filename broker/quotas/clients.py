@@ -1,4 +1,4 @@
-"""Measure quota usage of clients on this broker, and compute throttle times. Pure: times are
+"""Measure quota usage of clients on this broker, and compute throttle times. Pure; times are in
 milliseconds. Costs about 1 us for a tracked client, whatever the number of quotas.
 
 As in Kafka, each broker counts separately, except for partition mutations, which the controller

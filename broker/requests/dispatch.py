@@ -63,8 +63,8 @@ _EMPTY_WITHOUT_FIELD: Final = frozenset({apis.DESCRIBE_LOG_DIRS.key})
 
 
 def error_response(api: ApiSpec, version: int, code: int) -> object | None:
-    """Return a response with this error; None if the version has an error per item, which only the
-    handler can set.
+    """Return a response with this error, or None if this API version reports errors per item, which
+    only the handler can set.
     """
     kind = getattr(api.codec, f"{api.name}Response")
     if api.key in _CLOSED or "error_code" not in kind.__struct_fields__:

@@ -229,7 +229,7 @@ class RecordChecks:
             self._known.close()
 
     async def problem(self, configs: Mapping[str, str]) -> str:
-        """Return why a topic cannot use the schemas of these configs; empty if it can. Other
+        """Return why a topic cannot use the schemas of these configs, or "" if it can. Other
         configs are ignored.
         """
         given = {name: value for name, value in configs.items() if is_schema_config(name)}

@@ -1,7 +1,7 @@
 """Iterate over a large request, yielding to the event loop. See docs/design/fairness.md.
 
-A request of a megabyte may contain fifty thousand elements. Each lookup takes microseconds, but all
-of them would block heartbeats and other clients for seconds.
+A request of a megabyte may contain fifty thousand elements. Each lookup takes microseconds, but
+together they would block heartbeats and other clients for seconds.
 """
 
 import asyncio

@@ -174,6 +174,6 @@ class _Reader:
     def _take(self, size: int, path: str, what: str) -> bytes:
         left = len(self._data) - self._at
         if not 0 <= size <= left:
-            raise _Mismatch(path, f"{what} of {size} bytes, but {left} are left")
+            raise _Mismatch(path, f"{what} needs {size} bytes, but {left} are left")
         self._at += size
         return self._data[self._at - size : self._at]

@@ -103,7 +103,7 @@ def compile_text(text: str, references: Sequence[ReferencedSchema]) -> _Compiled
 
 
 def _unknown(message: Any, path: str) -> str:  # noqa: ANN401 - generated at run time
-    """Return the path of the first unknown field, and the reason; empty if there is none."""
+    """Return the path of the first unknown field, and the reason, or "" if there is none."""
     known: dict[int, Any] = message.DESCRIPTOR.fields_by_number
     for field in unknown_fields.UnknownFieldSet(message):
         found = known.get(field.field_number)

@@ -168,7 +168,7 @@ class _BatchCheck:
             self._failures.append((at, f"{part}{problem} (record {at})"))
 
     def _registered_problem(self, part: str, strategy: str, data: bytes) -> str:
-        """Return why a key or value after a schema id is invalid; empty if it is valid. Raises
+        """Return why a key or value after a schema id is invalid, or "" if it is valid. Raises
         _NeedsSchema.
         """
         if len(data) < _FRAME_BYTES or data[0] != _MAGIC:

@@ -48,7 +48,7 @@ def serve(answer: Callable[[bytearray], bytes]) -> None:
 
 
 def _read(connection: socket.socket) -> bytearray | None:
-    """Return the next request; None: the broker has closed the connection."""
+    """Return the next request, or None if the broker has closed the connection."""
     head = _exactly(connection, FRAME_BYTES)
     return None if head is None else _exactly(connection, int.from_bytes(head, "big"))
 

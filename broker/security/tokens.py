@@ -187,7 +187,7 @@ def _checked(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Verif
         raise AuthenticationFailed("the token is not valid yet")
     _check_audience(claims.get("aud"), rules.audiences)
     if rules.issuer and claims.get("iss") != rules.issuer:
-        raise AuthenticationFailed("the token has another issuer")
+        raise AuthenticationFailed("the token was not issued by the configured issuer")
     _check_scopes(claims.get(rules.scope_claim, ""), rules.required_scopes)
     user = claims.get(rules.user_claim)
     if not isinstance(user, str) or not user.strip() or len(user) > _USER_CHARACTERS_MAX:

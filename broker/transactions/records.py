@@ -49,7 +49,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """Return the transactional id. None: a key version of a later Kafka, to be skipped. Raises
+    """Return the transactional id, or None for a key version of a later Kafka version. Raises
     MalformedTransactionRecord.
     """
     try:

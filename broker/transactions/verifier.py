@@ -73,8 +73,8 @@ class TransactionVerifier:
         """Ask the coordinator. `answered` is called once, later, within ANSWER_MAX_S and the time
         of one request, with NONE if the transaction includes the partition.
 
-        A coordinator that moves, loads, or still ends the previous transaction is asked again after
-        RETRY_S.
+        A coordinator that is moving, loading, or still ending the previous transaction is asked
+        again after RETRY_S.
         """
         deadline = asyncio.get_running_loop().time() + ANSWER_MAX_S
         self._route(_Question(membership, partition, answered, deadline))

@@ -186,7 +186,7 @@ class ActiveController:
             _log.error(
                 "wal_store_not_configured",
                 url=self.runtime.image.nodes.current_wal_store.url,
-                next="set wal.store on this controller: meanwhile, old WAL slots are not deleted",
+                next="set wal.store on this controller; until then, old WAL slots are not deleted",
             )
         service.lead(
             Lead(

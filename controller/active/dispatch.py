@@ -332,8 +332,8 @@ class Dispatch:
             )
 
     def _backup_offset_needed(self, request: m.Message, reply: m.Reply[Any]) -> MetadataOffset:
-        """Return the offset that the backup must reach before the response; 0: the response does
-        not depend on the backup.
+        """Return the offset that the backup must reach before the response, or 0 if the response
+        does not depend on the backup.
         """
         if type(request) in _BACKED_UP:
             return reply.offset

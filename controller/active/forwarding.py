@@ -182,7 +182,7 @@ class RequestAuthorizer:
                 self._index.remove(record.acl)
 
     def refusal(self, request: m.Message, caller: Caller | None, image: MetadataImage) -> str:
-        """Return why the request is rejected; empty if it is allowed. caller: None without TLS.
+        """Return why the request is rejected, or "" if it is allowed. caller: None without TLS.
 
         Without a client, a broker may only create internal topics.
         """

@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 WALS_PER_ROUND_MAX = 20
 
 Hold = Callable[[], Awaitable[int | None]]
-"""Return the log offset from which on destroyed objects must be kept; None: no limit. After an
+"""Return the log offset from which destroyed objects must be kept, or None for no limit. After an
 ObjectStoreError, nothing may be deleted.
 """
 
@@ -106,7 +106,7 @@ class Janitor:
         """
 
     async def run(self) -> None:
-        """Delete until cancelled or until the runtime ends. Errors of the store are retried in the
+        """Delete until cancelled or until the runtime ends. Store errors are retried in the
         next round.
         """
         while True:
@@ -142,7 +142,7 @@ class Janitor:
 
     async def delete_destroyed(self, *, in_wal_stores: bool = False) -> int:
         """Delete one batch of objects whose grace period has ended, in the cluster's own store or
-        in WAL stores. Return their number; 0: none is due.
+        in WAL stores. Return their number, or 0 if none is due.
         """
         grace_ms, late_ms = self._config.read_grace_ms, self._config.late_put_grace_ms
 
@@ -313,8 +313,8 @@ class Janitor:
 
     async def _clean_wal(self, wal: _EndedWal) -> tuple[int, Millis]:
         """Delete the slots below the end. The fence is at the end, possibly followed by slots that
-        a paused writer wrote in vain. Return the number of deleted slots, and the time of the
-        newest remaining slot; 0 after a graceful end, which needs no fence.
+        a paused writer wrote and that nobody reads. Return the number of deleted slots, and the
+        time of the newest remaining slot; 0 after a graceful end, which needs no fence.
         """
         writer = wal.writer
         keys: list[str] = []

@@ -44,7 +44,7 @@ class LeaseBook:
         self._known: dict[str, _Known] = {}
 
     async def protected_from(self) -> int | None:
-        """Return the metadata offset from which on destroyed objects must be kept; None: there is
+        """Return the metadata offset from which destroyed objects must be kept, or None if there is
         no lease. Delete expired renewals.
 
         Costs one LIST, and one GET for each new renewal. Raises ObjectStoreError: then nothing may

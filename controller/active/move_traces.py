@@ -1,5 +1,5 @@
-"""Keep brokers' measurements of their parts of moves for `penstock reassign trace`, in memory of
-the active controller. Pure.
+"""Keep brokers' measurements of their parts of moves for `penstock reassign trace`, in the
+memory of the active controller. Pure.
 """
 
 from collections import deque

@@ -156,8 +156,8 @@ class QuorumChanges:
         return await self._change(what, membership.promoted(members, node_id))
 
     def _lag_of(self, controller: str) -> int | None:
-        """Return the number of entries that a learner lacks; 0: few enough, or it is already a
-        voter; None: the controller does not exist.
+        """Return the number of entries that a learner lacks, 0 if these are few enough or it is
+        already a voter, or None if the controller does not exist.
         """
         core = self._leading()
         node_id = self._find(core.log.members, controller)

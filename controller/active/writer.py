@@ -165,7 +165,7 @@ class Runtime:
 
     def _known_answer(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
         """Return the reply that an earlier attempt received or still waits for. An attempt that
-        expired in the queue was not run, and is run now.
+        expired in the queue never ran, so it runs now.
         """
         known = self._replies.get(request_id) if request_id else None
         return None if known is None or (known.done() and known.exception() is not None) else known

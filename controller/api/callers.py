@@ -159,7 +159,7 @@ def _pattern(rule: str) -> re.Pattern[str]:
 
 
 def method_refusal(caller: Caller, method: str) -> str:
-    """Return why the caller may not call the method; empty if it may."""
+    """Return why the caller may not call the method, or "" if it may."""
     allowed = METHODS[method]
     if not allowed.isdisjoint(caller.roles):
         return ""
@@ -176,7 +176,7 @@ def method_refusal(caller: Caller, method: str) -> str:
 
 
 def id_refusal(caller: Caller, role: CallerRole, node_id: int) -> str:
-    """Return why the caller may not act as this node; empty if it may."""
+    """Return why the caller may not act as this node, or "" if it may."""
     ids = caller.roles.get(role)
     if ids is None:
         return f"the certificate ({caller}) is not of the role {role}"
@@ -190,7 +190,7 @@ def id_refusal(caller: Caller, role: CallerRole, node_id: int) -> str:
 
 
 def request_refusal(caller: Caller, request: object) -> str:
-    """Return why the caller may not send this request for its node; empty if it may."""
+    """Return why the caller may not send this request for its node, or "" if it may."""
     method = type(request).__name__
     role = ACTS_AS.get(method)
     if role is None or (CallerRole.ADMIN in METHODS[method] and CallerRole.ADMIN in caller.roles):

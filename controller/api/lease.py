@@ -1,4 +1,4 @@
-"""The broker's lease on its session, by its own clock. Pure: times are monotonic seconds.
+"""The broker's lease on its session, by its own clock. Pure; times are in monotonic seconds.
 
 See docs/design/fencing.md. The lease is never the only protection of data: that is the WAL slot.
 """

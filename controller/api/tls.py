@@ -115,7 +115,7 @@ class TlsFiles:
             return self._pem
 
     def expiry(self) -> str:
-        """Return the problem with the validity of the certificate in use; empty if there
+        """Return the problem with the validity of the certificate in use, or "" if there
         is none.
         """
         return validity_problem(self._pem, self._wall_s())
@@ -173,7 +173,7 @@ class TlsFiles:
 
 
 def validity_problem(pem: PemFiles, wall_s: float) -> str:
-    """Return the problem with the validity of the certificate; empty if there is none. Pure."""
+    """Return the problem with the validity of the certificate, or "" if there is none. Pure."""
     if wall_s < pem.begins_s:
         return f"certificate ({pem.subject}) is valid only from {_day(pem.begins_s)}"
     if wall_s >= pem.ends_s:

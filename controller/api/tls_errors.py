@@ -56,7 +56,7 @@ _WITHOUT_TLS: Final = (
 
 
 def explain(detail: str, *, has_tls: bool) -> str:
-    """Return the problem and what to do; empty if the failure is unrelated to TLS.
+    """Return the problem and what to do, or "" if the failure is unrelated to TLS.
 
     detail: the detail of gRPC's UNAVAILABLE error. has_tls: whether this side uses TLS.
     """

@@ -157,7 +157,7 @@ class Recovery:
     async def look(self) -> Report:
         """Report the state of the store and what `run` would do.
 
-        Raises RecoveryRefused, SnapshotCorrupt, BackupCorrupt, errors of the store.
+        Raises RecoveryRefused, SnapshotCorrupt, BackupCorrupt, the store's errors.
         """
         return (await self._survey(await self._load(), fence=False))[0]
 

@@ -76,7 +76,7 @@ def delete_acls(image: MetadataImage, request: DeleteAcls) -> Result[AclsDeleted
 
 
 def acl_problem(acl: AclEntry) -> str:
-    """Return why this is not a valid ACL; empty if it is."""
+    """Return why this is not a valid ACL, or "" if it is."""
     if not is_known(ResourceType, acl.resource_type) or acl.resource_type == _ANY:
         return f"Invalid resourceType {_shown(ResourceType, acl.resource_type)}"
     if acl.pattern_type not in _PATTERNS:

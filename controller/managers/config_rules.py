@@ -52,7 +52,7 @@ class Rules(Protocol):
         ...
 
     def conflict(self, configs: Mapping[str, str]) -> str:
-        """Return why these configs are incompatible; empty if they are compatible."""
+        """Return why these configs are incompatible, or "" if they are compatible."""
         ...
 
 

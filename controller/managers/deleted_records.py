@@ -31,7 +31,7 @@ def grace_ms_of(image: MetadataImage, topic_id: UUID, default_ms: int) -> int:
 def trim_grace(
     image: MetadataImage, stream: StreamState, now_ms: Millis, *, wanted: bool, default_ms: int
 ) -> TrimGrace | None:
-    """Return how long the records removed by a trim are retained; None: they are not.
+    """Return how long the records removed by a trim are retained, or None if they are not.
 
     Retention ends the grace period of records deleted earlier, because they are older. wanted:
     whether the request asks for it. default_ms: the grace period of topics without their own.

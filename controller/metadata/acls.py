@@ -36,7 +36,7 @@ class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     permission: int = int(Permission.ANY)
 
     def problem(self) -> str:
-        """Return why this is not a valid filter; empty if it is."""
+        """Return why this is not a valid filter, or "" if it is."""
         if not (
             is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)
         ):

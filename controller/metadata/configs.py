@@ -58,7 +58,7 @@ class ConfigsImage:
         return self.get(BROKER_RESOURCE, name)
 
     def names(self, resource_type: int) -> list[str]:
-        """Return the names of the resources of one type that have configs."""
+        """Return the names of all resources of one type that have configs."""
         return [name for kind, name in self._values if kind == resource_type]
 
     def items(self) -> Iterator[tuple[int, str, str, str]]:

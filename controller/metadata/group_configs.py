@@ -114,7 +114,7 @@ LONGER_THAN: Final = (
 
 
 def problem(name: str, value: str) -> str:
-    """Return why a group cannot have this config; empty if it can. Unknown names are reported with
+    """Return why a group cannot have this config, or "" if it can. Unknown names are reported with
     the most similar known one.
     """
     config = GROUP_CONFIGS.get(name)
@@ -131,7 +131,7 @@ def canonical(name: str, value: str) -> str:
 
 
 def conflict(configs: Mapping[str, str]) -> str:
-    """Return why these configs of one group are incompatible; empty if they are compatible. Unset
+    """Return why these configs of one group are incompatible, or "" if they are compatible. Unset
     configs are not compared: they depend on the broker.
     """
     for longer, shorter in LONGER_THAN:

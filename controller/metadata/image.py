@@ -229,26 +229,26 @@ class MetadataImage:
         return None if current is None else self.wal_store(current.store_id)
 
     def wal_store_identities(self) -> list[WalStoreIdentity]:
-        """Return the stores of WALs beside the cluster's own store."""
+        """Return the WAL stores other than the cluster's own store."""
         return [
             WalStoreIdentity(self.cluster_id, store.store_id, store.uuid)
             for store in self.nodes.wal_stores()
         ]
 
     def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
-        """Return the store that contains the WAL; None: the cluster's own store, or no such WAL."""
+        """Return the WAL store that contains the WAL; None for `store` or an unknown WAL."""
         wal = self.nodes.wal(writer)
         return None if wal is None else self.wal_store(wal.store_id)
 
     def wal_store(self, store_id: WalStoreId) -> WalStoreIdentity | None:
-        """Return a store of WALs; None: the cluster's own store, or no such store."""
+        """Return a WAL store; None for `store` or an unknown id."""
         store = self.nodes.wal_store(store_id)
         return (
             None if store is None else WalStoreIdentity(self.cluster_id, store.store_id, store.uuid)
         )
 
     def topic_name(self, topic_id: UUID) -> str:
-        """Return the name of a topic, including frozen ones; empty if the topic does not exist."""
+        """Return the name of a topic, including frozen ones, or "" if the topic does not exist."""
         topic = self.topics.by_id(topic_id)
         if topic is not None:
             return topic.name

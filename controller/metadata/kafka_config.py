@@ -34,7 +34,7 @@ class KafkaConfig:
     wanted: str = ""
 
     def problem(self, value: str) -> str:
-        """Return why the value is invalid, with Kafka's message; empty if it is valid."""
+        """Return why the value is invalid, with Kafka's message, or "" if it is valid."""
         if len(value) > VALUE_CHARS_MAX:
             return f"config {self.name}: the value has more than {VALUE_CHARS_MAX} characters"
         found = self._problem(value.strip())

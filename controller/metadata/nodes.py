@@ -90,7 +90,7 @@ class NodesImage:
         return iter(self._running.values())
 
     def wal_stores(self) -> Iterator[WalStoreRecord]:
-        """Yield the stores of WALs beside the cluster's own store, in the order of their ids."""
+        """Yield the WAL stores other than the cluster's own store, in the order of their ids."""
         return iter(self._wal_stores.values())
 
     def wal_store(self, store_id: WalStoreId) -> WalStoreRecord | None:

@@ -61,7 +61,7 @@ class TopicConfig:
     chars_max: int = VALUE_CHARS_MAX
 
     def problem(self, value: str) -> str:
-        """Return why the value is invalid, with the allowed values; empty if it is valid."""
+        """Return why the value is invalid, with the allowed values, or "" if it is valid."""
         if len(value) > self.chars_max:
             return f"config {self.name}: the value has more than {self.chars_max} characters"
         if self._parsed(value) is not None:
@@ -509,7 +509,7 @@ def is_own(name: str) -> bool:
 
 
 def problem(name: str, value: str) -> str:
-    """Return why a topic cannot have this config; empty if it can. Unknown names are reported with
+    """Return why a topic cannot have this config, or "" if it can. Unknown names are reported with
     the most similar known one.
     """
     config = TOPIC_CONFIGS.get(name)
@@ -526,7 +526,7 @@ def canonical(name: str, value: str) -> str:
 
 
 def conflict(configs: Mapping[str, str]) -> str:
-    """Return why these configs of one topic are incompatible; empty if they are compatible. Absent
+    """Return why these configs of one topic are incompatible, or "" if they are compatible. Absent
     ones have their defaults. As in Kafka, the two compaction lags depend on each other. A schema is
     either in the config or registered.
     """

@@ -160,7 +160,7 @@ class RaftCore:
         return messages
 
     def take_write(self) -> Write | None:
-        """Return what must become durable next; None: nothing, or a write is in progress. If there
+        """Return the next write, or None if there is none or one is in progress. If there
         is nothing to write, release the messages that waited for it.
         """
         if self._in_flight is not None:
@@ -215,8 +215,8 @@ class RaftCore:
             self._start_pre_vote()
 
     def propose(self, records: list[bytes], members: Members | None = None) -> int | None:
-        """Append to the leader's log. Return the index; None: not the leader, or it is transferring
-        leadership.
+        """Append to the leader's log. Return the index, or None if this node is not the leader or
+        is transferring leadership.
         """
         if not self.is_leader or self.transferring_to is not None:
             return None
@@ -244,7 +244,7 @@ class RaftCore:
 
     def read_round(self) -> int | None:
         """Start a heartbeat round. A read may be served once `confirmed_round` reaches the returned
-        round. None: currently impossible.
+        round. Return None if this is currently impossible.
         """
         if not self.is_ready_to_serve:
             return None

@@ -58,7 +58,7 @@ class RaftLog:
         return self.base.members
 
     def term_at(self, index: int) -> int | None:
-        """Return the term of an entry; None: it is compacted, or not in the log yet."""
+        """Return the term of an entry, or None if it is compacted or not in the log yet."""
         if index == self.base.index:
             return self.base.term
         at = index - self.base.index - 1

@@ -67,7 +67,7 @@ class Promises:
         """Directory id of each controller, in its last message."""
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Return why nothing from this start of a controller may be counted; empty if it may. Call
+        """Return why nothing from this start of a controller may be counted, or "" if it may. Call
         this before each of its messages counts.
         """
         disk = self._disk(directory)
@@ -141,7 +141,7 @@ class Promises:
 
 
 def forgotten(start: Start, promised: Promised) -> str:
-    """Return which promises are missing in the initial state of a disk; empty if none. A disk that
+    """Return which promises are missing in the initial state of a disk, or "" if none. A disk that
     lost nothing is never accused.
     """
     if start.term < promised.term:

@@ -71,7 +71,7 @@ class Memory(Protocol):
     def begun(self) -> Start: ...
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Return why nothing from this start of a controller may be counted; empty if it may."""
+        """Return why nothing from this start of a controller may be counted, or "" if it may."""
         ...
 
     def answered(self, member: int, why: str) -> None:
@@ -360,7 +360,7 @@ class _Sender:
             await asyncio.sleep(backoff_s)
 
     def _trouble(self, error: BaseException) -> str:
-        """Return the problem with TLS or this controller's certificate; empty if there is none."""
+        """Return the problem with TLS or this controller's certificate, or "" if there is none."""
         if not isinstance(error, RpcFailed):
             return ""
         if error.code() is StatusCode.UNAUTHENTICATED:

@@ -73,7 +73,7 @@ class ByKeyJob(NamedTuple):
 # Invariant: nothing is changed unless `cleanup.policy` contains compact, nor for internal topics,
 # which coordinators compact. Imports only what argument parsing needs until the work starts.
 class ControllerCleaner(ControllerRewrites):
-    """Implement `lake.cleaning.run.PassMetadata` over the controller's gRPC."""
+    """Implement `lake.cleaning.run.PassMetadata` over the controller's gRPC API."""
 
     def __init__(
         self, client: ControllerClient, follower: MetadataFollower, store: ObjectStore

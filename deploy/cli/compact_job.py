@@ -38,7 +38,7 @@ _TIMEOUT_S = 30.0
 # Invariant: a rejection because of changed sources is a conflict; any other rejection, or no
 # response, is an error. Imports only what argument parsing needs until the work starts.
 class ControllerRewrites:
-    """Implement `lake.rewrite.run.RewriteMetadata` over the controller's gRPC."""
+    """Implement `lake.rewrite.run.RewriteMetadata` over the controller's gRPC API."""
 
     def __init__(self, client: ControllerClient) -> None:
         self._client = client

@@ -72,7 +72,7 @@ Console = Annotated[
     bool,
     typer.Option(
         "--console/--no-console",
-        help="Serve the web console on this machine, if the extra `console` is installed.",
+        help="Serve the web console on this machine, if the `console` extra is installed.",
     ),
 ]
 ConsolePort = Annotated[

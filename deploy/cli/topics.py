@@ -531,7 +531,7 @@ def _until(topic: "FrozenTopicInfo") -> str:
 
 
 def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: Format) -> None:
-    """Print the sizes of the partitions of one topic, or of all topics."""
+    """Print the partition sizes of one topic, or of all topics."""
     from penstock.deploy.admin.cost import Prices
     from penstock.deploy.admin.topic_sizes import topic_sizes, total
     from penstock.deploy.output import print_document, print_table

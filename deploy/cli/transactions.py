@@ -163,15 +163,15 @@ def abort(
     ],
     force: Annotated[
         bool,
-        typer.Option("--force", help="Abort it even if the coordinator would end it."),
+        typer.Option("--force", help="Abort it even if its coordinator will end it."),
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Abort a hanging transaction in one partition.
 
-    Rejected for a transaction that its coordinator would end: its records in this partition would
-    be lost even if the producer commits.
+    Rejected if the coordinator will end the transaction: the records in this partition would be
+    lost even if the producer commits.
 
     For example: penstock transactions abort --topic orders --partition 0 --start-offset 42
     """

@@ -1,4 +1,4 @@
-"""Cache the last page at each address per user, to show it while the cluster does not respond.
+"""Cache the last page of each address per user, and show it while the cluster does not respond.
 
 Invariants: pure; the clock is a parameter. A page is returned only to the session that it was built
 for, and only while the rights of that session are unchanged. Limits: PAGES_MAX pages, BYTES_MAX in
@@ -50,7 +50,7 @@ class KeptPages:
             self._remove(key)
 
     def find(self, session: Session, address: str) -> KeptPage | None:
-        """Return the last page of the session at this address."""
+        """Return the last page that the session loaded from this address, if it is still valid."""
         key = (session.token, address)
         kept = self._pages.get(key)
         if kept is None:

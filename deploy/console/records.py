@@ -1,7 +1,7 @@
 """Browse the records of a topic in the object store. Causes no load on brokers.
 
 Limits: a search reads at most `SEARCHED_RECORDS_MAX` records and `SEARCHED_BYTES_MAX` bytes, ends
-after `SEARCH_S_MAX`, and reports whether it was complete. Needs the extra `reader`. The methods
+after `SEARCH_S_MAX`, and reports whether it was complete. Needs the `reader` extra. The methods
 block.
 """
 

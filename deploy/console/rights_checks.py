@@ -1,7 +1,8 @@
 """Request the rights of users from the brokers, with at most one request per session at a time.
 
-Invariant: rights that cannot be requested are unknown, and requests then fail with NoResponse
-instead of being allowed or denied. A user that the brokers reject is logged out.
+Invariant: if the brokers cannot be asked, the user's rights are unknown, and the user's requests
+fail with NoResponse instead of being allowed or denied. A user that the brokers reject is logged
+out.
 """
 
 import asyncio

@@ -206,7 +206,7 @@ def partition_record(image: MetadataImage, name: str, index: int) -> PartitionRe
 
 
 def fork_source(image: MetadataImage, name: str) -> str:
-    """Return the name of the topic that this one was forked from; empty if it is not a fork."""
+    """Return the name of the topic that this one was forked from, or "" if it is not a fork."""
     topic = image.topics.by_name(name)
     fork = topic.partitions[0].fork if topic is not None and topic.partitions else None
     if fork is None:
@@ -288,7 +288,7 @@ def view_blocks(image: MetadataImage, blocks: Iterable[BlockEntry]) -> list[Bloc
 
 
 def topic_name(image: MetadataImage, topic_id: UUID) -> str:
-    """Return the name of a topic or frozen topic; empty if there is none."""
+    """Return the name of a topic or frozen topic, or "" if there is none."""
     topic = image.topics.by_id(topic_id)
     if topic is not None:
         return topic.name

@@ -143,7 +143,7 @@ async def ask_listeners(seen: ClusterFacts, only: Collection[str]) -> list[Liste
 
 
 def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
-    """Request the configs of this broker; another broker rejects that with its own id."""
+    """Request this broker's configs. Another broker rejects this, and its error names its id."""
     resource = describe_configs.DescribeConfigsResource(
         resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=["node.id"]
     )

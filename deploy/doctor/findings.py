@@ -577,8 +577,8 @@ CHECKS: Final = (
         RECORDS,
         "With `--records N`, reads the newest N offsets of each partition from the store, and"
         " finds batches that were stored although consumers cannot read all of their records:"
-        " by producers of topics without `record.validation=full`, or by mirrors. Needs the extra"
-        " `reader`.",
+        " by producers of topics without `record.validation=full`, or by mirrors. Needs the"
+        " `reader` extra.",
         (RECORDS_UNREADABLE,),
     ),
 )

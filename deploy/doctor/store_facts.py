@@ -55,7 +55,7 @@ def wall_ms() -> float:
 
 
 async def ask_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
-    """Probe the store. Errors of the store are part of the result."""
+    """Probe the store. Store errors are part of the result."""
     ignored = ""
     key = f"{_PREFIX}{unique}"
     try:

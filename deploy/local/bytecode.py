@@ -17,10 +17,10 @@ def environment(given: Mapping[str, str], source: str = __file__) -> dict[str, s
     installation.
 
     pip compiles packages; uv does not, and `PYTHONDONTWRITEBYTECODE`, which many container images
-    set, prevents Python from storing bytecode. Every process would then compile 500 modules at its
-    start, more than half of its CPU time. This module stores the bytecode in a user directory
-    instead. Invariants: no effect if the installation is compiled, Python may compile it, or a
-    cache directory is set. Never writes next to the sources. No other user can write to the
+    set, prevents Python from storing bytecode. Every process would then compile 500 modules at
+    startup, which takes more than half of its CPU time. This module stores the bytecode in a user
+    directory instead. Invariants: no effect if the installation is compiled, Python may compile it,
+    or a cache directory is set. Never writes next to the sources. No other user can write to the
     directory. Not used by nodes that operators start. Must not import anything expensive: it runs
     first.
     """

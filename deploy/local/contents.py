@@ -1,8 +1,8 @@
 """Create the first topics and records of a local cluster.
 
 Invariants: existing topics and their records are not changed, so a persistent store is seeded once.
-Records are acknowledged (acks=all, idempotent) before they are counted. The functions block: they
-run in a thread.
+Records are acknowledged (acks=all, idempotent) before they are counted. The functions block;
+call them in a thread.
 """
 
 import time

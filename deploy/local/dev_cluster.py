@@ -149,7 +149,7 @@ def _described(options: ClusterOptions) -> str:
 
 
 def _data(store: str, *, has_ended: bool = False) -> str:
-    """Describe the location of the data of a store."""
+    """Describe where a store keeps its data."""
     if store not in {"moto", "memory"}:
         return f"data {'stay' if has_ended else 'are'} in {redact_url(store)}"
     if has_ended:

@@ -151,7 +151,7 @@ def store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
 
 
 def wal_store_url(options: ClusterOptions, ports: Ports, secret: str = "") -> str:
-    """Return the WAL store as nodes open it; empty if there is none."""
+    """Return the WAL store as nodes open it, or "" if there is none."""
     return (
         _moto_url(WAL_BUCKET, ports, secret) if options.wal_store == "moto" else options.wal_store
     )
@@ -288,7 +288,7 @@ def _flags(
 
 
 def quorum_peers(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Return the setting `controller.quorum.voters`; empty for a single controller."""
+    """Return the `controller.quorum.voters` setting; empty for a single controller."""
     return (
         tuple(f"{number}@{address}" for number, address in enumerate(addresses))
         if len(addresses) > 1

@@ -28,7 +28,7 @@ _MODULES: Final = ("jinja2", "starlette", "uvicorn")
 
 
 def listen(port: int | None) -> socket.socket | None:
-    """Return a listening socket; None if the extra `console` is not installed. port: None for the
+    """Return a listening socket; None if the `console` extra is not installed. port: None for the
     default. Raises PortTaken.
     """
     if any(find_spec(name) is None for name in _MODULES):

@@ -469,7 +469,7 @@ class MirrorSession:
             self._warn(text)
 
     def record_problem(self, text: str) -> None:
-        """Record the current failure of this thread; empty on success."""
+        """Record the current failure of this thread, or "" after a success."""
         self._trouble = text
 
     def view(self) -> MirrorView:

@@ -147,8 +147,8 @@ class TranslatedOffsets:
         self._producer.commit()
 
     def tend(self, states: Sequence[PartitionState]) -> None:
-        """Determine the topics that `penstock mirror finish` has ended. The retention of the target
-        deletes its records.
+        """Determine the topics that `penstock mirror finish` has ended. Records are deleted by the
+        target's own retention.
         """
         records, self._read_to = _records_from(self._target, self._topic, self._read_to)
         self.progress.finished |= _progress_of(records, self._topic).finished

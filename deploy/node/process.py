@@ -139,7 +139,7 @@ def check_sas_token(
 
 
 def open_tls(config: "Effective") -> "TlsFiles | None":
-    """Return the certificate of the connections between nodes; None: no TLS. Raises
+    """Return the certificate for connections between nodes, or None without TLS. Raises
     ExpectedError.
     """
     from penstock.base.errors import ExpectedError

@@ -54,7 +54,7 @@ def print_csv(result: "SqlResult") -> None:
 
 
 def print_json_rows(result: "SqlResult") -> None:
-    """Print one JSON array, an object per line."""
+    """Print one JSON array, with one object per line."""
     separator = "[\n"
     for batch in result.batches():
         for row in _times(batch).to_pylist():

@@ -168,7 +168,7 @@ class Decoder:
         """Return the number of wanted records, and decode only batches whose headers do not
         determine it.
 
-        Use the decoder only for counting, with the column `timestamp` if `times` has bounds. Raise
+        Use the decoder only for counting, with the `timestamp` column if `times` has bounds. Raise
         as `decode` does.
         """
         block, total = np.frombuffer(data, np.uint8), 0

@@ -10,7 +10,7 @@ _VIEW: Any = pa.binary_view()
 
 
 def rows_within(batch: RecordBatch, times: TimeBounds) -> RecordBatch:
-    """Return the rows with wanted timestamps. With bounds, the batch has the column `timestamp`."""
+    """Return the rows with wanted timestamps. With bounds, the batch has the `timestamp` column."""
     if not times.is_bounded:
         return batch
     mask = _mask(batch, times)

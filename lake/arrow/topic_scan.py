@@ -106,7 +106,7 @@ def scan(
         on_error: For unreadable records: `raise`, or `skip` and list in `Scan.unreadable`.
         cluster_id: The cluster, needed only if the store contains several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
-        wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
+        wal_store: The URL of the WAL store, for clusters with the `wal.store` setting.
         tail: `uploaded`: end before the first record that is only in the WAL store, and ignore it.
 
     Returns:

@@ -38,7 +38,7 @@ class Checkpoint(NamedTuple):
 
 
 class PassMetadata(Protocol):
-    """The interface of the controller for jobs. Raise the client's errors; the outcome of the call
+    """The controller's interface for jobs. Raise the client's errors; the outcome of the call
     is then unknown.
     """
 

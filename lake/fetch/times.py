@@ -29,7 +29,7 @@ class TimeBounds(NamedTuple):
         return None if self.from_ms == OLDEST_UNKNOWN else self.from_ms
 
     def excludes(self, oldest_ms: int, newest_ms: int) -> bool:
-        """Return whether no timestamp between these two is wanted."""
+        """Return True if no timestamp from `oldest_ms` to `newest_ms` is wanted."""
         return newest_ms < self.from_ms or oldest_ms > self.to_ms
 
     def excludes_block(self, block: BlockEntry) -> bool:

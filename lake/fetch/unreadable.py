@@ -25,7 +25,7 @@ def raise_unreadable(error: ReadError) -> None:
 
 
 def check_on_error(value: str, *others: str) -> str:
-    """Return the value of an option `on_error`. Raise ValueError unless it is raise, skip or one of
+    """Return the value of an `on_error` option. Raise ValueError unless it is raise, skip or one of
     the others.
     """
     allowed = (RAISE, SKIP, *others)

@@ -18,7 +18,7 @@ TAIL_BYTES = 64 << 10
 
 GET_BYTES_MAX = 4 << 20
 GAP_BYTES_MAX = 128 << 10
-"""Reading this much in vain costs less than another GET."""
+"""Reading this much unnecessarily costs less than another GET."""
 
 GETS_IN_FLIGHT_MAX = 16
 

@@ -161,8 +161,8 @@ class _Cursor:
         return wal_key(self._writer, slot.sequence, self.wal_store)
 
     def bad_slot_of(self, stream_id: StreamId, end: int) -> BadSlot | None:
-        """Return the first bad slot that may contain records of the stream, which is known without
-        a gap up to `end`.
+        """Return the first bad slot that may contain records of the stream. All of its
+        records before `end` are known.
 
         A later slot whose range ends there or earlier proves that the bad slot contained no missing
         records.

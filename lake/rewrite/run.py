@@ -47,7 +47,7 @@ class Exchange:
 
 
 class RewriteMetadata(Protocol):
-    """The interface of the controller for jobs. Raise the client's errors; the outcome of the call
+    """The controller's interface for jobs. Raise the client's errors; the outcome of the call
     is then unknown.
     """
 

@@ -1,5 +1,5 @@
-"""Errors of Spark jobs, with the messages of Kafka's source (`kafka-error-conditions.json`,
-`KafkaSourceProvider`) where it has them.
+"""Errors of Spark jobs, with the messages of Spark's Kafka source (`kafka-error-conditions.json`,
+`KafkaSourceProvider`) if it reports the same error.
 
 Must survive pickling: executors raise them, drivers show them.
 """

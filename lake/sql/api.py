@@ -57,7 +57,7 @@ def sql(
         temp_directory: Directory for spilled data; by default that of the system.
         temp_limit: Maximum size of spilled data, such as `10GB`; by default 90 % of the free space.
         cluster_id: The cluster, needed only if the store holds several.
-        wal_store: The URL of the WAL store, for clusters with the setting `wal.store`.
+        wal_store: The URL of the WAL store, for clusters with the `wal.store` setting.
         tail: `uploaded`: end before the first record that is only in the WAL store, and ignore it.
         schema_registry: URL or properties of a registry, for values that begin with schema ids.
 

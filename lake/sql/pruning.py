@@ -61,7 +61,7 @@ def prune_offsets(expression: Expression, schema: Schema, offsets: Offsets) -> O
 
 
 def prune_times(expression: Expression, schema: Schema) -> TimeBounds:
-    """Return the bounds of the timestamps of matching records."""
+    """Return the timestamp bounds of matching records."""
     if TIMESTAMP not in str(expression):
         return ALL_TIMES
     low, high = _Filter(expression, schema).bounds(

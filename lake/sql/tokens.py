@@ -78,7 +78,7 @@ class Token(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of an identifier; empty if the token cannot be one."""
+        """Return the name of an identifier, or "" if the token cannot be one."""
         if self.kind not in {"identifier", "keyword"}:
             return ""
         if self.text.startswith('"'):
@@ -140,7 +140,7 @@ def table_names(tokens: Sequence[Token]) -> Iterator[TableRef]:
 
 
 def changed_name(tokens: Sequence[Token]) -> str:
-    """Return the name of the table or view that a statement changes or drops; empty if none."""
+    """Return the name of the table or view that a statement changes or drops, or "" if none."""
     depth, at = 0, None
     for number, token in enumerate(tokens):
         depth += {"(": 1, ")": -1}.get(token.text, 0)

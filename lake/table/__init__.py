@@ -1,5 +1,5 @@
 """`penstock table`: write a topic as a table, Iceberg or a directory of Parquet, with each offset
-exactly once. Needs the extra `table`.
+exactly once. Needs the `table` extra.
 
 Decisions are pure (`plan`, `settle`, `rows`, the schemas). `job` is the work of an executor on one
 task, `sync` and `compact` drive it, `iceberg` and `directory` are the two kinds of table, and

@@ -460,7 +460,7 @@ def _state_of(version: str, recorded: Mapping[str, str], commit_ids: set[str]) -
 
 
 def _layout_of(spec: PartitionSpec, metadata: TableMetadata) -> Layout | None:
-    """Return the layout, or None for any other partitioning."""
+    """Return the layout, or None if the table is partitioned in another way."""
     found: list[str] = []
     schema = metadata.schema()
     column = OLDER_PARTITION if OLDER_PARTITION in schema.column_names else PARTITION

@@ -90,7 +90,7 @@ class Nodes:
         ports: Sequence[int],
         security: SecurityFiles | None = None,
     ) -> None:
-        """security: files of brokers that need TLS and SCRAM of their clients."""
+        """security: files for brokers that require TLS and SCRAM from their clients."""
         self._options = options
         self._security = SecurityConfig() if security is None else _security_of(security)
         self._protocol = SecurityProtocol.PLAINTEXT if security is None else CLIENT_PROTOCOL

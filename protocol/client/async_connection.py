@@ -1,8 +1,8 @@
 """A connection of an asyncio task to one broker.
 
-Invariants: one request at a time (the caller ensures that). After an error or a cancelled request
-the connection cannot be used: a late response must not be taken for that of the next request. Does
-not retry, limit time, or interpret responses.
+Invariants: one request at a time (the caller ensures that). After an error or a cancelled request,
+the connection cannot be reused, because a late response could be taken for the response to the next
+request. Does not retry, limit time, or interpret responses.
 """
 
 import asyncio

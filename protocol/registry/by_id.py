@@ -83,7 +83,7 @@ class SchemasById:
         return schema
 
     def _retried(self, request: Callable[[], _Found], asked_s: float) -> _Found:
-        """asked_s: when this thread began to wait; a failure since then is its failure, too."""
+        """asked_s: when this thread began to wait. A later failure also counts for this thread."""
         reason, failed_s = self._failed
         if asked_s < failed_s:
             raise RegistryUnavailable(reason)

@@ -92,8 +92,8 @@ class RegistrySettings(Struct, frozen=True):
 
 
 def registry_settings(given: Mapping[str, str], url: str = "") -> RegistrySettings | None:
-    """Return the settings of these properties. url: instead of the one among them. None: there is
-    no URL. Raise RegistrySettingInvalid, which contains no values of secrets.
+    """Return the settings in these properties, or None if there is no URL. url: overrides the one
+    in the properties. Raise RegistrySettingInvalid, which contains no values of secrets.
     """
     found: dict[str, str | int] = {}
     is_shared = _KAFKA in given

@@ -102,7 +102,7 @@ class LoadingCache(Generic[K, V]):
     """A ByteLru that loads missing keys, with at most one load in flight per key.
 
     A cancelled waiter does not affect the others. A failed load raises in all its waiters and is
-    not cached, so the next request tries again. A load may fail for some of its keys only.
+    not cached, so the next request tries again. A load may fail for only some of its keys.
     """
 
     def __init__(self, bytes_max: int) -> None:

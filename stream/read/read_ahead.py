@@ -102,6 +102,6 @@ class ReadAhead:
             self._at_work_count = sum(each.is_at_work(now_s) for each in self._readers.values())
 
     def _share_bytes(self) -> int:
-        """Return the largest window of each active reader; 0: none."""
+        """Return the largest window of each active reader, or 0 for none."""
         share = self._total_bytes_max // max(1, self._at_work_count) - _BORDERS_BYTES
         return min(self._bytes_max, share) if share >= self._bytes_min else 0

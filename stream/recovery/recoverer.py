@@ -74,7 +74,7 @@ async def recover_wal(
     WAL store, its identity is read before each commit, and before and after the PUT; if the marker
     of the WAL is gone, the first missing slot counts as lost.
 
-    Raises NotContiguous, WalStoreWrong and the errors of the store and the controller. Raises
+    Raises NotContiguous, WalStoreWrong and errors from the store and the controller. Raises
     WalDamaged after all other partitions are recovered, if some have to wait for lost or damaged
     slots. After any error, call it again with the slot that is committed by then.
     """
@@ -327,8 +327,8 @@ class WalWalker:
     async def _fence(self, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """Fence the first free slot. Return False if it is not free and must be read again.
 
-        A retry inside the store may find the fence of its own first attempt. Without a marker, a
-        WAL on a file system has no folder for the fence.
+        A retry inside the store may find the fence of its own first attempt. On a file system,
+        the marker is written first, because this creates the folder of the WAL.
         """
         if self._wal_store is not None and (not self._must_exist or sequence in self._accepted):
             await write_marker(self._store, self._failed, self._wal_store_id)

@@ -165,7 +165,7 @@ async def values_of(cluster: Cluster, topic: str, count: int) -> list[bytes | No
             ORDER_AVRO,
             b"\x02\x04hi",
             b"\x02\x09hi",
-            "value.note: string of -5 bytes, but 2 are left (record 2)",
+            "value.note: string needs -5 bytes, but 2 are left (record 2)",
         ),
         (
             "protobuf",

@@ -206,11 +206,11 @@ def test_fetch_responses_do_not_copy_the_batches() -> None:
 
 
 def test_a_topic_key_of_the_wrong_kind_is_unencodable() -> None:
-    with pytest.raises(UnencodableValue, match="Fetch v13 responds by topic id"):
+    with pytest.raises(UnencodableValue, match="Fetch v13 identifies topics by id"):
         encode_fetch_response(1, 13, [("name", [])])
-    with pytest.raises(UnencodableValue, match="Produce v13 responds by topic id"):
+    with pytest.raises(UnencodableValue, match="Produce v13 identifies topics by id"):
         encode_produce_response(1, 13, [("name", [])])
-    with pytest.raises(UnencodableValue, match="Produce v12 responds by topic name"):
+    with pytest.raises(UnencodableValue, match="Produce v12 identifies topics by name"):
         encode_produce_response(1, 12, [(TOPIC_ID, [])])
 
 

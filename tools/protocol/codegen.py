@@ -145,7 +145,7 @@ def _annotation(field: Field) -> str:
 
 
 def _condition(struct: Struct, field: Field) -> str:
-    """Return the condition under which a version of the struct has the field; empty if always."""
+    """Return the condition for versions of the struct that have the field, or "" if all do."""
     parts: list[str] = []
     if field.first > struct.first:
         parts.append(f"v >= {field.first}")

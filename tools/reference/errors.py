@@ -53,7 +53,7 @@ _REJOIN: Final = "Join the group again. Clients do this automatically; commits o
 _NEW_PRODUCER: Final = "Close the producer and open another one. Another producer with the same `transactional.id` may be running."
 
 ADVICE: Final[dict[ErrorCode, str]] = {
-    ErrorCode.UNKNOWN_SERVER_ERROR: "This is a bug. The event `request_failed` in the log of the broker contains the traceback.",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "This is a bug. The `request_failed` event in the log of the broker contains the traceback.",
     ErrorCode.OFFSET_OUT_OF_RANGE: "The partition does not have the offset. Consumers apply `auto.offset.reset`.",
     ErrorCode.CORRUPT_MESSAGE: (
         "Producers: the batch was corrupted in transit and is resent. Consumers: an object in the store is damaged or lost. "
@@ -117,7 +117,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.DUPLICATE_RESOURCE: "List each user once.",
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: "Use a mechanism listed in `sasl.enabled.mechanisms` of the brokers.",
     ErrorCode.ILLEGAL_SASL_STATE: "Authenticate only on listeners with SASL (`SASL_PLAINTEXT`, `SASL_SSL`), and once.",
-    ErrorCode.SASL_AUTHENTICATION_FAILED: "Check user and password, or the token. The event `authentication_failed` in the log of the broker contains the reason.",
+    ErrorCode.SASL_AUTHENTICATION_FAILED: "Check user and password, or the token. The `authentication_failed` event in the log of the broker contains the reason.",
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "Set `delegation.token.secret.key` on all brokers.",
     ErrorCode.DELEGATION_TOKEN_NOT_FOUND: "Check the token: it does not exist, was expired, or `delegation.token.secret.key` has changed. `penstock tokens list` lists tokens.",
     ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "Renew and expire tokens as their owner or as a renewer.",

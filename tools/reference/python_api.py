@@ -19,7 +19,7 @@ _HEAD: Final = """\
 
 `penstock` is the public package; all modules below it are internal, except `penstock.spark` and the [pytest plugin](pytest.md).
 Names are imported on first use, so `import penstock` is fast and needs no extra.
-`scan` needs the extra `reader`, `sql` the extra `sql`, `penstock.spark` the extra `spark`, and `Cluster(store="moto")` the extra `local`.
+`scan` needs the `reader` extra, `sql` the `sql` extra, `penstock.spark` the `spark` extra, and `Cluster(store="moto")` the `local` extra.
 """
 LINE_CHARACTERS_MAX: Final = 90
 _FUNCTIONS: Final = ("scan", "sql", "topics")

@@ -50,8 +50,8 @@ def decode_subscription(data: bytes) -> EmbeddedSubscription:
 
 
 def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
-    """Return the topics of all members with any of their assignors. None: a member does not specify
-    them, so it may use any topic. Fields after the topics are ignored: they depend on the version.
+    """Return the topics of all members with any of their assignors, or None if a member specifies
+    none and so may use any topic. Fields after the topics are ignored: they depend on the version.
     """
     topics: set[str] = set()
     for member in members:

@@ -91,7 +91,7 @@ def group_defaults(config: BrokerConfig) -> dict[str, str]:
 
 
 def group_problem(config: BrokerConfig, configs: Mapping[str, str]) -> str:
-    """Return why a group cannot have these configs, with Kafka's messages; empty if it can.
+    """Return why a group cannot have these configs, with Kafka's messages, or "" if it can.
 
     configs: all configs of the group, after the change.
     """

@@ -55,8 +55,8 @@ class GroupJournal:
     def write(
         self, group: Group, changes: GroupChanges, *, is_new: bool = False
     ) -> "asyncio.Future[ErrorCode]":
-        """Append the records of a step. Returns the outcome of this step and all earlier ones. An
-        immediately rejected step is undone; after an append that fails later, the partition is
+        """Append the records of a step. Returns the outcome of this step and all earlier ones. A
+        step that is rejected immediately is undone; if its append fails later, the partition is
         reloaded from its log.
 
         is_new: the group replaces a classic one.

@@ -30,7 +30,7 @@ class OffsetTopics:
         return None if topic is None else topic.topic_id
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """Return the name of a topic; None: it was deleted."""
+        """Return the name of a topic, or None if it was deleted."""
         topic = self._image().topics.by_id(topic_id)
         return None if topic is None else topic.name
 

@@ -57,7 +57,7 @@ class BrokerConfigRefused(Exception):
 
 
 def described_name_problem(node: Node, name: str) -> str:
-    """Return why this broker cannot describe another one; empty if it can."""
+    """Return why this broker cannot describe another one, or "" if it can."""
     if name in {ALL_BROKERS, str(node.node_id)}:
         return ""
     if not _is_integer(name):

@@ -1,5 +1,5 @@
 """Log levels of this broker's loggers for DescribeConfigs and IncrementalAlterConfigs (KIP-412).
-Loggers are packages. A restart resets the levels to the setting `log.level`.
+Loggers are packages. A restart resets the levels to the `log.level` setting.
 """
 
 import re
@@ -55,7 +55,7 @@ class LoggerRefused(Exception):
 
 
 def described_broker_problem(node_id: int, name: str) -> str:
-    """Return why this broker cannot describe the loggers of another one; empty if it can."""
+    """Return why this broker cannot describe the loggers of another one, or "" if it can."""
     if not name:
         return "Broker id must not be empty"
     if _INTEGER.fullmatch(name) is None:

@@ -282,7 +282,7 @@ def _ids_to_commit(
     denied: AbstractSet[str],
     found: CommitTopics,
 ) -> list[UUID | None]:
-    """Return the id of each topic of the request; None: nothing is committed for it. names: its
+    """Return the id of each topic, or None if nothing is committed for it. names: the request's
     topic names. denied: topics that the client may not read.
     """
     return [

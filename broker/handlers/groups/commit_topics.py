@@ -26,8 +26,8 @@ class CommitTopics:
         """Whether an id was taken from the image alone."""
 
     def id_of(self, name: str) -> UUID | None:
-        """Return the id of a topic; None: the topic does not exist, or the member has partitions of
-        a deleted one.
+        """Return the id of a topic, or None if it does not exist or the member has partitions of a
+        deleted topic of this name.
         """
         image = self._node.image
         topic = image.topics.by_name(name)

@@ -1,4 +1,4 @@
-"""Fork topics: CreateTopics with the config `penstock.fork.source` creates a topic that begins with
+"""Fork topics: CreateTopics with the `penstock.fork.source` config creates a topic that begins with
 the log of another one, in the same objects. The leaders of the source return a fork point once
 everything below it is committed; then one request to the controller creates all partitions of the
 fork or none. See docs/design/forks-and-snapshots.md.

@@ -146,8 +146,8 @@ async def _schema_problem(
 def _assignment(
     items: Sequence[create_topics.CreatableReplicaAssignment],
 ) -> list[list[NodeId]] | None:
-    """Return the candidates by partition. None: the request has none. Empty: the partitions are not
-    numbered from 0.
+    """Return the candidates by partition, None if the request has none, or [] if the partitions are
+    not numbered from 0.
     """
     if not items:
         return None

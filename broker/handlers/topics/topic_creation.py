@@ -70,7 +70,7 @@ async def create_topics(
 
 
 def _sources_text(node: Node, topic: messages.NewTopic) -> str:
-    """Return the topic with its sources for the audit log; empty if it has none."""
+    """Return the topic with its sources for the audit log, or "" if it has none."""
     sources = ", ".join(map(str, sources_of(node.image, topic.name, topic.configs)))
     return f"{topic.name} ({sources})" if sources else ""
 

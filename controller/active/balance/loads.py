@@ -1,5 +1,5 @@
-"""Partition rates reported by brokers, in memory of the active controller only. Pure: times are
-monotonic milliseconds.
+"""Partition rates reported by brokers, kept only in the active controller's memory. Pure; times
+are in monotonic milliseconds.
 """
 
 from collections.abc import Sequence

@@ -200,7 +200,7 @@ class Planning:
         return [values[goal] for values in self._values.values()]
 
     def _pairs(self, goal: Goal) -> Iterator[tuple[NodeId, NodeId]]:
-        """Yield pairs of source and target, the most and least loaded first."""
+        """Yield (source, target) pairs: the most loaded sources and least loaded targets first."""
         order = sorted(self._values, key=lambda node_id: (-self._values[node_id][goal], node_id))
         for source in order[:BROKERS_LOOKED_AT]:
             for target in reversed(order[-BROKERS_LOOKED_AT:]):

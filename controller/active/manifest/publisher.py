@@ -79,9 +79,9 @@ class ManifestPublisher:
     """The publishing task of one active controller. Create it before its runtime starts.
 
     Versions are a chain: version = newest in the store + 1, written with put_if_absent. A publisher
-    that finds a version of a higher controller epoch stops. A version shows one moment, between two
-    batches of the writer. A PUT with unknown outcome is repeated with the same bytes and key. A new
-    leader writes everything again. A change that has been visible for less than the read grace
+    stops if it finds a version from a higher controller epoch. A version shows one moment, between
+    two batches of the writer. A PUT with unknown outcome is repeated with the same bytes and key. A
+    new leader writes everything again. A change that has been visible for less than the read grace
     counts as not visible (`protected_from`), and brokers delete only what the manifest shows as
     deleted (`shown_offset`), so a listed slot or object exists for that long after a newer root has
     replaced the one that lists it. The image is captured, encoded and compressed in steps of some

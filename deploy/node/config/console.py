@@ -19,7 +19,7 @@ class ConsoleConfig:
 
     access: Annotated[str, Setting("console.access", Kind.ENUM, choices=(OFF, READ, CHANGE))] = OFF
     """Whether `health.listener` serves the web console at /console, and whether users can make
-    changes. Its process starts with the first request. Needs the extra `console`.
+    changes. Its process starts with the first request. Needs the `console` extra.
     """
 
     bootstrap: Annotated[tuple[str, ...], Setting("console.bootstrap.servers", Kind.LIST)] = ()

@@ -70,7 +70,7 @@ class ProcessConfig:
 
     traces_otlp_endpoint: Annotated[str, Setting("traces.otlp.endpoint", Kind.TEXT)] = ""
     """URL (http://HOST:PORT) of an OpenTelemetry collector (OTLP over HTTP) that receives traces.
-    Empty: no traces. Needs the extra `traces`.
+    Empty: no traces. Needs the `traces` extra.
     """
 
     traces_sample_per_million: Annotated[

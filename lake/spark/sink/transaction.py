@@ -79,8 +79,8 @@ class Transaction:
     Rows and a marker are committed together. The marker is a position of a consumer group: the
     group is the transaction's name, the offset is the batch number plus one, and the metadata is
     the batch's owner. The order guarantees correctness: `init_transactions` fences all earlier
-    attempts and ends their open transactions, only then the marker is read, and only then a
-    transaction begins. Only the commit of this attempt can therefore add a missing marker.
+    attempts and ends their open transactions; only then is the marker read, and only then does
+    a transaction begin. Only the commit of this attempt can therefore add a missing marker.
     Different kinds of writes must use different names.
     """
 

@@ -62,7 +62,7 @@ def encode_share_key(key: SharePartitionKey, kind: int) -> bytes:
 
 
 def decode_share_key(data: bytes) -> tuple[int, SharePartitionKey] | None:
-    """Return the kind and the share partition. None: a key of a later Kafka, to be skipped. Raises
+    """Return the kind and the share partition, or None for a key of a later Kafka version. Raises
     MalformedShareRecord.
     """
     try:
