@@ -105,7 +105,7 @@ def test_unsupported_schemas_are_refused(
      f"No offset matched from request of topic-partition flights-. and timestamp {T0_MS + 10**9}"),
     ({"store": "s4://x"},
      "option 'store': .*it does not begin with s3:, gs:, az:, file: or memory:"),
-    ({"wal_store": "file:wals"}, "option 'wal_store': .*file: is not supported for WALs"),
+    ({"wal_store": "memory:"}, "option 'wal_store': .*memory: is a separate store"),
 ])  # fmt: skip
 def test_impossible_options_are_refused(
     spark: SparkSession,
