@@ -88,7 +88,9 @@ def test_the_overview_says_what_requests_cost_now_and_in_a_month(
     now, month = found["Cost of requests"], found["Cost at this rate"]
     assert (now.endswith("an hour"), month.endswith("a month")) == (True, True)
     assert 0 < dollars(now) < dollars(month)
-    sources = [part.text for part in chrome.find_elements(By.CSS_SELECTOR, ".tile .source")]
+    sources = chrome.execute_script(
+        "return [...document.querySelectorAll('.tile .source')].map((part) => part.innerText)"
+    )
     assert sources == ["S3 Standard in us-east-1"] * 3
 
 

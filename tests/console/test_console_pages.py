@@ -34,7 +34,7 @@ PAGES = {
     f"/transactions/one?id={quote(HOSTILE, safe='')}": "Ongoing",
     "/snapshots": "There are no snapshots",
     "/configs": "auto.create.topics.enable",
-    "/security": "ACLs are off",
+    "/security": "ACLs are disabled",
     "/security/users": "The metadata hold no users",
     "/security/user?name=ada": "This user is not in the metadata",
     "/security/quotas": "There are no quotas",

@@ -60,7 +60,7 @@ def test_a_fork_at_a_time_has_what_is_older(
         ("name=ledger", "topic 'ledger' exists"),
         ("name=x&since=noon", "'noon' is not a time"),
         ("name=x&snapshot=none", "snapshot 'none' does not exist"),
-        ("name=x&snapshot=none&since=2000-01-01T00:00", "not both"),
+        ("name=x&snapshot=none&since=2000-01-01T00:00", "either a time or a snapshot"),
         ("", "the fork needs a name"),
     ):
         assert reason in visitor.get(f"{path}?{query}").words
