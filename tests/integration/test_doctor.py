@@ -373,6 +373,8 @@ async def test_a_stopped_controller_of_three_is_named_and_so_is_a_lost_majority(
 
         await quorum.stop_one(next(number for number in quorum.servers if number != leader))
         found = sentences(await asyncio.to_thread(examined, *arguments, code=1))
-        assert found["no-quorum-leader"].startswith("The controllers have no leader: 1 of 3 answer")
+        assert found["no-quorum-leader"].startswith(
+            "The controllers have no leader: 1 of 3 respond"
+        )
     finally:
         await quorum.stop()

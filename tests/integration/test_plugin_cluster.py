@@ -224,7 +224,7 @@ def test_mistakes_are_explained(run: Run, cluster: Penstock) -> None:
             cluster.produce("xyz", "1")
         ),
         "topic 'orders' was not created: .*exists": lambda: cluster.topic("orders"),
-        "topic 'orders' has no partition 2: they are 0 to 1": lambda: cluster.produce(
+        "topic 'orders' has no partition 2: partitions are 0 to 1": lambda: cluster.produce(
             "orders", "1", partition=2
         ),
         "has no value": lambda: cluster.produce("orders"),

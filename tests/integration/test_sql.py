@@ -438,16 +438,16 @@ def test_a_topic_that_is_created_again_has_its_own_columns(sql: Sql) -> None:
 
 
 def test_errors_name_what_exists(sql: Sql, tmp_path: Path) -> None:
-    sql.write("wide", [json.dumps({f"f{number}": number for number in range(10_000)}).encode()])
-    assert sql("SELECT f999, decode(_value)->>'$.f9999' FROM wide") == [(999, "9999")]
+    sql.write("fields", [json.dumps({f"f{number}": number for number in range(10_000)}).encode()])
+    assert sql("SELECT f999, decode(_value)->>'$.f9999' FROM fields") == [(999, "9999")]
     for query, message in {
         "SELECT * FROM ordres": "did you mean orders",
         "SELECT * FROM nothing": "named 'nothing'; topics are: .*orders.*; SHOW TABLES lists them",
         "SELECT extract(day FROM _timestamp) FROM nowhere": "topic or view is named 'nowhere'",
         "SELECT * FROM orders o JOIN a.b USING (id)": "no topic or view is named 'a.b'",
         "SELECT amont FROM orders": "FROM clause; columns of orders: _partition, .* amount",
-        "SELECT wide.f1100 FROM wide": r"columns of wide: .* and .* more; .*>>'\$\.f1100'",
-        'SELECT "f 1" FROM wide': r"""decode\(_value\)->>'\$\."f 1"'""",
+        "SELECT fields.f1100 FROM fields": r"columns of fields: .* and .* more; .*>>'\$\.f1100'",
+        'SELECT "f 1" FROM fields': r"""decode\(_value\)->>'\$\."f 1"'""",
         "INSERT INTO orders VALUES (1)": "'orders' cannot be changed by SQL: .*produce orders",
         'UPDATE "orders" SET amount = 1': "topic 'orders' cannot be changed",
         "DELETE FROM ORDERS": "topic 'orders' cannot be changed",

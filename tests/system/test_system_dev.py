@@ -232,7 +232,7 @@ def test_a_taken_port_is_named(cluster: LocalCluster) -> None:
     port = cluster.brokers()[0].port
     done = penstock(cluster, "dev", "--port", str(port))
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"port {port} on 127.0.0.1 is taken" in done.stderr
+    assert f"port {port} is taken by the `penstock dev` that runs already" in done.stderr
     assert "--port" in done.stderr
 
 

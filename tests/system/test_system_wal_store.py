@@ -149,7 +149,7 @@ def test_tools_refuse_another_wal_store(cluster: LocalCluster) -> None:
     other = state.wal_store_url.replace("penstock-wal", "penstock-wal/elsewhere")
     addresses = ("--store", state.store_url, "--controller", state.controller)
     for wal_store in ((), ("--wal-store", other)):
-        why = "has no identity object" if wal_store else "name it with --wal-store"
+        why = "has no identity object" if wal_store else "specify it with --wal-store"
         done = penstock(None, "wal", "repair", *addresses, *wal_store)
         assert (done.returncode, why in done.stderr) == (1, True), done.stderr
         found = examined(None, *addresses, *wal_store)["WALs"]

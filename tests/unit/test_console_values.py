@@ -91,7 +91,7 @@ def test_a_console_elsewhere_needs_a_login_or_consent() -> None:
     with pytest.raises(UsageError, match=r"security\.protocol=SASL_SSL"):
         check(replace(options, login=True, security=PLAINTEXT))
     check(replace(options, login=True, security=SASL))
-    with pytest.raises(UsageError, match="belong together"):
+    with pytest.raises(UsageError, match="must be set together"):
         check(ConsoleOptions(bootstrap="b:1", certificate="cert.pem"))
 
 

@@ -48,11 +48,13 @@ CLIENT_SETTINGS = {
     "group.protocol",
     "heartbeat.interval.ms",
     "isolation.level",
+    "kafka.isolation.level",
     "kafka.bootstrap.servers",
     "linger.ms",
     "max.poll.records",
     "num.standby.replicas",
     "retry.backoff.ms",
+    "retry.ms",
     "sasl.oauthbearer.assertion.claim.aud",
     "sasl.oauthbearer.assertion.claim.iss",
     "sasl.oauthbearer.assertion.claim.sub",
@@ -83,6 +85,8 @@ OTHER_FLAGS = {
 """Of Helm, Spark, buildah, kubectl and Prometheus."""
 ATTRIBUTES = {"service.instance.id", "service.name"}
 """Of resources in OpenTelemetry."""
+OF_THE_PIPELINE = {"flights.raw", "flights.clean", "flights.dead", "transforms.checked"}
+"""Topics and functions of `examples/pipeline`."""
 OTHER_NAMES = {
     "penstock-streams",
     "confluent-kafka",
@@ -214,6 +218,7 @@ def test_settings_and_values_exist(page: Path) -> None:
         | set(CLIENT_METRICS_CONFIGS)
         | {feature.name for feature in SUPPORTED}
         | ATTRIBUTES
+        | OF_THE_PIPELINE
         | CLIENT_SETTINGS
         | chart_values()
     )
