@@ -57,8 +57,7 @@ def test_spark_pipeline_has_the_settings_and_versions_of_the_code() -> None:
     assert application["spec"]["sparkVersion"] == version
     assert f"pyspark=={version}\n" in (ROOT / "examples/pipeline/requirements.txt").read_text()
     dockerfile = (ROOT / "examples" / "pipeline" / "Dockerfile").read_text()
-    group, name, jar = config["ICEBERG"].split(":")
-    assert f"/{group.replace('.', '/')}/{name}/{jar}/{name}-{jar}.jar" in dockerfile
+    assert application["spec"]["deps"]["packages"] == [config["ICEBERG"]]
     assert f"FROM apache/spark:{version}-" in dockerfile
     assert f"pyspark=={version} " in dockerfile
 

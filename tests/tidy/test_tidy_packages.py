@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.installation import CONTENTS
-from tests.tidy.repository import ROOT, listed, packages, project, shown, sources, tree
+from tests.tidy.repository import ROOT, files, listed, packages, project, shown, sources, tree
 
 NOT_IN_THE_WHEEL = {"benchmarks", "tools"}
 """Packages of the repository that users do not need."""
@@ -125,3 +125,19 @@ def test_the_versions_install_on_the_oldest_python() -> None:
 def test_scripts_install_fixed_versions(path: Path) -> None:
     moving = re.findall(r"\S+@(?:latest|main|master|HEAD|upgrade)\b", path.read_text())
     assert moving == [], "a newer version would be installed without a review"
+
+
+def test_packages_are_named_without_download_addresses() -> None:
+    """A machine may have its own index, and an address may disappear."""
+    hosts = (
+        "repo1.maven.org|repo.maven.apache.org|files.pythonhosted.org|pypi.org/simple"
+        "|registry.npmjs.org|proxy.golang.org|static.crates.io|deb.debian.org"
+    )
+    address = re.compile(rf"https?://(?:{hosts.replace('.', '[.]')})")
+    names = re.compile(r"Dockerfile|Makefile|.*\.(?:py|sh|toml|txt|yaml|yml|json|cfg|md)")
+    offenders = [
+        shown(path)
+        for path in files()
+        if names.fullmatch(path.name) and address.search(path.read_text(errors="replace"))
+    ]
+    assert not offenders, listed(offenders)
