@@ -34,8 +34,8 @@ class DaemonPool:
         """Calls that wait or run."""
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """Return the result of a call. If the caller is cancelled, a call that runs continues, and
-        one that waits is dropped. Raises PoolFull.
+        """Return the result of a call. If the caller is cancelled, a running call continues, and a
+        waiting one is dropped. Raises PoolFull.
         """
         done: Future[_T] = Future()
 

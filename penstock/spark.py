@@ -143,7 +143,7 @@ def _decoded(
 
 @contextmanager
 def _install_hints(*extras: str) -> Generator[None]:
-    """Raise ImportErrors with the command that installs the missing extras."""
+    """Raise ImportError for a missing package, with the command that installs its extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -85,7 +85,7 @@ class BytesView:
 
     @property
     def line(self) -> str:
-        """Return the beginning, on one line."""
+        """Return the beginning of the text, on one line."""
         if self.kind in ("null", "empty"):
             return f"({self.kind})"
         if self.kind == "hex":

@@ -1,5 +1,5 @@
-"""Parse JSON values to columns, with DuckDB's vectorized parser, in a separate database, on the
-Arrow buffers of the scan.
+"""Parse JSON values into columns: DuckDB's vectorized parser reads the Arrow buffers of the scan in
+a database of its own.
 
 Invariants: only the fields that a statement needs become columns. A value that does not fit its
 column becomes NULL and is reported. Nothing is rounded: 1.5 does not fit BIGINT, and

@@ -204,7 +204,7 @@ def _without_password(uri: str) -> str:
 
 
 def _origin(error: BaseException) -> BaseException:
-    """Return the operating system's message, from below the errors of urllib3 and requests."""
+    """Return the operating system's message, which urllib3 and requests wrap in their errors."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return error
