@@ -22,7 +22,7 @@ from zlib import crc32
 from penstock.base.buffers import Buffer
 from penstock.objectstore.body import buffers_of
 from penstock.objectstore.directory_walk import walk
-from penstock.objectstore.directory_write import write_all
+from penstock.objectstore.directory_write import etag_of, info_of, sync_folder, write_all
 from penstock.objectstore.errors import (
     InvalidKey,
     ObjectNotFound,
@@ -113,7 +113,7 @@ class DirectoryStore:
         )
 
         def next_page() -> list[ObjectInfo]:
-            return [_info(key.decode(), stat) for key, stat in islice(entries, LIST_PAGE_COUNT)]
+            return [info_of(key.decode(), stat) for key, stat in islice(entries, LIST_PAGE_COUNT)]
 
         while page := await self._run(next_page):
             for info in page:
@@ -172,7 +172,7 @@ class DirectoryStore:
 
     def _stat(self, key: str) -> ObjectInfo:
         with os.fdopen(self._open(key), "rb", buffering=0) as file:
-            return _info(key, os.fstat(file.fileno()))
+            return info_of(key, os.fstat(file.fileno()))
 
     def _create(self, key: str, body: Sequence[Buffer]) -> str:
         path = self._path(key)
@@ -227,7 +227,7 @@ class DirectoryStore:
                     raise
                 break
             folder = os.path.dirname(folder)
-        _sync_folder(folder)
+        sync_folder(folder)
 
     def _publish(self, key: str, path: bytes, publish: Callable[[], None]) -> None:
         """Create the folders, publish the file, and sync what changed from the bottom up.
@@ -244,9 +244,9 @@ class DirectoryStore:
                 continue  # another process removed an empty folder
             except (NotADirectoryError, IsADirectoryError):
                 raise self._folder_conflict(key) from None
-            _sync_folder(folder)
+            sync_folder(folder)
             for parent in made:
-                _sync_folder(parent)
+                sync_folder(parent)
             return
         raise Unavailable("put", key, "its directory is deleted repeatedly")
 
@@ -310,7 +310,7 @@ class DirectoryStore:
         # Timestamps of the kernel have a resolution of 4 ms.
         os.utime(descriptor, ns=(now_ns, now_ns))
         os.fsync(descriptor)
-        return _etag(os.fstat(descriptor))
+        return etag_of(os.fstat(descriptor))
 
     @contextmanager
     def _locked(self, key: str) -> Generator[None]:
@@ -379,14 +379,6 @@ def _links_unnamed(folder: bytes) -> bool:
     return True
 
 
-def _info(key: str, found: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, found.st_size, _etag(found), found.st_mtime_ns // 1_000_000)
-
-
-def _etag(found: os.stat_result) -> str:
-    return f'"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}"'
-
-
 def _is_file(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode)
 
@@ -399,15 +391,3 @@ def _read_at(descriptor: int, start: int, length: int) -> bytes:
     if len(data) >= length or not data:
         return data
     return data + _read_at(descriptor, start + len(data), length - len(data))
-
-
-def _sync_folder(folder: bytes) -> None:
-    """Make created and removed names durable. Do nothing if the folder no longer exists."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.base.buffers import Buffer
 from penstock.objectstore.body import body_bytes
+from penstock.objectstore.ports import ObjectInfo
 
 DIRECT_BYTES_MIN: Final = 256 * 1024
 """Smaller bodies use the page cache, as do the last bytes and file systems without O_DIRECT."""
@@ -88,3 +89,23 @@ def _write(descriptor: int, view: memoryview) -> None:
 
 def _is_direct(descriptor: int) -> bool:
     return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & _DIRECT)
+
+
+def info_of(key: str, found: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, found.st_size, etag_of(found), found.st_mtime_ns // 1_000_000)
+
+
+def etag_of(found: os.stat_result) -> str:
+    return f'"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}"'
+
+
+def sync_folder(folder: bytes) -> None:
+    """Make created and removed names durable. Do nothing if the folder no longer exists."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

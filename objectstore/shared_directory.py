@@ -20,7 +20,7 @@ from penstock.base.buffers import Buffer
 from penstock.base.daemon_pool import DaemonPool, PoolFull
 from penstock.objectstore.body import buffers_of
 from penstock.objectstore.directory_walk import walk
-from penstock.objectstore.directory_write import write_all
+from penstock.objectstore.directory_write import etag_of, info_of, sync_folder, write_all
 from penstock.objectstore.errors import (
     FileSystemUnsuitable,
     InvalidKey,
@@ -132,7 +132,7 @@ class SharedDirectoryStore:
         )
 
         def next_page() -> list[ObjectInfo]:
-            return [_info(key.decode(), found) for key, found in islice(entries, LIST_PAGE_COUNT)]
+            return [info_of(key.decode(), found) for key, found in islice(entries, LIST_PAGE_COUNT)]
 
         while page := await self._run("list", prefix, next_page):
             for info in page:
@@ -213,7 +213,7 @@ class SharedDirectoryStore:
     def _stat(self, key: str) -> ObjectInfo:
         descriptor = self._open(key)
         try:
-            return _info(key, os.fstat(descriptor))
+            return info_of(key, os.fstat(descriptor))
         finally:
             os.close(descriptor)
 
@@ -256,16 +256,15 @@ class SharedDirectoryStore:
                     raise
                 if os.path.isdir(path):
                     raise _folder_conflict(key) from None
-                if not _is_same(path, found):  # else the server did it, but its response was lost
-                    # The caller may take it for the object of an earlier attempt, whose sync
-                    # failed.
-                    _sync_folder(folder)
+                if not _is_same(path, found):  # otherwise, only the response of link(2) was lost
+                    # The object may be that of an earlier attempt, which failed to sync its name.
+                    sync_folder(folder)
                     raise PreconditionFailed(key) from None
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
-        _sync_folder(folder)
-        return _etag(found)
+        sync_folder(folder)
+        return etag_of(found)
 
     def _make_folders(self, key: str, folder: bytes) -> None:
         """Create the missing folders below the root, and sync those above them."""
@@ -277,7 +276,7 @@ class SharedDirectoryStore:
         self._make_folders(key, parent)
         with suppress(FileExistsError):
             os.mkdir(folder)
-        _sync_folder(parent)
+        sync_folder(parent)
 
     def _delete(self, keys: Sequence[str]) -> None:
         folders: set[bytes] = set()
@@ -294,7 +293,7 @@ class SharedDirectoryStore:
         for folder in folders:
             is_high = self._root in {folder, os.path.dirname(folder)}
             if is_high or not self._removed(folder):
-                _sync_folder(folder)
+                sync_folder(folder)
 
     def _removed(self, folder: bytes) -> bool:
         """Remove a folder that contains no objects, and the temporary files in it. The marker of a
@@ -313,7 +312,7 @@ class SharedDirectoryStore:
                 if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY}:
                     raise
                 return False
-            _sync_folder(os.path.dirname(folder))
+            sync_folder(os.path.dirname(folder))
         return True
 
 
@@ -344,23 +343,3 @@ def _folder_conflict(key: str) -> InvalidKey:
         key,
         "in a shared directory a key cannot be both an object and the folder of other objects",
     )
-
-
-def _info(key: str, found: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, found.st_size, _etag(found), found.st_mtime_ns // 1_000_000)
-
-
-def _etag(found: os.stat_result) -> str:
-    return f'"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}"'
-
-
-def _sync_folder(folder: bytes) -> None:
-    """Make new and removed names durable. Do nothing if the folder no longer exists."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
