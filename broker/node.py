@@ -439,7 +439,7 @@ class Broker:
             self.storage,
             self._stores,
             current=lambda: self.image.current_wal_store,
-            fallback_after_ms=lambda: self.stream_config.wal_fallback_after_ms,
+            fallback_after_ms=lambda: self.stream_config.wal_leave_after_ms,
             probe_key=f"{PROBE_PREFIX}wal-{me.node_id}",
             now=asyncio.get_running_loop().time,
         )

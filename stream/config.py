@@ -95,10 +95,12 @@ class StreamConfig:
     wal_fallback_after_ms: Annotated[
         int, Setting("wal.fallback.after.ms", Kind.DURATION, 0, 3_600_000, is_dynamic=True)
     ] = 10_000
-    """How long no PUT to the WAL store succeeds, or its identity cannot be read, before this broker
-    moves its WAL to `store`, until the WAL store is back. Nothing is acknowledged meanwhile, so the
-    value should be below the request timeout of producers (30 s). 0 disables it: brokers then wait
-    for the WAL store, and cannot start without it. Without a WAL store it has no effect.
+    """How long no PUT to the WAL store succeeds, or its identity cannot be read, before this
+    broker moves its WAL to `store`, until the WAL store is back. Nothing is acknowledged
+    meanwhile, so the value should be below the request timeout of producers (30 s). 0 disables
+    it: brokers then wait for the WAL store, and cannot start without it. At most half of
+    `wal.put.deadline.ms` is used, because the WAL fails at that deadline. Without a WAL store
+    it has no effect.
     """
 
     wal_hedge_factor: Annotated[
@@ -281,6 +283,11 @@ class StreamConfig:
                 f"retry_backoff_ms ({self.retry_backoff_ms}) is above retry_backoff_max_ms"
                 f" ({self.retry_backoff_max_ms})"
             )
+
+    @property
+    def wal_leave_after_ms(self) -> int:
+        """How long no PUT succeeds before the WAL leaves its WAL store; 0: it does not."""
+        return min(self.wal_fallback_after_ms, self.wal_put_deadline_ms // 2)
 
 
 _MAY_BE_ZERO = frozenset(

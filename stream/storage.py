@@ -3,7 +3,6 @@ facade. Independent of Kafka.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
@@ -56,6 +55,7 @@ from penstock.stream.upload.closing import Closer, ClosingTimes
 from penstock.stream.upload.commits import CommitSequencer
 from penstock.stream.upload.uploader import UploadCounts, Uploader
 from penstock.stream.wal.append import AppendDone, MovedSlot, WalAppend, notify
+from penstock.stream.wal.held import HeldSlots
 from penstock.stream.wal.sender import Sender
 from penstock.stream.wal.slots import SlotRange, SlotTable
 from penstock.stream.wal.store_check import StoreCheck
@@ -119,9 +119,7 @@ class Storage:
         self._slots = SlotTable()
 
         # The append path: WAL, upload, close.
-        self._check = StoreCheck(
-            store, self._wal_store, durable_end=self._held_end, on_checked=self._on_checked
-        )
+        self._check = self._make_check()
         self._wal = self._new_wal()
         self._commits = CommitSequencer(metadata, config, rng, self._on_stream_fenced)
         self._uploader = self._new_uploader()
@@ -144,8 +142,7 @@ class Storage:
         # not trusted, and slots that are being uploaded instead of written.
         self._acknowledging = asyncio.Event()
         self._acknowledging.set()
-        self._held: deque[DurableBulk] = deque()
-        self._held_bytes = 0
+        self._held = HeldSlots()
         self._moved: Sequence[MovedSlot] = ()
         self._moving: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
@@ -156,6 +153,15 @@ class Storage:
         self._room_waiters: list[asyncio.Future[None]] = []
         self._age_timer: asyncio.TimerHandle | None = None
         self._failure: StreamError | None = None
+
+    def _make_check(self) -> StoreCheck:
+        return StoreCheck(
+            self._store,
+            self._wal_store,
+            durable_end=lambda: self._held.end,
+            on_checked=self._on_checked,
+            on_failed=self._fail,
+        )
 
     @property
     def wal_store(self) -> WalStoreIdentity | None:
@@ -235,7 +241,7 @@ class Storage:
     @property
     def backlog_bytes(self) -> int:
         """Appended bytes that are not acknowledged."""
-        return self._wal.unacknowledged_bytes + self._held_bytes
+        return self._wal.unacknowledged_bytes + self._held.size_bytes
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -285,7 +291,7 @@ class Storage:
         returns.
         """
         return (
-            self._wal.unacknowledged_bytes + self._held_bytes >= self._unacknowledged_max
+            self._wal.unacknowledged_bytes + self._held.size_bytes >= self._unacknowledged_max
             or self._cache.uncommitted_bytes >= self._cache_max
         )
 
@@ -377,9 +383,6 @@ class Storage:
             self._check.doubt()
         self._release()
 
-    def _held_end(self) -> int:
-        return self._held[-1].sequence + 1 if self._held else 0
-
     def _on_checked(self, end: int) -> None:
         self._check_session()
         self._release(end)
@@ -387,11 +390,9 @@ class Storage:
     def _release(self, checked_end: int = 0) -> None:
         """Acknowledge what was held back. Slots below `checked_end` are in the right store."""
         while self._held and self._acknowledging.is_set():
-            if not self._check.is_trusted and self._held[0].sequence >= checked_end:
+            if not self._check.is_trusted and self._held.first >= checked_end:
                 break
-            bulk = self._held.popleft()
-            self._held_bytes -= bulk.size_bytes
-            self._acknowledge(bulk)
+            self._acknowledge(self._held.pop_first())
         if not self._held and not self._is_moving:
             self._settled.set()
 
@@ -410,7 +411,7 @@ class Storage:
         its offsets; it is acknowledged when the upload and the move are committed and backed up.
         So nothing depends on what the old store contains. Appends wait meanwhile. Continues when
         the caller is cancelled. Raises WalStoreWrong and errors of the target before anything
-        changes, and the WAL's failure. See docs/design/wal-store.md.
+        changes, and the WAL's failure. See docs/design/wal-store-outages.md.
         """
         assert not self._is_moving, "the WAL moves already"
         if target is not None:
@@ -426,9 +427,7 @@ class Storage:
         if self._failure is not None:
             raise self._failure
         self._settled.clear()
-        pending = [(bulk.sequence, bulk.groups) for bulk in self._held]
-        self._held.clear()
-        self._held_bytes = 0
+        pending = [(bulk.sequence, bulk.groups) for bulk in self._held.take_all()]
         pending += [(bulk.sequence, bulk.groups) for bulk in self._wal.suspend()]
         first = self._wal.end
         moved = [MovedSlot(at, by_stream(groups), groups) for at, groups in pending]
@@ -602,7 +601,7 @@ class Storage:
             handle.next_offset = entry.end_offset
             size_bytes += payload_bytes
         assert size_bytes, "a group holds at least one entry"
-        backlog_bytes = self._wal.unacknowledged_bytes + self._held_bytes + size_bytes
+        backlog_bytes = self._wal.unacknowledged_bytes + self._held.size_bytes + size_bytes
         if (
             backlog_bytes > self._unacknowledged_max
             or self._cache.uncommitted_bytes > self._cache_max
@@ -657,7 +656,6 @@ class Storage:
             self._acknowledge(bulk)
         else:
             self._held.append(bulk)
-            self._held_bytes += bulk.size_bytes
             self._settled.clear()
 
     def _acknowledge(self, bulk: DurableBulk) -> None:
@@ -867,10 +865,8 @@ class Storage:
 
     def _on_wal_failed(self, failure: StreamError, groups: list[WalAppend]) -> None:
         held = [group for slot in self._moved for group in slot.groups]
-        held += [group for bulk in self._held for group in bulk.groups]
+        held += [group for bulk in self._held.take_all() for group in bulk.groups]
         self._moved = ()
-        self._held.clear()
-        self._held_bytes = 0
         self._fail(failure)
         for _, done in (*held, *groups):
             notify(done, failure)

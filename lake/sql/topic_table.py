@@ -87,7 +87,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
         filter: Expression | None = None,  # noqa: A002 - the name that Arrow gives it
         **_: object,
     ) -> Reader:
-        """Return a reader for the rows that match the filter, with these columns. DuckDB calls it."""
+        """Return a reader for the matching rows, with these columns. DuckDB calls it."""
         wanted = list(self._schema.names if columns is None else columns)
         needed = wanted + self._only_in_filter(wanted, filter)
         statement = self._current()

@@ -8,9 +8,11 @@ from typing import Final
 
 import structlog
 
+from penstock.base.errors import StreamError
+from penstock.base.ids import WalSequence
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import ObjectStore
-from penstock.stream.errors import WalStoreWrong
+from penstock.stream.errors import WalFailed, WalStoreWrong
 from penstock.stream.ports import WalStoreIdentity
 from penstock.stream.wal.wal_store import check_identity
 
@@ -37,15 +39,18 @@ class StoreCheck:
         *,
         durable_end: Callable[[], int],
         on_checked: Callable[[int], None],
+        on_failed: Callable[[StreamError], None],
     ) -> None:
         """identity: None if the WAL is in the cluster's own store, which needs no check.
         durable_end: returns the slot below which all PUTs have succeeded. on_checked: called when
         slots below this one may be acknowledged, and later ones if the store `is_trusted`.
+        on_failed: called after an unexpected error, which ends the checks.
         """
         self._store = store
         self._identity = identity
         self._durable_end = durable_end
         self._on_checked = on_checked
+        self._on_failed = on_failed
         self._clock = asyncio.get_running_loop().time
         self._doubt_count = 0
         self._doubted_at = 0.0
@@ -73,6 +78,7 @@ class StoreCheck:
         self._doubt_count += 1
         if self._task is None and self.wrong is None:
             self._task = asyncio.get_running_loop().create_task(self._restore_trust())
+            self._task.add_done_callback(self._on_end)
 
     async def look(self) -> None:
         """Read the identity once."""
@@ -83,6 +89,10 @@ class StoreCheck:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+
+    def _on_end(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failed(WalFailed(WalSequence(self._durable_end()), repr(error)))
 
     async def _restore_trust(self) -> None:
         while self.wrong is None:

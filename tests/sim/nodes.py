@@ -392,7 +392,7 @@ class SimBroker:
                 self.storage,
                 self.stores,
                 current=lambda: self.image.current_wal_store,
-                fallback_after_ms=lambda: limits.stream.wal_fallback_after_ms,
+                fallback_after_ms=lambda: limits.stream.wal_leave_after_ms,
                 probe_key=f"probe/wal-{me.node_id}",
                 now=world.loop.time,
                 return_after_s=limits.wal_return_after_s,

@@ -17,6 +17,7 @@ from penstock.base.ids import Offset, StreamId, WalSequence, WalStoreId
 from penstock.objectstore.errors import StoreUnknown, Unavailable
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import Body, ObjectStore, ObjectTail
+from penstock.stream.config import StreamConfig
 from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalFailed, WalFenced, WalStoreWrong
 from penstock.stream.format.keys import WAL_STORE_ROOT, wal_key, wal_marker_key
 from penstock.stream.ports import IN_STORE, WalStoreIdentity
@@ -445,6 +446,25 @@ async def test_a_broker_is_stalled_while_it_cannot_read_the_identity(losing: Clu
     wals.readable.release()
     await node.storage.flush()
     assert node.acknowledged == [(1, 1)]
+
+
+async def test_an_unexpected_error_of_a_check_ends_the_storage(losing: Cluster) -> None:
+    """Otherwise no check would follow, and acknowledgments would be held back without a limit."""
+    node, wals = await in_doubt(losing)
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    node.check_session = fail
+    wals.readable.release()
+    await until(lambda: node.storage.fenced)
+    assert node.acknowledged == []
+
+
+@pytest.mark.parametrize(("fallback_ms", "leave_ms"), [(0, 0), (10_000, 10_000), (90_000, 60_000)])
+def test_a_wal_leaves_its_store_before_it_fails(fallback_ms: int, leave_ms: int) -> None:
+    config = StreamConfig(wal_fallback_after_ms=fallback_ms, wal_put_deadline_ms=120_000)
+    assert config.wal_leave_after_ms == leave_ms
 
 
 async def test_the_session_is_checked_after_the_store(losing: Cluster) -> None:

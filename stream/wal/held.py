@@ -1,0 +1,41 @@
+"""Durable slots whose acknowledgment is held back. Pure."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.stream.wal.wal import DurableBulk
+
+
+class HeldSlots:
+    """A queue of slots and their size. Its limit is that of unacknowledged bytes."""
+
+    def __init__(self) -> None:
+        self._bulks: deque[DurableBulk] = deque()
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._bulks)
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest slot, which must exist."""
+        return self._bulks[0].sequence
+
+    @property
+    def end(self) -> int:
+        """One more than the number of the newest slot; 0 without slots."""
+        return self._bulks[-1].sequence + 1 if self._bulks else 0
+
+    def append(self, bulk: DurableBulk) -> None:
+        self._bulks.append(bulk)
+        self.size_bytes += bulk.size_bytes
+
+    def pop_first(self) -> DurableBulk:
+        bulk = self._bulks.popleft()
+        self.size_bytes -= bulk.size_bytes
+        return bulk
+
+    def take_all(self) -> Sequence[DurableBulk]:
+        """Return all slots, and forget them."""
+        bulks, self._bulks, self.size_bytes = self._bulks, deque(), 0
+        return bulks
