@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from penstock.deploy.tasks import take_exception
+from penstock.deploy.console.tasks import take_exception
 from penstock.protocol.client.errors import KafkaFailed, NoResponse
 
 GRACE_S: Final = 1.0

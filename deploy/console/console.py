@@ -39,11 +39,11 @@ from penstock.deploy.console.rights import NotAllowed, Rights, ask_rights
 from penstock.deploy.console.rights_checks import RightsChecks
 from penstock.deploy.console.sessions import Session, Sessions
 from penstock.deploy.console.statements import is_available
+from penstock.deploy.console.tasks import take_exception
 from penstock.deploy.console.terms import TERMS
 from penstock.deploy.doctor.report import Report
 from penstock.deploy.errors import Busy, UsageError
 from penstock.deploy.records.decode_process import DecodeProcess
-from penstock.deploy.tasks import take_exception
 from penstock.protocol.client.connection import wait_at_most
 from penstock.protocol.client.errors import NoResponse
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from penstock.deploy.console.tasks import take_exception
 from penstock.deploy.errors import Busy
-from penstock.deploy.tasks import take_exception
 
 BUILDS_MAX: Final = 64
 BUILDS_OF_SESSION_MAX: Final = 16

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from penstock.base.errors import ExpectedError
 from penstock.deploy.console.rights import Rights
 from penstock.deploy.console.sessions import Session, Sessions
-from penstock.deploy.tasks import take_exception
+from penstock.deploy.console.tasks import take_exception
 from penstock.protocol.client.errors import AuthenticationRefused, NoResponse
 
 RETRY_S: Final = 1.0
