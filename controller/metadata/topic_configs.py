@@ -6,15 +6,18 @@ is rejected; the doc describes differences in effect.
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+
+from penstock.base import table_configs as tables
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 INT32_MIN = -INT32_MAX - 1
 INT64_MIN = -INT64_MAX - 1
 VALUE_CHARS_MAX = 4_096
+SHOWN_CHARS_MAX = 200
 SCHEMA_CHARS_MAX = 32_767
 """The maximum string length in Kafka's protocol, in bytes."""
 RECORD_VALIDATION = "record.validation"
@@ -46,6 +49,8 @@ class TopicConfig:
     """low, high: inclusive limits of numbers. also: another allowed number. choices: allowed values
     of a boolean, a string or each list item; empty for any. item: pattern of a list item, or the
     list is `*`. is_internal: listed only if it is set, as in Kafka. chars_max: maximum length.
+    parse: return the canonical form of a string, or raise ValueError with what is allowed, which
+    `wanted` describes, too.
     """
 
     name: str
@@ -59,6 +64,8 @@ class TopicConfig:
     item: str = ""
     is_internal: bool = False
     chars_max: int = VALUE_CHARS_MAX
+    parse: Callable[[str], str] | None = None
+    wanted: str = ""
 
     def problem(self, value: str) -> str:
         """Return why the value is invalid, with the allowed values, or "" if it is valid."""
@@ -66,7 +73,8 @@ class TopicConfig:
             return f"config {self.name}: the value has more than {self.chars_max} characters"
         if self._parsed(value) is not None:
             return ""
-        return f"config {self.name}={value!r} is not valid: {self.allowed}"
+        shown = value if len(value) <= SHOWN_CHARS_MAX else f"{value[:SHOWN_CHARS_MAX]}..."
+        return f"config {self.name}={shown!r} is not valid: {self._reason(value)}"
 
     def canonical(self, value: str) -> str:
         """Return a valid value in Kafka's form: without spaces, `true` for `TRUE`, without
@@ -88,6 +96,8 @@ class TopicConfig:
                 return f"some of {', '.join(self.choices)}, separated by commas, or nothing"
             case ConfigType.LIST:
                 return "*, or PARTITION:BROKER separated by commas, or nothing"
+            case _ if self.parse is not None:
+                return self.wanted
             case _:
                 return f"one of {', '.join(self.choices)}" if self.choices else "any text"
 
@@ -109,8 +119,23 @@ class TopicConfig:
                 items = [item.strip() for item in value.split(",")] if value else []
                 is_allowed = (bool(self.item) and items == ["*"]) or all(map(self._has, items))
                 return ",".join(dict.fromkeys(items)) if is_allowed else None
+            case _ if self.parse is not None:
+                try:
+                    return self.parse(value)
+                except ValueError:
+                    return None
             case _:
                 return value if not self.choices or value in self.choices else None
+
+    def _reason(self, value: str) -> str:
+        """Return why a value is invalid, with the allowed ones."""
+        if self.parse is None:
+            return self.allowed
+        try:
+            self.parse(value.strip())
+        except ValueError as error:
+            return str(error)
+        return self.allowed
 
     def _has(self, item: str) -> bool:
         """Return whether the list may have this item."""
@@ -255,6 +280,97 @@ def _schema_configs(part: str, names: SchemaConfigs) -> tuple[TopicConfig, ...]:
         ),
     )
 
+
+def _table_config(
+    name: str,
+    kind: ConfigType,
+    default: str,
+    doc: str,
+    *,
+    choices: tuple[str, ...] = (),
+    parse: Callable[[str], str] | None = None,
+    wanted: str = "",
+    chars_max: int = VALUE_CHARS_MAX,
+) -> TopicConfig:
+    return TopicConfig(
+        name,
+        kind,
+        default,
+        f"{doc} Penstock's own, for table runners.",
+        low=tables.COMMIT_INTERVAL_MS_MIN,
+        high=tables.COMMIT_INTERVAL_MS_MAX,
+        choices=choices,
+        is_internal=True,
+        chars_max=chars_max,
+        parse=parse,
+        wanted=wanted,
+    )
+
+
+TABLE_CONFIGS = (
+    _table_config(
+        tables.ENABLE,
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether the topic is exported to a table.",
+        choices=("true", "false"),
+    ),
+    _table_config(
+        tables.NAME,
+        ConfigType.STRING,
+        "",
+        "Name of the table. By default that of the topic, with underscores for dots and dashes.",
+        parse=tables.canonical_name,
+        wanted=tables.NAME_ALLOWED,
+    ),
+    _table_config(
+        tables.FORMAT,
+        ConfigType.STRING,
+        tables.TABLE_FORMATS[0],
+        "Format of the table: Iceberg, or a directory of Parquet files with a commit log.",
+        choices=tables.TABLE_FORMATS,
+    ),
+    _table_config(
+        tables.SCHEMA,
+        ConfigType.STRING,
+        tables.AUTO,
+        "Schema whose fields become columns. raw: none, values are stored unchanged. registry: the"
+        " newest one of the subject TOPIC-value or SUBJECT, and each value begins with the id of"
+        f" its schema. auto: `{VALUE_SCHEMA.schema}`; without it, as registry if"
+        f" `{VALUE_SCHEMA.is_registered}` is set, otherwise as raw.",
+        parse=tables.canonical_schema,
+        wanted=tables.SCHEMA_ALLOWED,
+        chars_max=SCHEMA_CHARS_MAX,
+    ),
+    _table_config(
+        tables.PARTITION_BY,
+        ConfigType.STRING,
+        "none",
+        "Partitioning of the table, fixed when it is created.",
+        parse=tables.canonical_partition_by,
+        wanted=tables.PARTITION_BY_ALLOWED,
+    ),
+    _table_config(
+        tables.MODE,
+        ConfigType.STRING,
+        tables.APPEND,
+        "append: a row for each record. upsert: a row for the last record of each key.",
+        choices=tables.MODES,
+    ),
+    _table_config(
+        tables.COMMIT_INTERVAL,
+        ConfigType.LONG,
+        str(tables.COMMIT_INTERVAL_MS),
+        "Time between two commits to the table.",
+    ),
+    _table_config(
+        tables.COMPACT,
+        ConfigType.BOOLEAN,
+        "true",
+        "Whether small files of the table are merged automatically.",
+        choices=("true", "false"),
+    ),
+)
 
 _ALL = (
     TopicConfig(
@@ -412,6 +528,7 @@ _ALL = (
         choices=("true", "false"),
         is_internal=True,
     ),
+    *TABLE_CONFIGS,
     _bool("preallocate", f"{NO_EFFECT}there are no files."),
     TopicConfig(
         RECORD_VALIDATION,

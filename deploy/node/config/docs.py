@@ -20,7 +20,7 @@ from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.tls import TlsConfig
 from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.group_configs import GROUP_CONFIGS
-from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS, is_own
 from penstock.deploy.node.config.console import ConsoleConfig
 from penstock.deploy.node.config.definition import (
     PARTS,
@@ -124,7 +124,7 @@ def markdown() -> str:
     lines += [
         f"| `{config.name}` | {_code(config.default)} | {_cell(config.allowed)} | {_cell(config.doc)} |"
         for config in TOPIC_CONFIGS.values()
-        if not config.is_internal
+        if not config.is_internal or is_own(config.name)
     ]
     lines += ["", "## Brokers: names of Kafka without effect\n", _UNUSED.rstrip()]
     lines += [f"| `{config.name}` | {_cell(config.doc)} |" for config in UNUSED.values()]

@@ -5,7 +5,9 @@ from uuid import UUID
 
 import pytest
 
+from penstock.base import table_configs as tables
 from penstock.base.settings import text_of
+from penstock.base.table_configs import TableSettings
 from penstock.broker.client_metrics.subscriptions import ClientIdentity, wanted_of
 from penstock.broker.config import BrokerConfig
 from penstock.broker.dynamic_settings import BrokerSettings, all_settings, settle
@@ -64,6 +66,14 @@ OF_TOPICS: dict[str, tuple[Callable[[Configs], object], str]] = {
     RECORD_VALIDATION: (lambda it: _rules(it).validation, VALIDATES_HEADERS),
     MIRROR_SOURCE: (open_mirror, "cluster/topic"),
     MIRROR_FINISHED: (lambda it: open_mirror({MIRROR_SOURCE: "s"} | it), "true"),
+    tables.ENABLE: (TableSettings.from_configs, "true"),
+    tables.NAME: (TableSettings.from_configs, "sales.orders"),
+    tables.FORMAT: (TableSettings.from_configs, "parquet"),
+    tables.SCHEMA: (TableSettings.from_configs, "raw"),
+    tables.PARTITION_BY: (TableSettings.from_configs, "day(ts)"),
+    tables.MODE: (TableSettings.from_configs, "upsert"),
+    tables.COMMIT_INTERVAL: (TableSettings.from_configs, "1000"),
+    tables.COMPACT: (TableSettings.from_configs, "false"),
 }
 """By name: what reads the config, and another value than the default."""
 ELSEWHERE = {

@@ -113,6 +113,67 @@ def test_values_that_only_kafka_accepts(name: str, value: str) -> None:
     assert name in topic_configs.problem(name, value)
 
 
+OWN_ACCEPTED = [
+    ("penstock.table.enable", "TRUE", "true"),
+    ("penstock.table.format", "parquet", "parquet"),
+    ("penstock.table.mode", " upsert ", "upsert"),
+    ("penstock.table.commit.interval.ms", "1000", "1000"),
+    ("penstock.table.name", "sales.orders_2", "sales.orders_2"),
+    ("penstock.table.partition.by", "", "none"),
+    ("penstock.table.partition.by", " day( ts ) , bucket( 16,id)", "day(ts), bucket(16, id)"),
+    ("penstock.table.partition.by", "Hour(a.b),identity(é-x)", "hour(a.b), é-x"),
+    ("penstock.table.partition.by", "day", "day(_timestamp)"),
+    ("penstock.table.schema", "registry:orders v", None),
+    ("penstock.table.schema", "registry:orders-value", "registry:orders-value"),
+    ("penstock.table.schema", ' {"type": "object"} ', '{"type": "object"}'),
+    *(("penstock.table.schema", value, value) for value in ("auto", "raw", "registry")),
+    *(
+        ("penstock.table.schema", value, None)
+        for value in ("", "yes", "registry:", "[]", '"x"', "{", "[" * 30_000, "1", "Auto")
+    ),
+    *(
+        ("penstock.table.partition.by", value, None)
+        for value in (
+            *("day()", "day(a", "day(a))", "day(a,b)", "week(a)", "day(a),", ",day(a)"),
+            *("day(a) day(b)", "bucket(a)", "bucket(0,a)", "bucket(-1,a)", "bucket(16,)"),
+            *("day(day(a))", "(" * 4_096),
+        )
+    ),
+    *(("penstock.table.name", value, None) for value in ("a-b", "a.b.c", ".a", "a.", "a/b", "..")),
+    *(("penstock.table.enable", value, None) for value in ("yes", "1", "")),
+    *(("penstock.table.format", value, None) for value in ("delta", "Iceberg", "")),
+    *(("penstock.table.mode", value, None) for value in ("merge", "")),
+    *(("penstock.table.commit.interval.ms", value, None) for value in ("999", "1min", "86400001")),
+    *(("penstock.table.compact", value, None) for value in ("on", "")),
+]
+"""Config, value, and what DescribeConfigs shows, or None if the value is refused."""
+
+
+@pytest.mark.parametrize(("name", "value", "shown"), OWN_ACCEPTED)
+def test_values_of_own_configs(name: str, value: str, shown: str | None) -> None:
+    problem = topic_configs.problem(name, value)
+    if shown is None:
+        assert name in problem
+        assert repr(value)[1:60].rstrip("'") in problem
+        assert topic_configs.TOPIC_CONFIGS[name].allowed.partition(";")[0] in problem
+        return
+    assert problem == ""
+    assert topic_configs.canonical(name, value) == shown
+    assert topic_configs.canonical(name, shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("a,A", "twice"),
+        ("day(a),hour(a)", "one transform of time"),
+        (",".join(f"c{n}" for n in range(11)), "more than 10"),
+    ],
+)
+def test_partition_fields_that_exclude_each_other(value: str, reason: str) -> None:
+    assert reason in topic_configs.problem("penstock.table.partition.by", value)
+
+
 def test_every_default_is_valid_and_in_canonical_form() -> None:
     for config in topic_configs.TOPIC_CONFIGS.values():
         assert topic_configs.problem(config.name, config.default) == ""

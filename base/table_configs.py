@@ -1,0 +1,109 @@
+"""The topic configs of exported tables: names, accepted values, and what they mean.
+
+Brokers and controllers check the values, `lake.table` acts on them. Pure.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from penstock.base.partition_spec import FORMS, PartitionField, parse_partition_by, partition_text
+
+ENABLE: Final = "penstock.table.enable"
+NAME: Final = "penstock.table.name"
+FORMAT: Final = "penstock.table.format"
+SCHEMA: Final = "penstock.table.schema"
+PARTITION_BY: Final = "penstock.table.partition.by"
+MODE: Final = "penstock.table.mode"
+COMMIT_INTERVAL: Final = "penstock.table.commit.interval.ms"
+COMPACT: Final = "penstock.table.compact"
+
+TABLE_FORMATS: Final = ("iceberg", "parquet")
+APPEND: Final = "append"
+UPSERT: Final = "upsert"
+MODES: Final = (APPEND, UPSERT)
+COMMIT_INTERVAL_MS: Final = 60_000
+COMMIT_INTERVAL_MS_MIN: Final = 1_000
+COMMIT_INTERVAL_MS_MAX: Final = 86_400_000
+
+AUTO: Final = "auto"
+RAW: Final = "raw"
+REGISTRY: Final = "registry"
+SCHEMA_ALLOWED: Final = (
+    f"{AUTO}, {RAW}, {REGISTRY}, {REGISTRY}:SUBJECT, or a JSON Schema or Avro record as text"
+)
+
+PARTITION_BY_ALLOWED: Final = f"{FORMS}; day for that of the record's timestamp; none"
+NAME_ALLOWED: Final = (
+    "letters, digits and underscores, with an optional namespace, as in sales.orders, or nothing"
+    " for the name of the topic"
+)
+
+_NAME: Final = re.compile(r"(?:[A-Za-z0-9_]{1,128}\.)?[A-Za-z0-9_]{1,249}")
+_SUBJECT: Final = re.compile(r"[^\s]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """The table of one topic, as its configs describe it. `name` is empty for the default."""
+
+    is_enabled: bool
+    name: str
+    format: str
+    schema: str
+    partition_by: tuple[PartitionField, ...]
+    mode: str
+    commit_interval_ms: int
+    compacts: bool
+
+    @classmethod
+    def from_configs(cls, configs: Mapping[str, str]) -> "TableSettings":
+        """Read valid configs of a topic. Absent ones have their defaults."""
+        return cls(
+            configs.get(ENABLE, "false") == "true",
+            configs.get(NAME, ""),
+            configs.get(FORMAT, TABLE_FORMATS[0]),
+            configs.get(SCHEMA, AUTO),
+            parse_partition_by(configs.get(PARTITION_BY, "")),
+            configs.get(MODE, APPEND),
+            int(configs.get(COMMIT_INTERVAL, COMMIT_INTERVAL_MS)),
+            configs.get(COMPACT, "true") == "true",
+        )
+
+
+def canonical_partition_by(text: str) -> str:
+    """Return the text in the form of DescribeConfigs. Raise ValueError with the allowed forms."""
+    return partition_text(parse_partition_by(text))
+
+
+def canonical_name(text: str) -> str:
+    """Return the name of a table. Raise ValueError with what is allowed."""
+    if text and not _NAME.fullmatch(text):
+        raise ValueError(NAME_ALLOWED)
+    return text
+
+
+def canonical_schema(text: str) -> str:
+    """Return a schema. Raise ValueError with what is allowed. Only the runner finds out whether its
+    types can be columns.
+    """
+    if text in {AUTO, RAW, REGISTRY}:
+        return text
+    subject = text.removeprefix(f"{REGISTRY}:")
+    if subject != text and _SUBJECT.fullmatch(subject):
+        return text
+    if not text.startswith("{"):
+        raise ValueError(SCHEMA_ALLOWED)
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"it is not JSON ({error}); use {SCHEMA_ALLOWED}") from None
+    return text
+
+
+def is_avro(schema: str) -> bool:
+    """Return whether a schema that is given as text is an Avro record, not a JSON Schema."""
+    return bool(msgspec.json.decode(schema).get("type") == "record")
