@@ -37,7 +37,7 @@ class Admin:
         )
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run it in the operator's process."""
+        """Start it in the operator's process."""
         loop = self._world.loop
         loop.call_soon(lambda: loop.create_task(work()), context=self._process.context())
 
@@ -53,7 +53,11 @@ class Admin:
 
         while not world.metadata.image.nodes:  # noqa: ASYNC110 - virtual time is free
             await asyncio.sleep(0.1)
-        await world.loop.create_task(create(), context=self._process.context())
+        await self.run(create)
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run it in the operator's process, and wait for its end."""
+        await self._world.loop.create_task(work(), context=self._process.context())
 
     def move(self, part: Part, target: NodeId) -> None:
         """Reassign a partition to one broker, dead or alive; if it is there already, cancel its

@@ -12,8 +12,14 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from penstock.base.acls import STANDARD_AUTHORIZER
 from penstock.base.ids import NodeId
+from penstock.base.principal import ANONYMOUS
+from penstock.broker.handlers.table import API_RIGHTS
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.acl_authorizer import Authorizer
+from penstock.broker.requests.audit import AuditLog
+from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.messages import NewTopic
 from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from penstock.controller.metadata.topics import TopicState
@@ -172,6 +178,12 @@ class Script:
         finally:
             for pair in (ends, ends[::-1]):
                 links.mend(*pair)
+
+    def authorize(self) -> None:
+        """Give all brokers an authorizer that allows everything, which APIs of ACLs require."""
+        config = SecurityConfig(authorizer=STANDARD_AUTHORIZER, super_users=str(ANONYMOUS))
+        for broker in self.world.brokers.values():
+            broker.authorizer = Authorizer(config, AuditLog(self.world.loop.time), API_RIGHTS)
 
     async def restart(self, node_id: int) -> None:
         """Kill the process of a broker, and wait until its next one serves."""

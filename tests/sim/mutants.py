@@ -41,6 +41,7 @@ from tests.sim.consumer_group_mutants import CONSUMER_GROUP_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.fork_mutants import FORK_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
+from tests.sim.late_admin_mutants import LATE_ADMIN_MUTANTS
 from tests.sim.late_mutants import LATE_MUTANTS
 from tests.sim.late_request_mutants import LATE_REQUEST_MUTANTS
 from tests.sim.leak_mutants import LEAK_MUTANTS
@@ -410,7 +411,7 @@ MUTANTS |= (
 )
 MUTANTS |= RACK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
 MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS | ACL_MUTANTS
-MUTANTS |= PRODUCER_MUTANTS | LATE_REQUEST_MUTANTS | WAL_STORE_MUTANTS
+MUTANTS |= LATE_ADMIN_MUTANTS | PRODUCER_MUTANTS | LATE_REQUEST_MUTANTS | WAL_STORE_MUTANTS
 
 
 def _check_fits(target: Any, attribute: str, patch: Any) -> None:

@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from penstock.base.audit import ChangeLog
 from penstock.base.clock import steady
 from penstock.base.errors import StreamError
 from penstock.base.ids import Millis, NodeId, Offset, WalSequence
@@ -51,6 +52,7 @@ from penstock.broker.partition.leaders import announced_leader
 from penstock.broker.partition.log import LogConfig
 from penstock.broker.partition.manager import PartitionManager
 from penstock.broker.partition.partition import Partition
+from penstock.broker.requests.acl_authorizer import Authorizer
 from penstock.broker.requests.dispatch import RequestDispatcher
 from penstock.broker.requests.fetch_coalescing import SameFetches
 from penstock.broker.requests.fetch_sessions import FetchSessions
@@ -163,7 +165,8 @@ class SimBroker:
         )
         self.stream_config = world.limits.stream
         self.compaction_config = world.limits.compaction
-        self.authorizer = None
+        self.authorizer: Authorizer | None = None
+        self.change_log = ChangeLog(world.loop.time)
         self.static_settings = BrokerSettings(
             self.config, self.stream_config, self.compaction_config
         )

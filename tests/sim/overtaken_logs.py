@@ -119,6 +119,11 @@ class FetchingClient:
         )
         return apis.FETCH, FETCH_VERSION, request
 
+    def ending(self) -> tuple[Any, int, Any]:
+        """Return the request that ends the session."""
+        request = wire_fetch.FetchRequest(session_id=self._session_id, session_epoch=-1)
+        return apis.FETCH, FETCH_VERSION, request
+
     async def poll(self, delay_s: float | None = None) -> list[bytes | None]:
         """Fetch once. delay_s: by this a first copy of the request is late."""
         request = self.request()

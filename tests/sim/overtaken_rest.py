@@ -1,7 +1,8 @@
 """The APIs without an exchange of their own: requests that read, or that change nothing.
 
-Left out: requests about the connection itself, and client metrics, which simulated brokers do not
-take.
+Left out: ApiVersions and SASL, which only affect the connection that they arrive on, and client
+metrics, which brokers without a receiver do not announce; nothing but metrics is made of them.
+Requests about delegation tokens are rejected on these connections: see the scenario `acls`.
 """
 
 from collections import defaultdict

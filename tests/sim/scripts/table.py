@@ -12,6 +12,7 @@ from tests.sim.scripts import (
     group_log,
     groups,
     late,
+    late_admin,
     late_others,
     late_requests,
     leaks,
@@ -518,6 +519,43 @@ _LATE_OTHERS: _Found = {
         (racks.return_to_the_leader, "a client is sent to 2, which backs off")
     ],
 }
+_LATE_ADMIN: _Found = {
+    "log_starts_move_back": [(late_admin.delete_records_late, "returns the log start 1")],
+    "late_creations_set_configs": [(late_admin.create_a_topic_late, "is created with NONE")],
+    "late_additions_of_partitions_add_more": [
+        (late_admin.add_partitions_late, "the topic has 5 partitions")
+    ],
+    "appended_configs_repeat": [(late_admin.append_to_a_config_late, "compact,compact")],
+    "configs_outlive_topics": [(late_admin.alter_configs_late, "the next topic has the configs")],
+    "repeated_acls_are_kept_twice": [(late_admin.create_acls_late, "1 ACLs are left")],
+    "late_deletions_take_all_acls": [(late_admin.delete_acls_late, "the topic has ACLs for []")],
+    "late_removals_take_all_quotas": [
+        (late_admin.remove_a_quota_late, "the user has the quotas []")
+    ],
+    "late_deletions_take_all_credentials": [
+        (late_admin.delete_a_credential_late, "alice has credentials for []")
+    ],
+    "expired_tokens_are_renewed": [(late_admin.renew_a_token_late, "a token that is expired: OK")],
+    "late_reassignments_move_again": [
+        (late_admin.move_late, "a late AlterPartitionReassignments moves")
+    ],
+    "late_elections_move_again": [(late_admin.move_late, "a late ElectLeaders moves")],
+    "late_removals_take_live_brokers": [
+        (late_admin.unregister_a_broker_late, "a live broker is removed")
+    ],
+    "late_upgrades_downgrade": [
+        (late_admin.upgrade_a_feature_late, "a late upgrade sets the level 1")
+    ],
+    "reads_create_groups": [
+        (late_admin.read_a_deleted_group_late, "late reads create the group ['g'] again")
+    ],
+    "metadata_always_creates_topics": [
+        (late_admin.ask_for_metadata_late, "a read creates the topic again")
+    ],
+    "ids_of_fetch_sessions_are_reused": [
+        (late_admin.close_a_fetch_session_late, "a fetch session gets FETCH_SESSION_ID_NOT_FOUND")
+    ],
+}
 _WAL_STORES: _Found = {
     "recovery_reads_the_wrong_store": [
         (wal_stores.fail_over_in_a_wal_store, "wal/1/1/00000000000000000000 was written twice")
@@ -652,6 +690,7 @@ FOUND_BY: _Found = {
     **_CLOCKS,
     **_CONTROLLERS,
     **_LATE_REQUESTS,
+    **_LATE_ADMIN,
     **_LATE_OTHERS,
     **_WAL_STORES,
     **_LEAKS,
