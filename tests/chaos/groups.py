@@ -30,6 +30,10 @@ from tests.support.history import Part
 GROUP: Final = "chaos"
 _ASK_S: Final = 5.0
 _COMMIT_EVERY_S: Final = 1.0
+_TIMEOUT_MS: Final = 3_000
+"""Of a request. Half of the session timeout, so that a member that repeats its requests on another
+connection stays in its generation, and its late commits have the current one.
+"""
 
 
 class GroupMembers(Client):
@@ -99,6 +103,7 @@ class _Member:
         self._consumer = Consumer(
             {
                 **settings,
+                "socket.timeout.ms": _TIMEOUT_MS,
                 "group.id": GROUP,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,

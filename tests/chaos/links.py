@@ -179,6 +179,10 @@ class Network:
         """Connections by source and target: "broker", "controller" or "clients"."""
         self.late_count = 0
         """Held pieces that arrived after a newer connection between the same two nodes existed."""
+        self.late_client_count = 0
+        """The same for pieces from clients that had closed their connection, because the newer one
+        may be that of another client.
+        """
 
     def add(self, name: str, port: int, target_port: int) -> None:
         """Add a proxy at `port` in front of node `name`, which listens at `target_port` while it
@@ -309,7 +313,7 @@ class Network:
                     await asyncio.sleep(delay_s)
                 if await self._until_free(connection, source, target):
                     was_held = True
-                    self.late_count += self._newest[connection.ends] > connection.number
+                    self._count_late(connection, source, reader)
                 writer.write(data)
                 await writer.drain()
         # The end of a connection does not pass a cut link either.
@@ -317,6 +321,16 @@ class Network:
         if was_held:
             await asyncio.sleep(_END_BEHIND_S)
         writer.close()
+
+    def _count_late(
+        self, connection: _Connection, source: str, reader: asyncio.StreamReader
+    ) -> None:
+        if self._newest[connection.ends] <= connection.number:
+            return
+        if CLIENTS not in connection.ends:
+            self.late_count += 1
+        elif source == CLIENTS and (reader.at_eof() or reader.exception() is not None):
+            self.late_client_count += 1
 
     async def _until_free(self, connection: _Connection, source: str, target: str) -> bool:
         """Wait until the direction is free. Return True if it was held (not only cut)."""

@@ -176,18 +176,21 @@ def _cut(draft: _Draft) -> None:
 
 
 def _hold(draft: _Draft) -> None:
-    """Hold for longer than a coordinator waits for an answer to its markers (5 s), so that it sends
-    them again on a newer connection.
+    """Hold for longer than senders wait for a response (coordinators 5 s, clients up to 5 s), so
+    that they repeat their requests on newer connections.
 
-    Links between clients and brokers are never held: a late Produce or EndTxn of an older
-    connection can break a transaction, as in Kafka before KIP-890.
+    Of the clients of a run, brokers reject late requests of group members and producers. They
+    execute two kinds, as Kafka does: an InitProducerId without a producer id fences the current
+    producer, and a batch without a producer id is stored again, because neither request says which
+    attempt it belongs to.
     """
     rng = draft.rng
     pair = [
         tuple(rng.sample(BROKERS, 2)),
         (rng.choice(BROKERS), draft.some_controller()),
         tuple(rng.sample(CONTROLLERS, 2)),
-    ][rng.choices((0, 1, 2), (7, 2, 2))[0]]
+        (CLIENTS, rng.choice(BROKERS)),
+    ][rng.choices((0, 1, 2, 3), (5, 2, 2, 6))[0]]
     ends = pair if rng.random() < 0.5 else (pair[1], pair[0])
     draft.faults.append(Fault(Kind.HOLD, ends, draft.begin_s(), rng.uniform(6.0, 10.0), late=True))
 

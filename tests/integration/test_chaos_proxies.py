@@ -4,8 +4,9 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from random import Random
+from types import MappingProxyType
 
 import pytest
 
@@ -44,11 +45,11 @@ class Server:
 
 
 class Linked:
-    """One client that is connected to one node through its proxy."""
+    """One client that is connected to one node through its proxy. pids: of other nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, pids: Mapping[str, int] = MappingProxyType({})) -> None:
         self.server = Server()
-        self.network = Network(lambda: {NODE: None})
+        self.network = Network(lambda: {NODE: None, **pids})
         self.port = free_port()
 
     async def start(self) -> None:
@@ -58,15 +59,18 @@ class Linked:
         self.writer.write(b"first")
         await until(lambda: self.server.received == b"first")
 
+    async def stop(self) -> None:
+        self.writer.close()
+        self.server.stop()
+        await self.network.close()
+
 
 @pytest.fixture
 async def linked() -> AsyncIterator[Linked]:
     linked = Linked()
     await linked.start()
     yield linked
-    linked.writer.close()
-    linked.server.stop()
-    await linked.network.close()
+    await linked.stop()
 
 
 async def test_a_cut_goes_one_way_and_what_it_held_back_arrives_late(linked: Linked) -> None:
@@ -90,16 +94,31 @@ async def test_what_a_cut_held_back_is_lost_with_its_connection(linked: Linked) 
 
 
 async def test_what_a_hold_held_back_arrives_behind_a_newer_connection(linked: Linked) -> None:
-    hold = linked.network.hold(CLIENTS, NODE)
+    assert await late_counts(linked, CLIENTS) == (0, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who dialled")
+async def test_late_pieces_of_nodes_are_counted_apart_from_those_of_clients() -> None:
+    linked = Linked({"broker 1": os.getpid()})
+    await linked.start()
+    assert await late_counts(linked, "broker 1") == (1, 0)
+    await linked.stop()
+
+
+async def late_counts(linked: Linked, source: str) -> tuple[int, int]:
+    """Hold a piece until its sender has closed the connection and used another one."""
+    hold = linked.network.hold(source, NODE)
     linked.writer.write(b" held")
     _, newer = await asyncio.open_connection("127.0.0.1", linked.port)
     newer.write(b" newer")
     await until(lambda: linked.server.received == b"first newer")
     linked.writer.close()
+    newer.write(b" again")
+    await until(lambda: linked.server.received == b"first newer again")
     linked.network.release(hold)
-    await until(lambda: linked.server.received == b"first newer held")
-    assert linked.network.late_count == 1
+    await until(lambda: linked.server.received == b"first newer again held")
     newer.close()
+    return linked.network.late_count, linked.network.late_client_count
 
 
 async def test_a_hold_without_a_connection_waits_for_the_next(linked: Linked) -> None:

@@ -11,10 +11,9 @@ from tests.chaos.run import run
 from tests.chaos.schedule import CONTROLLERS, LEADER, Kind, waves
 
 SECONDS = 30.0
-SEEDS = (37167,)
-"""The first waves of this seed delay markers between brokers, kill the leading controller and a
-broker, cut links between brokers and between controllers, pause brokers, and cut requests to the
-store short.
+SEEDS = (39027,)
+"""The first waves of this seed delay markers between brokers and requests of clients, kill the
+leading controller and a broker, isolate a node, and cut requests to the store short.
 """
 
 
