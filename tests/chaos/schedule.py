@@ -191,7 +191,8 @@ def _hold(draft: _Draft) -> None:
         tuple(rng.sample(CONTROLLERS, 2)),
         (CLIENTS, rng.choice(BROKERS)),
     ][rng.choices((0, 1, 2, 3), (5, 2, 2, 6))[0]]
-    ends = pair if rng.random() < 0.5 else (pair[1], pair[0])
+    requests_share = 0.75 if CLIENTS in pair else 0.5  # held responses of brokers are just lost
+    ends = pair if rng.random() < requests_share else (pair[1], pair[0])
     draft.faults.append(Fault(Kind.HOLD, ends, draft.begin_s(), rng.uniform(6.0, 10.0), late=True))
 
 
