@@ -296,12 +296,15 @@ def sync(
 
 
 def _sync_options(topic: str, rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
+    from penstock.lake.table.partition_spec import parse_partition_by, partition_text
     from penstock.lake.table.sync import SyncOptions
+
+    partitioning = partition_text(parse_partition_by(rows.partition_by))
 
     return SyncOptions(
         value_format=rows.format(topic),
         upsert=_choice("--mode", rows.mode, "append", "upsert") == "upsert",
-        by_day=_choice("--partition-by", rows.partition_by, "none", "day") == "day",
+        by_day=_choice("--partition-by", partitioning, "none", "day(_timestamp)") != "none",
         headers=rows.headers,
         from_latest=_choice("--from", batches.start, "earliest", "latest") == "latest",
         skip_lost=batches.skip_lost,
