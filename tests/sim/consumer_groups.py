@@ -37,7 +37,14 @@ _AT_END_COUNT: Final = 3
 _VERSION: Final = 1
 _LEAVE_EPOCH: Final = -1
 _COMMIT_VERSION: Final = 9
-_FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+_FENCED: Final = frozenset(
+    {
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        # After all sessions and the offsets expired, the group is deleted.
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
 _STALE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 _STRUCK_SHARE: Final = 0.1
 _REGEX_SHARE: Final = 0.4
