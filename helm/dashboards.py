@@ -1,11 +1,8 @@
-"""Generate the Grafana dashboards of `helm/penstock/dashboards`: one line here is about fifty in
-Grafana's JSON.
+"""Generate the Grafana dashboards in `helm/penstock/dashboards`: python helm/dashboards.py
+[--check]
 
-python helm/dashboards.py [--check]
-
-Invariants: every metric is one of `deploy.node.metrics.table` with labels that it has (a test
-checks that); every query is limited to the chosen namespace. Must not run in production: it needs a
-checkout.
+Metrics and labels are those of `deploy.node.metrics.table`, which a test checks; every query is
+limited to the chosen namespace.
 """
 
 import json

@@ -1,11 +1,8 @@
-"""Generate the chart's `values.yaml`, `values.schema.json` and `README.md` from `schema.yaml` and
-the definition of settings, and its copies of the documentation pages to which it refers.
+"""Generate the chart's values, schema, README and copies of pages: python helm/generate.py
+[--check]
 
-python helm/generate.py [--check]
-
-Invariants: each value is described once; objects reject unknown keys; settings that the chart
-computes cannot be set; a packaged chart contains every page to which its files link. Must not run
-in production: it needs a checkout.
+Values come from `schema.yaml` and the definitions of settings; settings that the chart computes
+cannot be set. A packaged chart contains every page to which its files link.
 """
 
 import json

@@ -1,9 +1,8 @@
-"""Load the pytest plugin `penstock.testing.plugin`, or fixtures that report why it cannot be
-loaded.
+"""Load the plugin `penstock.testing.plugin`, or fixtures that report why it cannot be loaded.
 
 pytest imports this in every run of every project in an environment with Penstock, so it raises
-nothing and needs no dependency. It is not in `penstock`, because a project may have a package of
-that name, which must not be imported either.
+nothing and has no dependencies. It is not in `penstock`, because a project may have a package of
+that name.
 """
 
 from importlib.util import find_spec

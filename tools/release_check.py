@@ -1,9 +1,8 @@
 """Check a release before it is published: `make release-check`.
 
-Build the sdist and the wheel, compare the wheel with that of the sdist, let twine check both, and
-install each extra into an empty environment with each Python on this machine, in which a smoke test
-runs. Prints a table with the size of each environment. `--pinned` installs the versions of
-constraints.txt instead of the newest ones.
+Build sdist and wheel, compare the wheel with that of the sdist, run twine on both, and install each
+extra into an empty environment with each Python on this machine for a smoke test. `--pinned`
+installs the versions of constraints.txt instead of the newest ones.
 """
 
 import argparse

@@ -1,10 +1,8 @@
-"""Send requests to other brokers, over the Kafka protocol: to the listener of clients, or the one
-in `inter.broker.listener.name`.
+"""Send requests to other brokers over the Kafka protocol, on `inter.broker.listener.name` if set.
 
-Invariants: one connection per broker incarnation, opened on demand and dropped at the first error.
-One request on it at a time (the caller ensures that).
-Must not: retry, or interpret responses.
-Source: Kafka InterBrokerSendThread.
+There is one connection per broker incarnation, opened on demand and dropped at the first error,
+with one request in flight (enforced by the caller). Does not retry or interpret responses. Source:
+Kafka InterBrokerSendThread.
 """
 
 import asyncio

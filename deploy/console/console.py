@@ -1,9 +1,8 @@
-"""The state shared by all pages of a console, and the rendering of templates.
+"""State shared by all pages of a console, and the rendering of templates.
 
-Blocking calls run in threads: at most `CALLS_MAX` concurrently, and at most `CALLS_WAITING_MAX`
-wait; more are rejected with 503. A call occupies its slot until its thread has finished, even if
-its request is canceled. At most `SEARCHES_MAX` record searches and `STATEMENTS_MAX` SQL statements
-run concurrently.
+Blocking calls run in threads, at most `CALLS_MAX` concurrently; if `CALLS_WAITING_MAX` wait, more
+are rejected with 503. A call occupies its slot until its thread has finished, even if its request
+is canceled.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
-"""Decode keys and values with their schemas: those in the topic's configs, or registered ones whose
-id is in the bytes (Confluent's wire format).
+"""Decode keys and values with the schemas of the topic's configs or of a schema registry.
 
-Invariants: values that cannot be decoded are shown as bytes, with the reason. Decoding happens in a
-separate process (`deploy.records.decode_process`). Limits: `VALUE_BYTES_MAX` for each key or value;
-after `FAILURES_MAX` killed processes or `DECODE_S_MAX`, the rest of a page is shown as bytes;
-`SCHEMAS_MAX` registered schemas are cached. The methods block.
+Values that cannot be decoded are shown as bytes, with the reason. Decoding runs in a separate
+process (`deploy.records.decode_process`); after `FAILURES_MAX` killed processes or `DECODE_S_MAX`,
+the rest of a page is shown as bytes. The methods block.
 """
 
 import time

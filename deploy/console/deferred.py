@@ -1,9 +1,8 @@
-"""Respond to page requests in time, however long the cluster takes.
+"""Respond to page requests within WAIT_S, even if the cluster does not respond.
 
-A page that is not ready within WAIT_S becomes a skeleton, which fetches the page later
-(`page_builds`). If brokers or controllers do not respond, or the rights of the user are unknown,
-the last page that could be built is shown with its age (`kept_pages`).
-Limit: requests to brokers for a page wait at most REQUEST_S.
+A page that is not ready becomes a skeleton, which fetches the page later (`page_builds`). If
+brokers or controllers do not respond, or the rights of the user are unknown, the last page is shown
+with its age (`kept_pages`).
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""Send server-sent events to browsers, within limits.
+"""Send server-sent events to browsers.
 
-Limits: `STREAMS_MAX` concurrent streams, each for at most `STREAM_S_MAX`, after which browsers
-reconnect automatically. A comment every `HEARTBEAT_S` keeps proxies from closing an idle stream. A
-stream ends with its session, or when the rights of the session change. Source:
-https://html.spec.whatwg.org/multipage/server-sent-events.html
+At most `STREAMS_MAX` streams are open, each for at most `STREAM_S_MAX`; browsers reconnect
+automatically. A comment every `HEARTBEAT_S` keeps proxies from closing an idle stream. A stream
+ends with its session, or when the rights of the session change.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""Serve connections that a node passes on, instead of listening.
+"""Serve connections that a node passes over a Unix socket (SCM_RIGHTS).
 
-Each datagram on the socket to the node contains a connection (SCM_RIGHTS) and the part of its first
-request that the node has read. Every connection is closed after its first response, so that the
-next request goes to the node again; `application` adds the header. Limits: the process exits after
-`IDLE_S` without a connection; the node restarts it when it is needed.
+Each datagram contains a connection and the part of its first request that the node has read. Every
+connection is closed after its first response, so that the next request goes to the node again. The
+process exits after `IDLE_S` without a connection.
 """
 
 import asyncio

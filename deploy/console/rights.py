@@ -1,9 +1,7 @@
-"""Request the rights of a user from the cluster.
+"""Request the rights of a user from the brokers (KIP-430).
 
-The console reads metadata and objects without brokers, so it applies the rights that brokers would
-apply: a topic needs DESCRIBE, its records READ, nodes and objects DESCRIBE on the cluster. Requests
-to brokers are sent as the user, and brokers authorize them.
-Source: KIP-430.
+The console reads metadata and objects without brokers, so it applies the rights itself: a topic
+needs DESCRIBE, its records READ, nodes and objects DESCRIBE on the cluster.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
-"""Serve the S3 API for a local cluster: moto's S3 backend in memory, in a small threaded server.
+"""Serve the S3 API for a local cluster: moto's S3 backend in memory, behind a small threaded
+server.
 
 Arguments: `--bucket NAME [--fd SOCKET | [--host HOST] --port PORT]`. moto checks and writes in two
-steps, so writes, and LISTs, which fail during a DELETE, are serialized. Other moto services (1 s,
-50 MB) are not imported. werkzeug's server is not used, because it drops data that arrives within
-10 ms of a response. Requests of web pages, and with a secret unsigned ones, are rejected.
+steps, so writes and LISTs are serialized. werkzeug's server is not used because it drops data.
 """
 
 import argparse

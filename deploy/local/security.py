@@ -1,15 +1,8 @@
-"""Create the files of a secure local cluster: certificates, initial users, and client properties.
+"""Create the files of a secure local cluster: certificates, initial users and client properties.
 
-    DIR/client.properties       of the super user `admin`, for --command-config and Kafka's tools
-    DIR/librdkafka.properties   the same for kcat -F
-    DIR/environment             variables for penstock commands, to be sourced by a shell
-    DIR/ca.pem, broker.pem      truststore of clients, keystore of brokers
-    DIR/users                   passwords of `admin` and of the brokers
-    DIR/nodes/                  certificates of the connections between nodes, by their own CA
-
-Invariants: only the owner can read keys and passwords. Certificates are created at each start, so
-they never expire; passwords are kept. Not for production. Imports cryptography only when files are
-created, because insecure clusters start without it.
+Certificates are created at each start, so they never expire; passwords are preserved. Only the
+owner can read the files. `cryptography` is imported only when files are created, because insecure
+clusters start without it. Not for production.
 """
 
 import shlex

@@ -1,9 +1,7 @@
 """Address and credentials of an OTLP/HTTP receiver.
 
-Headers and certificates come from the variables `OTEL_EXPORTER_OTLP_*` of OpenTelemetry; that of
-one signal, such as `OTEL_EXPORTER_OTLP_METRICS_HEADERS`, takes precedence over that for all
-signals. Source: OTLP
-1.x, "OTLP/HTTP Request"; OpenTelemetry, "OpenTelemetry Protocol Exporter".
+Headers and certificates come from OpenTelemetry's variables `OTEL_EXPORTER_OTLP_*`; those of one
+signal, such as `OTEL_EXPORTER_OTLP_METRICS_HEADERS`, take precedence.
 """
 
 import ssl

@@ -1,9 +1,7 @@
-"""The process that decodes Avro and Protobuf keys and values for the web console. It ends with its
-standard input.
+"""Process that decodes Avro and Protobuf keys and values for the web console.
 
-Schemas and records are untrusted, so it has the same limits as the process that checks records for
-a broker (`broker.schemas.worker`, docs/design/schemas.md). Must not open connections, or read
-anything that the console does not send.
+Schemas and records are untrusted, so it has the limits of the broker's validation process
+(`broker.schemas.worker`), opens no connections and reads only its standard input.
 """
 
 from functools import lru_cache

@@ -1,10 +1,7 @@
 """Convert keys and values to text and back: text, JSON, hex, Base64, Avro, Protobuf.
 
-Avro and Protobuf are converted to and from JSON. With a schema registry, bytes begin with
-Confluent's frame (`protocol.registry.wire_format`).
-
-Invariant: `decode(encode(text))` is equivalent to `text`. Bytes that are not in the format raise
-BadRecord.
+Avro and Protobuf are converted to and from JSON. With a schema registry, bytes start with
+Confluent's frame (`protocol.registry.wire_format`). Bytes in another format raise BadRecord.
 """
 
 import base64

@@ -1,10 +1,8 @@
-"""Format records with a template in the syntax of `kcat -f`.
+r"""Format records with a template in the syntax of `kcat -f`. Pure.
 
-%s value, %k key, %t topic, %p partition, %o offset, %T timestamp in milliseconds, %h headers,
-%S and %K lengths of value and key in bytes (-1 for null), %% a percent sign; \\n, \\t, \\r, \\0 and
-\\\\ as in C.
-
-Invariant: pure.
+%s value, %k key, %t topic, %p partition, %o offset, %T timestamp in milliseconds, %h headers, %S
+and %K lengths of value and key in bytes (-1 for null), %% a percent sign; \n, \t, \r, \0 and \\ as
+in C.
 """
 
 import re

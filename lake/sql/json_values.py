@@ -1,12 +1,8 @@
-"""Parse JSON values into columns: DuckDB's vectorized parser reads the Arrow buffers of the scan in
-a database of its own.
+"""Parse JSON values into columns with DuckDB's vectorized parser.
 
-Invariants: only the fields that a statement needs become columns. A value that does not fit its
-column becomes NULL and is reported. Nothing is rounded: 1.5 does not fit BIGINT, and
-9007199254740993 does not fit DOUBLE. Values of another JSON type do not fit, although DuckDB casts
-true to 1 and "yes" to true; only VARCHAR accepts all of them. Whether a value fits depends only on
-the value and the column. Cost: one pass over the values, and a second one over rows with NULLs and
-integers beyond 53 bits.
+Only the fields that a statement uses become columns. A value that does not fit its column becomes
+NULL and is reported; whether it fits depends only on the value and the column. Nothing is rounded:
+1.5 does not fit BIGINT, and 9007199254740993 does not fit DOUBLE.
 """
 
 import json

@@ -1,10 +1,8 @@
-"""Determine the partitions, offsets and times of a topic that can match a filter.
+"""Determine the partitions, offsets and times of a topic that can match a filter. Pure.
 
 Arrow simplifies the filter under an assumption, such as `_partition = 3`; if it becomes false, no
-such record matches. This module therefore does not depend on the form of DuckDB's expressions.
-Invariant: excluded parts contain no matching record; the rest may contain none either. Cost: 25 us
-for each assumption, and up to 200 assumptions for each partition whose offsets are searched. Must
-not do I/O.
+such record matches. This does not depend on the form of DuckDB's expressions. It costs 25 us per
+assumption, with up to 200 assumptions per partition whose offsets are searched.
 """
 
 from collections.abc import Callable, Mapping, Sequence

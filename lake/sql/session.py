@@ -1,10 +1,8 @@
-"""Run SQL on the topics of a store: find the topics of a statement, register them with DuckDB as
-tables, and run it.
+"""Run SQL on the topics of a store: register the topics of a statement with DuckDB and run it.
 
-Invariants: DuckDB reads no files, writes only temporary ones in its own directory, loads no
-extensions, and its configuration is locked, so a statement can only access the topics of this
-store. A statement sees the committed records that were acknowledged when it first read a topic,
-including WAL tails. Serves one statement at a time; a new one closes the previous one.
+A statement can access only these topics: DuckDB reads no files, writes only temporary ones, loads
+no extensions, and its configuration is locked. A session runs one statement at a time; a new one
+closes the previous one.
 """
 
 import re

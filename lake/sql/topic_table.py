@@ -1,10 +1,8 @@
-"""A topic as a DuckDB table: an Arrow dataset that reads what a statement needs.
+"""A topic as a DuckDB table: an Arrow dataset that reads only what a statement needs.
 
-DuckDB requests columns and passes filters, for each occurrence of the table in a statement.
-Invariants: all readers of one statement see the same offsets. Offsets, partitions and times that
-the filter excludes are not requested from the store; only the required fields of JSON values are
-parsed. Filters are applied to all rows, pruned or not. Memory: two batches more than PARSERS,
-besides those of the scan.
+DuckDB passes columns and filters for each occurrence of the table. All readers of one statement see
+the same offsets. Partitions, offsets and times that the filter excludes are not requested from the
+store; filters are applied to all rows, pruned or not.
 """
 
 import os

@@ -1,9 +1,7 @@
-"""Open catalogs of Iceberg tables, and explain their failures.
+"""Open catalogs of Iceberg tables and explain their failures.
 
-Invariants: requests to a REST catalog have timeouts, except for those that pyiceberg signs with
-SigV4. Only requests that change nothing are retried; if a commit receives no response, its outcome
-is looked up (`commits`). Source: pyiceberg's `load_catalog`, Iceberg's
-`open-api/rest-catalog-open-api.yaml`.
+Requests to a REST catalog have timeouts, except for those that pyiceberg signs with SigV4. Only
+reads are retried; if a commit receives no response, its outcome is looked up (`commits`).
 """
 
 from collections.abc import Generator, Mapping

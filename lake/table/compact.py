@@ -1,9 +1,8 @@
 """Merge small files into large ones, possibly during an export.
 
-Invariants: the rows of a table are the same before and after, and the offsets are those of the last
-commit. New batches do not conflict with a rewrite. Another rewrite of the same files does, and this
-one is then discarded. Replaced files are kept for readers of older versions. Source: Iceberg's
-`rewrite_data_files`.
+Rows and offsets do not change. New batches do not conflict with a rewrite; another rewrite of the
+same files does, and is then discarded. Replaced files are kept for readers of older versions.
+Source: Iceberg's `rewrite_data_files`.
 """
 
 import time

@@ -1,14 +1,8 @@
-"""A table as a directory of Parquet files with a log of numbered commits, for readers of plain
-Parquet.
+"""A table as a directory of Parquet files (`data/`) with numbered commits (`_penstock_log/`).
 
-    <table>/_penstock_log/00000000000000000017.json: files that commit 17 added and removed, and
-        the offsets after it
-    <table>/data/[_kafka_partition=3/][_day=2026-03-01/]*.parquet
-
-Invariants: only a writer that has read commit n writes commit n + 1, with If-None-Match, so one of
-two writers wins. A file that no commit refers to is not in the table. Every `WHOLE_EVERY`th commit
-lists all files, so readers begin there. Nothing is overwritten, so tables of layout version 1 keep
-`_partition`. Source: Delta Lake's log, simplified; docs/reference/table.md describes the format.
+Commit n + 1 is written with If-None-Match after reading commit n, so one of two writers wins. Every
+`WHOLE_EVERY`th commit lists all files, so readers begin there. Nothing is overwritten.
+docs/reference/table.md describes the format. Source: Delta Lake's log, simplified.
 """
 
 import asyncio

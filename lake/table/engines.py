@@ -1,9 +1,8 @@
-"""Engines that run tasks: threads of this process, or Spark. The job and the results are the same.
+"""Engines that run tasks: threads of this process, or Spark (`DataFrame.mapInArrow`).
 
-Invariant: every task's result comes exactly once, or an error is raised. Results of repeated
-attempts are dropped, together with their file names. The decoder and Arrow release the GIL, so
-threads use all cores for raw values; other formats are decoded in Python, which Spark runs in
-several processes. Source: Spark `DataFrame.mapInArrow`.
+Every task returns its result exactly once, or an error is raised; results of repeated attempts are
+dropped with their file names. Threads use all cores for raw values, because the decoder and Arrow
+release the GIL; other formats are decoded in Python.
 """
 
 import os

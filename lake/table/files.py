@@ -1,9 +1,7 @@
-"""Write rows to Parquet files: buffered in memory, one per group of partition values, and stored
-when they are large enough.
+"""Buffer rows in memory, one buffer per group of partition values, and write them to Parquet files.
 
-Invariants: all rows of a file have the same partition values. A file is stored completely or not at
-all, under a name that is unique to the attempt, so nothing is ever overwritten. Memory: the limits
-below for each running task.
+A file is stored completely or not at all, under a name that is unique to the attempt, so nothing is
+ever overwritten. The limits below apply to each running task.
 """
 
 from collections import OrderedDict

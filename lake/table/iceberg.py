@@ -1,10 +1,8 @@
 """A table in Iceberg, through pyiceberg and any of its catalogs.
 
-Invariants: a commit only succeeds on top of the snapshot that was read before; pyiceberg's retries,
-which would add the same files on top of any commit, are disabled. Offsets and batch id are in the
-snapshot summary and the table properties, so they survive rewrites by others and the expiry of
-snapshots. Files carry field ids. Catalogs that do not compare versions (moto's Glue) lose commits.
-Source: Iceberg spec v2.
+A commit succeeds only on top of the snapshot that was read before; pyiceberg's retries, which would
+add the same files twice, are disabled. Offsets and batch id are in the snapshot summary and the
+table properties, so they survive rewrites and the expiry of snapshots.
 """
 
 import json

@@ -1,10 +1,8 @@
-"""The work of an executor on one task: read a range of the log, write files, and report them. The
-same code runs in a thread and in Spark.
+"""The work of an executor on one task: read a range of the log, write files and report them.
 
-Invariants: a task converts each record of its slices to exactly one row or dead letter, or raises;
-`on_error` determines how unreadable records are handled. Only its result refers to the written
-files, so files of a failed or repeated attempt are never visible. Data stays in the executor: a
-result has a few hundred bytes per file.
+A task converts each record of its slices to exactly one row or dead letter, or raises; `on_error`
+applies to unreadable records. Files of a failed or repeated attempt are never visible, because only
+its result refers to them.
 """
 
 from collections.abc import Callable, Iterator

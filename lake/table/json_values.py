@@ -1,10 +1,8 @@
-"""Decode JSON values with a JSON Schema: `type`, `properties`, `required`, `items`,
-`additionalProperties` (as a map), `format`, `contentEncoding`, `$ref`, and `oneOf` or `anyOf` of
-null and one type.
+"""Decode JSON values with a JSON Schema.
 
-Invariant: strict. A number is not accepted as a string, nor a fraction as an integer, and a missing
-required member is an error. Members that are not in the schema are omitted. Source: JSON Schema
-2020-12; msgspec checks and builds the row in one step.
+Decoding is strict: a number is not accepted as a string, nor a fraction as an integer, and a
+missing required member is an error. Other members are omitted. msgspec validates and builds the row
+in one step. Source: JSON Schema 2020-12.
 """
 
 import datetime as dt

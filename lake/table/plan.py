@@ -1,9 +1,7 @@
-"""Plan batches and compactions: the offsets of a batch, its tasks, and the files that are worth
-merging.
+"""Plan batches and compactions: the offsets of a batch, its tasks, and the files to merge. Pure.
 
-Invariants: a batch continues each partition where the table ended, without a gap or an overlap.
-Each offset is in one task. A task contains slices of one partition, in offset order. Bytes are
-those in the store. Must not do I/O.
+A batch continues each partition where the table ended, without a gap or an overlap. Each offset is
+in one task; a task contains slices of one partition, in offset order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

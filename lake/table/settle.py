@@ -1,11 +1,8 @@
-"""Decide what to do after a commit that failed or whose outcome is unknown, so that each batch is
-written exactly once.
+"""Decide what to do after a commit that failed or whose outcome is unknown. Pure.
 
-Invariant: files are committed only to a table with the offsets from which they were planned. If two
-runs write the same offsets, one commits; the other one then reads the new offsets and deletes its
-files. A commit that is still in progress is harmless: it requires the version for which it was
-created, so it happens before every other commit or never. Must not do I/O. Source:
-docs/design/tables.md.
+Files are committed only to a table with the offsets from which they were planned, so each batch is
+written once: the other of two runs reads the new offsets and deletes its files. A commit in
+progress requires its version, so it happens first or never.
 """
 
 from collections.abc import Iterable

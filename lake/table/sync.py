@@ -1,12 +1,8 @@
-"""Write batches of the topic to the table: read the table's offsets, plan, run tasks on the engine,
-commit.
+"""Write batches of a topic to a table: read the table's offsets, plan, run tasks, commit.
 
-Invariants: all state between batches is in the table, so a run may end at any point and another one
-can continue, and several may run concurrently. Dead letters are committed before the rows of their
-batch, with their own offsets; a new plan omits those that are already there. The first commit
-stores where a table begins, so `--from latest` refers to the first run, not to each run. Lost
-records that a run skips are recorded in a separate commit before the next rows. Source:
-docs/design/tables.md.
+All state between batches is in the table, so a run may stop at any point, and several may run
+concurrently. Dead letters are committed first, with their own offsets. `--from latest` refers to
+the first run, whose commit stores where the table begins.
 """
 
 import time

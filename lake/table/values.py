@@ -1,9 +1,8 @@
-"""Convert values to columns: the formats, and their common parts.
+"""Convert values to columns: the formats and their common parts.
 
-Invariants: a value becomes either a row or an error, which does not affect other values. All
-columns are nullable, so that a tombstone is a row of nulls, and adding or removing a field needs no
-rewrite. Rows depend only on the values and the schemas. Performs no I/O: schemas are passed as
-bytes or by a function.
+A value becomes a row or an error, which does not affect other values. All columns are nullable, so
+that a tombstone is a row of nulls and a new field needs no rewrite. Schemas are passed as bytes or
+by a function.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,8 @@
-"""The Kafka client behind the helpers: few records, complete results, and readable errors. It uses
-the broker's own codecs, so that tests need no client library.
+"""The Kafka client of the test helpers, with the broker's own codecs. Not for throughput.
 
-Invariants: records that `produce` returned are durable, and in the log once (idempotent producer,
-same batch and sequence in every attempt). `consume` returns everything from the beginning of the
-topic, in the order of each partition. Every call ends by its deadline. It looks up leaders again
-after moves, failures and elections. Limits: one request at a time. Must not be used for throughput.
+Records that `produce` returned are durable and in the log once. `consume` returns everything from
+the beginning of the topic, in the order of each partition. Every call ends by its deadline; leaders
+are looked up again after moves and failures.
 """
 
 import threading

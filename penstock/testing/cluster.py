@@ -1,9 +1,8 @@
 """The cluster of a test run, and helpers for tests.
 
-Invariant: every helper blocks until it has taken effect, or fails within its timeout with an error
-that describes the request and the result. Helpers may be called from any thread, and from async
-tests: the cluster lives in another process, so it never waits for the caller's event loop (the
-`a...` forms keep that loop free meanwhile).
+Every helper blocks until it has taken effect, or fails within its timeout with an error that
+describes the request and the result. Helpers may be called from any thread; the `a...` forms do not
+block an event loop.
 """
 
 import asyncio

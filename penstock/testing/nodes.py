@@ -1,11 +1,8 @@
-"""The controller and brokers of a test run, in one process with a store in memory, and the faults
-that a test may cause.
+"""Controller and brokers of a test run, in one process with an in-memory store, and fault
+injection.
 
-Invariants: a killed broker ends as by SIGKILL (nothing is flushed, closed or unregistered) and
-restarts on its own port only. A broker that exits by itself (fenced, its WAL not writable) is
-restarted, as by a supervisor. After `end`, the cluster is in the same state as at `begin`. Each
-broker has its own store faults, and retries failures as with S3. The controller sees no faults.
-Must not be used for data that must outlive its process.
+Killed brokers flush and close nothing, and restart on the same port. A broker that exits by itself
+is restarted. Each broker has its own store faults; the controller has none.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""The plugin that `pyspark_penstock.pytest_plugin` loads: options, the fixtures `penstock` and
-`penstock_cluster`, and the log in reports.
+"""Options, the fixtures `penstock` and `penstock_cluster`, and logs in test reports.
 
-Invariant: a run without our fixtures imports only this module and `options` (1 ms, only the
-standard library), and never fails because of them. A cluster belongs to one pytest process, so each
-worker of pytest-xdist has its own, on free ports.
+A run without these fixtures imports only this module and `options` (1 ms) and never fails because
+of them. Each pytest process, and thus each worker of pytest-xdist, has its own cluster on free
+ports.
 """
 
 from collections.abc import Generator

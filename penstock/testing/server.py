@@ -1,10 +1,8 @@
-"""The process of a test run's cluster: `python -m penstock.testing.server OPTIONS`, commands on
-stdin, responses on stdout.
+"""The process of a test cluster: `python -m penstock.testing.server OPTIONS`.
 
-It is not a thread of pytest, because a test may stop the clock, patch `time`, fork, hold the GIL or
-be traced for coverage, and brokers must not be affected (docs/design/testing.md). Invariants: it
-ends when stdin does, so it cannot outlive the test run, and deletes its directory. Stdout contains
-only responses. Must not import pytest.
+Commands arrive on stdin, and stdout contains only responses. It is not a thread of pytest, because
+tests may patch `time`, fork, hold the GIL or measure coverage. It exits when stdin is closed and
+deletes its directory. Must not import pytest.
 """
 
 import asyncio

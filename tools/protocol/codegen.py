@@ -1,18 +1,8 @@
 """Generate `protocol/gen/` from the schemas of `kio` (`python -m tools.protocol.codegen`).
 
-For each API of `protocol.apis` it writes one module: a slotted class per struct for all served
-versions (the union of their fields), and functions `decode_request`, `encode_response` and their
-inverses, which take the version. Handlers are therefore independent of versions; only generated
-code depends on which version has which field.
-
-Rules of the generated code:
-- A field that the version does not have is skipped on write and gets its default on read.
-- `None` in a version without null is written as empty, as Kafka's handlers do by hand.
-- A tagged field equal to its default is not written. An absent tagged struct is `None`.
-- Times are integers of milliseconds (`*_ms`), error codes plain integers, record batches views of
-  the frame.
-
-Invariant: the output depends only on the schemas. A test compares it with the committed files.
+Each API has a module with a slotted class per struct (the union of the fields of all served
+versions) and functions such as `decode_request` that take the version, so handlers are independent
+of versions. docs/reference/kafka-apis.md lists the versions.
 """
 
 import itertools
@@ -46,6 +36,13 @@ def main() -> None:
 def generate() -> dict[str, str]:
     """Return the source text of every generated module by file name."""
     return {f"{api.module}.py": _module(api) for api in APIS.values()}
+
+
+# Rules of the generated code: a field that the version lacks is skipped on write and has its
+# default on read; `None` in a version without null is written as empty, as by Kafka's handlers; a
+# tagged field equal to its default is not written, and an absent tagged struct is `None`; times
+# are integers of milliseconds (`*_ms`), error codes plain integers, record batches views of the
+# frame.
 
 
 def _module(api: ApiSpec) -> str:

@@ -1,9 +1,8 @@
-"""Merge the dataclasses of `kio` into structs for all versions, which `codegen` writes.
+"""Merge the dataclasses of `kio`, one per message and version, into one `Struct` per message.
 
-kio has one dataclass per (message, version). Here one `Struct` covers all versions of a message,
-and each `Field` has the versions in which it exists and in which it may be null.
-Invariant: fields have one order that agrees with the order on the wire in every version. A schema
-that this model cannot express (a gap in the versions, a tag that changes) raises an error.
+Each `Field` has the versions in which it exists and in which it may be null. The order of fields
+agrees with the wire order in every version. A schema that cannot be expressed (a gap in the
+versions, a tag that changes) raises an error.
 """
 
 import dataclasses

@@ -1,10 +1,8 @@
-"""Write `docs/reference/errors.md`: the Kafka error codes that brokers send and the error classes,
-with what to do.
+"""Write `docs/reference/errors.md`: the Kafka error codes that brokers send and the error classes.
 
-    python -m tools.reference.errors > docs/reference/errors.md
+python -m tools.reference.errors > docs/reference/errors.md
 
-Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares). Another
-test compares `ADVICE` with the codes in the sources of the broker.
+Tests compare the output with the file, and `ADVICE` with the codes in the sources of the broker.
 """
 
 import inspect

@@ -1,17 +1,8 @@
-"""Spans of produce requests, from the frame to the response, and of the PUTs that make them
-durable.
+"""Spans of produce requests and of the PUTs that make them durable.
 
-    produce ............................................... one request: received to answered
-      append ....                                           parsed, checked, put into the bulk
-          wal bulk ......                                    waits for its PUT; links to it
-                   wal put ............                      one per slot; child of the first traced
-                   request in it, links to the others
-                                      ack ....               durable to answered: earlier slots,
-                                      other groups of the request
-
-Invariants: whether a request is traced is decided before anything is built; groups that never reach
-a PUT are dropped with their request. Used only from the event loop. Implements
-`stream.wal.tracing.Tracing`.
+docs/reference/traces.md shows the spans of a request. The decision to trace a request precedes all
+other work; groups that never reach a PUT are dropped with their request. Used only from the event
+loop.
 """
 
 import asyncio
