@@ -1,9 +1,8 @@
-"""Measure how fast Spark can read from any Python source: the tasks of `format("ceiling")` send
-prepared Arrow batches of the benchmark's shape.
+"""Measure the maximum rate of a Python source in Spark: `format("ceiling")` sends prepared Arrow
+batches.
 
-Invariant: a worker makes one batch per size and columns and sends it repeatedly, so a task only
-writes to the JVM: no GET, no checksum, no decoding. No Python source can be faster with the same
-columns, session and batch size.
+A worker creates one batch per size and columns and sends it repeatedly, so a task only writes to
+the JVM: no GET, no checksum, no decoding.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,8 @@
-"""Measure how long pages of the web console take with many topics.
+"""Measure how long pages of the web console take with 1,000 topics.
 
-Each benchmark starts a cluster with 1,000 topics, and a console. `python -m benchmarks
-console-topics` loads the list of topics in Chromium, `console-faults` all pages while one of two
-brokers hangs, with 200 groups; its times begin with the signal that stops the broker. `python -m
-benchmarks.console` requests pages without a browser.
+`python -m benchmarks console-topics` loads the list of topics in Chromium, `console-faults` all
+pages while one of two brokers hangs, with 200 groups. `python -m benchmarks.console` requests pages
+without a browser.
 """
 
 import argparse

@@ -1,9 +1,7 @@
-"""Measure how fast a group coordinator loads, and how long that blocks the event loop: `python -m
-benchmarks.coordinators [commits]`.
+"""Measure how long a group coordinator loads and blocks the event loop.
 
-Writes commits of one offset each (default 200,000) of 10 groups with 20 partitions to one partition
-of `__consumer_offsets` in memory; a store adds about one GET for each MiB. Then compacts the log
-and loads it again.
+`python -m benchmarks.coordinators [commits]` writes commits of one offset each (default 200,000) of
+10 groups with 20 partitions to a log in memory, loads it, compacts it and loads it again.
 """
 
 import asyncio

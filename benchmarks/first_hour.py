@@ -1,9 +1,7 @@
 """Time what a new user does in the first hour: `python -m benchmarks.first_hour [STEP ...]`.
 
 Each step follows the README and tutorials in an empty directory, in processes with a clean
-environment. The clone is of this checkout, so the network is not in its time. `--cold` gives uv and
-pip empty caches, so packages come over the network; without it uv takes all of them from the cache
-of this machine.
+environment. With `--cold`, packages come over the network instead of the cache of uv and pip.
 """
 
 import argparse

@@ -1,12 +1,8 @@
-"""Send one request of maximum size to each API, and measure its cost for the broker: the longest
-event loop step, total CPU time, and memory.
+"""Measure requests of maximum size for each API: longest event loop step, CPU time and memory.
 
-The broker coordinates groups, transactions and share groups, so none of them is rejected for lack
-of a coordinator. Controller, broker and client share one process here, with authorization. A step
-is the CPU time of the thread between two turns of the event loop, so other work on the machine does
-not count. CPU time is that of all threads until the response has arrived, the minimum of CPU_RUNS:
-it includes controller and client. Memory is the peak that Python allocated in addition to what it
-had before; the client's part is small.
+Controller, broker and client share one process, with authorization. A step is the CPU time of the
+thread between two iterations of the event loop. CPU time, the minimum of CPU_RUNS, is that of all
+threads until the response. Memory is the peak of additional allocations.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""Measure the cost of metrics: the same broker without any counting, and with counting and a scrape
-every second, in alternating windows.
+"""Measure the cost of metrics: a broker without counters, and one with counters and a scrape per
+second.
 
-Both halves of a pair run in one process in succession, so that both see the same machine; which
-comes first alternates. The bare half keeps integer additions per connection and partition, and one
-`await` per request to the store.
+Both halves of a pair run in one process in alternating order. The half without counters keeps
+integer additions per connection and partition, and one `await` per store request.
 """
 
 import contextlib

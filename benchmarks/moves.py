@@ -1,9 +1,7 @@
-"""Measure the effect of moves on clients: gaps between acknowledgements under a steady load over
-many partitions.
+"""Measure gaps between acknowledgements during moves, under a steady load over 50 partitions.
 
-The load is 2 MB/s of 1 KiB records over 50 partitions with acks=all, so each partition gets a
-record every 25 ms. A gap is the longest time between two acknowledgements of one partition around
-the event. A failed record raises.
+The load is 2 MB/s of 1 KiB records with acks=all, so each partition gets a record every 25 ms. A
+gap is the longest time between two acknowledgements of one partition around the event.
 """
 
 import json

@@ -1,10 +1,8 @@
-"""Consume new records in the rack of the consumer beside the leader: latency, and bytes of each.
+"""Measure latency and bytes of consuming new records in the rack, next to consuming from the
+leader.
 
-`python -m benchmarks.rack_tails [--put-ms 30] [--get-ms 15] [--rate 200] [--seconds 20]`
-
-A cluster of three brokers in three racks, in this process, over a store with these latencies. Two
-consumers of librdkafka read the same records: one names the rack of another broker than the leader,
-the other one none. Both are in this process too, so only what differs between them counts.
+`python -m benchmarks.rack_tails [--put-ms 30] [--get-ms 15] [--rate 200] [--seconds 20]` runs three
+brokers in three racks and two librdkafka consumers, with and without a rack, in one process.
 """
 
 import argparse

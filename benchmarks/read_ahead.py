@@ -1,9 +1,7 @@
-"""Catch up over a store with slow GETs: MB/s, and bytes read from the store for each byte wanted.
+"""Measure catching up over a store with slow GETs: MB/s, and bytes read for each byte requested.
 
 `python -m benchmarks.read_ahead [--get-ms 30] [--partitions 1] [--consumers 1] [--object-mb 4]`
-
-`ObjectReader` alone, with the limits of a broker. Each consumer reads 1 MB of each partition in
-turn and pauses for 2 ms after it, as for a client's request.
+runs `ObjectReader` with the limits of a broker; consumers read 1 MB of each partition in turn.
 """
 
 import argparse

@@ -1,10 +1,8 @@
-"""Measure the cost of checking records in the write path: topics with `record.validation` full and
-header get the same batches in turns, in one process.
+"""Measure the CPU of record checks: `record.validation` full and header, in turns.
 
-Requests are made once and sent over a bare socket, so that the CPU is that of the broker. For
-compressed batches the limit is the CPU without the check plus 1.2 times their decompression.
-Other load on the machine cancels out: windows of a few milliseconds follow each other in the order
-A B B A, a pair compares the medians of its windows, and the result is the median of all pairs.
+For compressed batches the limit is the CPU without the check plus 1.2 times their decompression.
+Windows alternate in the order A B B A, and the result is the median of all pairs, so other load on
+the machine cancels out.
 """
 
 import itertools

@@ -1,9 +1,7 @@
-"""Measure the cost of TLS and SCRAM: produce throughput and small requests compared with a plain
-listener of the same broker, and many concurrent logins.
+"""Measure the cost of TLS and SCRAM next to a plain listener, and many concurrent logins.
 
-Eight clients that log in take a CPU of their own, mostly for PBKDF2, which users spend on other
-machines. In the last row they log in to another broker on this machine: that part of the p99 is not
-caused by the broker's own work for logins.
+The eight clients that log in use a CPU, mostly for PBKDF2. In the last row they log in to another
+broker on this machine, which shows their share of the p99.
 """
 
 import multiprocessing

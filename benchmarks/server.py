@@ -1,11 +1,8 @@
-"""Run the system under test as a process: one controller and one broker over a metered store,
-controlled by lines on stdin.
+"""One controller and one broker over a metered store in a process, controlled by lines on stdin.
 
-Run: `python -m benchmarks.server '{"store": "memory:", "linger_ms": 0, "put_p50_ms": 0,
-"put_p99_ms": 0}'`. Prints `ready PORT`. Commands, each of which returns one line of JSON: `stats`
-(store requests and bytes, CPU seconds, resident bytes), `restart-broker` (orderly, on the same
-port: caches are empty, reads use the store), `count-nothing` and `count` (patch metrics out and
-back in).
+Arguments: a JSON object such as '{"store": "memory:", "linger_ms": 0, "put_p50_ms": 0,
+"put_p99_ms": 0}'. It prints `ready PORT`; commands, each with one line of JSON as its response:
+`stats`, `restart-broker`, and `count-nothing` and `count`, which patch metrics out and in.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
-"""Measure the upper limit for brokers: a server that only frames requests and responds, on the same
-loop and sockets.
+"""A server that only parses frames and responds: the upper limit for brokers.
 
-It supports just enough of Kafka for a producer: ApiVersions, Metadata with one topic of one
-partition, InitProducerId, and Produce, whose response is encoded once per connection and then only
-updated with the next correlation id. It parses, checks and stores nothing. With a keystore it
-serves TLS, as a broker does. Run: `python -m benchmarks.sink PORT [KEYSTORE]`.
+Run `python -m benchmarks.sink PORT [KEYSTORE]`. It supports ApiVersions, Metadata with one topic of
+one partition, InitProducerId and Produce, whose response is encoded once per connection. It checks
+and stores nothing.
 """
 
 import asyncio

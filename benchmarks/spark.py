@@ -1,14 +1,8 @@
-"""Measure the bars of Spark and of the Arrow reader in one run: `python -m benchmarks.spark
-[--bytes 2GB] [--only scan,...]`.
+"""Measure Spark and the Arrow reader: `python -m benchmarks.spark [--bytes 2GB] [--only scan,...]`.
 
-The scan reads a topic that confluent-kafka wrote through one broker into a store of local files,
-with incompressible rows of 1 KB. Parquet with the same rows is beside it. Both are in the page
-cache when a turn begins, so disks are not measured. Sides take turns; ratios are medians over the
-rounds, each of two figures of one round. Decoding runs throughout the run, and its best pass
-counts: other work on the machine only slows passes down. A broker's CPU comes from /proc. The
-consumer reads the same records through the same broker, which holds a fifth of them in memory and
-the rest in the store. `ceiling` measures how fast Spark reads from a Python source that does no
-work.
+The scan reads incompressible 1 KB rows from a store of local files, next to Parquet with the same
+rows. Sides alternate, and ratios are medians over the rounds. `ceiling` measures a Python source
+that does no work.
 """
 
 import argparse

@@ -1,6 +1,4 @@
-"""Produce and fetch over bare sockets, in one thread.
-
-The client uses little CPU, so the broker is the bottleneck even with many consumers.
+"""Produce and fetch over bare sockets, in one thread, so that the broker is the bottleneck.
 
 A producer repeats the same encoded request. A consumer fetches the tail of one partition and gets
 its next offset from the batch headers; it does not decode records.

@@ -1,11 +1,8 @@
-"""A producer of transactions of version 2 (KIP-890), with single requests: librdkafka knows version
-1 only.
+"""A transactional producer of version 2 (KIP-890), which librdkafka does not support.
 
-It behaves as Java's producer: partitions join a transaction with their first batch, and every end
-gives the next epoch, in which sequences begin at 0. A request without an answer is repeated as it
-was, to whichever broker is the right one by then. Sometimes it aborts while a batch is on its way.
-Invariants: one request at a time, apart from such a batch. Each transaction is recorded once: ok or
-fail if an answer says so, info if the producer was fenced while it committed.
+Like Java's producer, it adds partitions to a transaction with their first batch, and each end of a
+transaction returns the next epoch, in which sequence numbers start at 0. Requests without a
+response are retried unchanged. Each transaction is recorded once: ok, fail or info.
 """
 
 import time

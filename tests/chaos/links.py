@@ -1,17 +1,8 @@
-"""The network between the processes: a TCP proxy in front of each node. Faults cut, hold, slow and
-reset its connections.
+"""TCP proxies in front of each node, which cut, hold, slow down and reset connections.
 
-Invariants: clients and nodes reach a node only at the address of its proxy, so that redirects do
-not bypass the faults. The port of the connecting side identifies the source, so that a fault hits
-one pair of nodes (with /proc of Linux; elsewhere all connections count as those of clients). Bytes
-of a cut connection stay in the sender's socket, and no side sees an error until the fault ends. The
-proxy of a stopped node refuses connections, which proves to brokers that the node is down. Must not
-look into the bytes.
-
-Brokers send markers to each other's advertised addresses, so these links also pass here. A cut
-stops every connection of a pair. A hold stops the connections that exist when it begins: what the
-sender repeats on a newer connection arrives first, and the held bytes arrive when nobody waits for
-their answer any more.
+The source port identifies the sender (through /proc of Linux), so a fault affects one pair of
+nodes. A cut stops every connection of a pair without an error until the fault ends; a hold stops
+only existing connections, so retries on newer ones arrive first.
 """
 
 import asyncio

@@ -1,11 +1,8 @@
-"""Run the processes of the cluster with the commands of `penstock dev`, and the proxies between
-them.
+"""Run the processes of the cluster with the commands of `penstock dev`, and their proxies.
 
-Invariants: clients and nodes connect only to proxies (`links.py`, `store_proxy.py`). A process that
-ends is started again, unless a fault holds it down. An end without a fault is recorded; it is a
-defect, unless a broker found itself fenced. All processes end with this one
-(`deploy.node.lifeline`, so only the main thread starts them). Each start logs to a file of its own.
-Signals go to pids, never to names.
+A process that exits is restarted, unless a fault keeps it down; an exit without a fault is a
+defect, unless the broker was fenced. All processes exit with this one (`deploy.node.lifeline`, so
+only the main thread starts them).
 """
 
 import asyncio

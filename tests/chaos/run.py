@@ -1,10 +1,8 @@
-"""Run a cluster and its clients, make waves of faults with quiet time between them, and check
-everything at the end.
+"""Run a cluster and its clients, inject waves of faults, and check the history at the end.
 
-Invariants: after each wave every partition accepts records, every transactional client ends a
-transaction and the group commits again within `RECOVERY_DEADLINE_S`. Otherwise no further wave
-begins. At the end all brokers are killed and new readers check the records, so that nothing comes
-from a cache. A run in which a client did nothing fails.
+After each wave, every partition accepts records, every transactional client ends a transaction and
+the group commits within `RECOVERY_DEADLINE_S`; otherwise the run stops. At the end all brokers are
+killed, and new readers check the records. A run in which a client made no progress fails.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
-"""Draw the faults, their targets and durations: an endless series of waves.
+"""Draw an endless series of waves of faults, with targets and durations. Pure.
 
-Invariants: pure; the same seed gives the same waves. Each wave ends (`Wave.length_s`). No node has
-two process faults in one wave. There is quiet time between waves, which the runner extends until
-the cluster has recovered, so that there is progress to check. Must not know how to inject a fault,
-nor which controller leads: the name "leader" is resolved when the fault begins.
+The same seed yields the same waves. Each wave ends (`Wave.length_s`), and a node has at most one
+process fault per wave. The target "leader" is resolved when the fault begins.
 """
 
 from collections.abc import Callable, Iterator

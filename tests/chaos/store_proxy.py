@@ -1,9 +1,7 @@
-"""An HTTP proxy in front of the S3 server. It answers 503, delays, cuts requests and answers, loses
-answers of completed requests, and holds requests.
+"""An HTTP proxy in front of the S3 server, with a port for each process, that injects faults.
 
-Invariants: a request reaches the store unchanged, cut short with its connection, or not at all. A
-held request may arrive after its sender has died. Each process has its own port here, so that a
-fault can hit one process. Must not know what keys mean.
+It returns 503, delays or truncates requests and responses, and drops responses of completed
+requests. A held request may arrive after its sender has died.
 """
 
 import asyncio

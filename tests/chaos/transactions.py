@@ -1,12 +1,8 @@
-"""Transactional clients. Each keeps one `transactional.id` for the whole run, and one producer
-until a fatal error.
+"""Transactional clients with one `transactional.id` for the whole run.
 
-A `TransactionSender` has a transaction open nearly all the time; some last longer than brokers keep
-an unanswered connection. A `Transformer` consumes in a group, produces, and commits its offsets
-with the transaction. Sometimes it leaves the group and joins again with the same producer.
-
-Invariants: each transaction is recorded once with its outcome: ok or fail if the client library
-promises it, otherwise info. A client that loses its producer continues with a new one.
+A `TransactionSender` nearly always has an open transaction. A `Transformer` consumes in a group,
+produces, and commits its offsets with the transaction. Each transaction is recorded once: ok, fail
+or info. After a fatal error a client continues with a new producer.
 """
 
 from collections import Counter

@@ -1,10 +1,8 @@
-"""Record the bucket of a cluster as the fixture of a release, with what Kafka's clients read from
-its brokers. Every later version has to read it, and to continue it.
+"""Record the bucket of a cluster, and the records that clients read, as the fixture of a release.
 
-    python -m tests.formats.record_release 1.0
-
-Run it once for each release whose formats differ from those of the last one; never change a fixture
-of a release. The cluster ends as by a crash: WALs hold what was not uploaded.
+Run `python -m tests.formats.record_release 1.0` once for each release with new formats; never
+change a released fixture, which every later version must read and continue. The cluster crashes at
+the end, so WALs contain records that were not uploaded.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
-"""Make the committed corpora of `make fuzz` from real encodings.
+"""Write the committed corpora of `make fuzz` from real encodings: `python -m tests.fuzz.seeds`.
 
-    python -m tests.fuzz.seeds
-
-`corpus/TARGET.txt` has one input a line: a name and hexadecimal digits. Targets of stored formats
-take the conformance vectors of `tests/formats` as well, by reference.
+`corpus/TARGET.txt` has one input per line: a name and hexadecimal digits. Targets of stored formats
+also use the conformance vectors of `tests/formats`.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,8 @@
-"""List what `make fuzz` tests: each reader of bytes that come from outside of the process.
+"""The parsers of untrusted bytes that `make fuzz` tests.
 
-To add a target, write a function from bytes that calls the reader, add it to TARGETS with the
-errors that the reader documents, and add seeds to `tests.fuzz.seeds`. Anything else than the
-allowed errors is a finding: another exception, more than
-`time_max_s`, more memory than `memory_bytes_max`, the end of the process.
+To add a target, write a function that passes bytes to the parser, add it to TARGETS with the
+documented errors, and add seeds to `tests.fuzz.seeds`. Findings are other exceptions, exceeding
+`time_max_s` or `memory_bytes_max`, and crashes.
 """
 
 import asyncio

@@ -1,12 +1,9 @@
 # ruff: noqa: T201 - a command that prints its results
-"""Upgrade and scale a cluster of the chart while clients produce and consume 5 MB/s.
+"""Upgrade and scale a cluster of the chart under a load of 5 MB/s: `python -m tests.helm`.
 
-    python -m tests.helm [--bytes-per-s 5000000]
-
-The steps are a rolling upgrade of brokers and of controllers, a scale-out of the brokers from 3 to
-6, and a scale-in from 6 to 2. Brokers, controllers and the S3 server are processes that run the
-commands rendered by the chart. The exit status is 1 if a produce request fails, or if a record is
-lost or stored twice. After each step it prints the longest pause between two acknowledgements.
+The steps are a rolling upgrade of brokers and of controllers, and scaling the brokers from 3 to 6
+and to 2. Processes run the commands that the chart renders. The exit status is 1 if a produce
+request fails, or if a record is lost or duplicated.
 """
 
 import argparse

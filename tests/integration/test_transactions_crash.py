@@ -1,9 +1,8 @@
-"""Brokers crash between any two steps of a transaction, and during its commit: all or nothing of it
-takes effect, over two topics and offsets.
+"""Brokers crash between any two steps of a transaction and during its commit: it is atomic over two
+topics and offsets.
 
-The producer is the usual one: it continues from the offset that its own transactions committed. So
-a transaction that took place twice or by half shows as a number that is repeated, missing, or
-absent from the other topic.
+The producer continues from the offset that its own transactions committed, so a repeated or partial
+transaction shows as a repeated or missing number.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
-"""The commands that Apache Kafka and Penstock get from Kafka's own tools, and where the answers
-differ.
+"""Commands of Kafka's tools that Apache Kafka and Penstock run, and the differences of their
+output.
 
-    python -m tests.interop.commands > docs/reference/kafka-tools.md
-
-Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+python -m tests.interop.commands > docs/reference/kafka-tools.md (a test compares the file)
 """
 
 import re

@@ -1,11 +1,7 @@
-"""Clients that push their metrics (KIP-714) get the same answers from Apache Kafka 4.2 and from a
-broker of Penstock.
+"""Clients that push metrics (KIP-714) get the same responses from Apache Kafka 4.2 and Penstock.
 
-Kafka takes metrics with a plugin only: here one that writes what it gets into a file.
-
-Penstock differs on purpose: it asks for cumulative values, not for deltas; it refuses what is no
-MetricsData; and it has a limit for decompressed metrics. Kafka's order of the requested metrics is
-that of a hash table.
+A plugin of Kafka writes the metrics to a file. Penstock intentionally requests cumulative values,
+rejects payloads that are not MetricsData, and limits decompressed metrics.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
-"""A Kafka Streams application in Java counts words. It is stopped or killed while it counts, loses
-its local state, and is started again, or several instances come and go. Its group has the classic
-protocol or that of streams groups (KIP-1071).
+"""A Kafka Streams application counts words while it is stopped, killed and scaled.
 
-Streams deletes the records of its repartition topic by DeleteRecords, and restores its state from
-its changelog topic, which log compaction keeps short.
+It runs with the classic protocol and with streams groups (KIP-1071). Streams deletes records of its
+repartition topic with DeleteRecords, and restores its state from a compacted changelog topic.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 """Run whole storages under seeded faults.
 
-In one test, a fenced broker that still runs (a zombie) competes with the recoverers of its WAL. In
-the other, streams move between brokers while uploads go on against a store that fails.
-
-Both check that every acknowledged record is in the committed log, that logs have no gaps, and that
-acknowledgements come in order.
+A fenced broker that is still running (a zombie) competes with the recoverers of its WAL, and
+streams move between brokers during uploads to a failing store. Every acknowledged record is in the
+committed log, logs have no gaps, and acknowledgements are in order.
 """
 
 import asyncio

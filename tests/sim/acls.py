@@ -1,11 +1,8 @@
-"""Administrators who add and remove ACLs of one topic, and others who create, renew and expire
-delegation tokens, while controllers fail.
+"""Administrators add and remove ACLs and create, renew and expire tokens while controllers fail.
 
-Each ACL is added once and removed once, by one administrator, and so is each token. Checked: what
-was answered is in the committed metadata; a removed ACL never comes back, there or in a broker that
-has read so far, also from a snapshot; and no other ACL goes with it (CVE-2024-27309). The same for
-tokens. Attempts may arrive late, or again:
-after a later attempt was answered, after the removal, and after a change of leaders.
+Each ACL and token is added and removed once, by one administrator. Acknowledged changes are in the
+committed metadata, a removed ACL never returns, and no other ACL is removed with it
+(CVE-2024-27309). Requests may arrive late or twice.
 """
 
 import asyncio

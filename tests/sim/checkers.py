@@ -1,15 +1,8 @@
-"""Check what must hold in every run, from outside: the objects in the bucket, the answers of
-brokers, and the metadata.
+"""Check the objects in the bucket, the responses of brokers and the metadata in every run.
 
-Checked at once: acknowledged and readable data is durable (its slot exists, and so do all slots
-before it, none of them is a fence, and its WAL did not end before it); an offset holds one record
-forever, a record of an idempotent producer has one offset; the high watermark never goes back, no
-leader begins below what was acknowledged; a stream epoch has one writer; nothing is deleted that
-metadata refers to or that recovery needs.
-Checked at the end: everything acknowledged can be read, offsets are contiguous, every referenced
-object exists, no data object is left over.
-Must not look into brokers' memory. Checks that clients could do as well are in
-`tests.support.history`.
+At every step: acknowledged data is durable, an offset has one record, the high watermark never
+decreases, a stream epoch has one writer, and nothing is deleted that metadata references. At the
+end: everything acknowledged is readable, and no data object is left over.
 """
 
 import sys

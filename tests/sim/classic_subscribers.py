@@ -1,10 +1,8 @@
-"""Classic members of a group of KIP-848: they join, sync, send heartbeats, commit, leave and die
-while the group is upgraded and downgraded.
+"""Classic members of a KIP-848 group, which is upgraded and downgraded meanwhile.
 
-They use an eager assignor: a member gives up everything before it sends JoinGroup, and owns what
-SyncGroup returns. The leader of a classic generation assigns the partitions of all topics.
-Must not: use what brokers have in memory.
-Source: KIP-848 (migration), Kafka `ConsumerProtocolSubscription.json`.
+Their assignor is eager: a member revokes everything before JoinGroup and owns what SyncGroup
+returns. The leader of a classic generation assigns the partitions of all topics. Source: KIP-848
+(migration), Kafka `ConsumerProtocolSubscription.json`.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""Producers and consumers that behave like Kafka's clients: they find the leader in stale metadata,
-retry, time out, and never give up.
+"""Producers and consumers that behave like Kafka's clients: stale metadata, retries, timeouts.
 
-Invariants: an idempotent producer has one request for a partition in flight and repeats it with the
-same sequence until it is answered; late copies of timed-out requests still arrive. A consumer sends
-the newest leader epoch that it has seen. Every record names itself.
+An idempotent producer has one request per partition in flight and retries it with the same sequence
+number; late copies of timed-out requests still arrive. A consumer sends the newest leader epoch
+that it has received. Record values are unique.
 """
 
 import asyncio

@@ -1,10 +1,7 @@
-"""Wall clocks that step during a run, and the durations that must survive it.
+"""Step the wall clocks of processes and of the store by up to an hour, and check durations.
 
-A step moves the wall clock of one process (a broker, a controller) or of the store by up to an
-hour, forward or back; later it steps back. Readers with leases use no wall clock. Monotonic clocks
-never step. `Graces` checks by virtual time, from committed records and deletions: a prepared object
-lives for its whole time, a destroyed one for its grace period, no source of a move is fenced before
-the move's timeout, and nothing is deleted that a lease holds. Must not look into any process.
+Monotonic clocks never step. `Graces` checks by virtual time that prepared objects, destroyed
+objects, moves and leases last as long as promised.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,15 +1,8 @@
-"""A compacted topic: keys are written, deleted and written again while brokers clean its logs.
+"""A compacted topic whose keys are written, deleted and written again during log compaction.
 
-Checked at every read of a whole log: the batches of an answer follow one another without a hole; a
-record is one that was sent, at one offset; no key has an older state at the end than what was
-acknowledged when the read began. A key without a record has been deleted since. Readers that take
-longer than `delete.retention.ms` may miss a deletion, as in Kafka; their states are not judged.
-Checked at the end: every key has the state that was written last.
-In the scenario of its own, two guests beside each producer replace each other's records, so that
-log compaction removes all that a guest has written. Then it sends its newest batch again, which has
-to be recognized. Most runs also have transactional producers: see
-`tests.sim.compacted_transactions`.
-Must not look into brokers: it sees what they answer.
+At every read of a whole log: batches are contiguous, each record was sent and has one offset, and
+no key has an older state than was acknowledged before the read. At the end, every key has its
+newest state. Readers slower than `delete.retention.ms` may miss a deletion, as in Kafka.
 """
 
 import asyncio

@@ -1,15 +1,8 @@
-"""Transactional producers of a compacted topic: their transactions commit, abort, or stay open for
-long, while brokers and jobs clean the logs.
+"""Transactional producers of a compacted topic, with commits, aborts and long open transactions.
 
-Each application has keys of its own, so the states of a key have an order: by transaction, and by
-number within it. A record is judged by its offset and the outcome of its transaction, which the
-ledger of its application knows.
-Checked at every committed read up to the last stable offset: no record of a transaction that is
-open or aborted; for each key the newest committed state below that offset, or a newer one, and none
-older than an earlier read has found. A key without a record has been deleted since.
-Checked at every read of everything: whatever was acknowledged in a transaction is there as long as
-nobody can have ended it. Checked at the end: records of aborted transactions are gone.
-Must not look into brokers: it sees what they answer.
+Each application has its own keys, so the states of a key are ordered. A committed read contains no
+record of an open or aborted transaction, and the newest committed state of each key or a newer one.
+At the end, records of aborted transactions have been removed.
 """
 
 import asyncio

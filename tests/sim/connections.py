@@ -1,13 +1,8 @@
-"""A connection between a client, or a broker, and one process of a broker: requests arrive in
-order, or it breaks.
+"""A connection to one process of a broker, like TCP: requests arrive in order, or it breaks.
 
-As over TCP, a request is not repeated and does not overtake another one of its connection. A client
-that gives up on an answer closes the connection. The broker sees that behind the request, and
-cancels what still runs, as `broker.network.connection` does; the request may be done by then or
-not. Requests are whole Kafka frames and go through the real dispatcher. Connections are numbered in
-the order in which clients make them: real clients send ApiVersions on one before they use it, so
-that brokers accept them in that order.
-Must not: retry.
+A client that stops waiting for a response closes the connection; the broker detects that after the
+request and cancels what is still running, as `broker.network.connection` does. Requests are Kafka
+frames and pass through the real dispatcher.
 """
 
 import asyncio

@@ -1,13 +1,8 @@
-"""Consumer groups of KIP-848: members that subscribe, reconcile, commit, leave and die. In some
-runs members use the classic protocol at times, so that the group is upgraded and downgraded.
+"""Members of KIP-848 groups that subscribe, commit, leave and die, partly as classic members.
 
-Checked at every answer: no member is given a partition that another one owns, unless that one was
-silent for its session or rebalance timeout; a member is fenced for no other reason; a member that
-lost its partitions that way cannot commit. `OffsetHistory` judges the commits. Checked at the end:
-every partition has one owner, all members are in one epoch, and a new coordinator changes neither.
-A member owns its last assignment, and revokes what a new one lacks before its next heartbeat.
-Must not: use what brokers have in memory.
-Source: KIP-848.
+No member is assigned a partition of another one that has not timed out; members are fenced only for
+timeouts, and cannot commit afterwards. At the end, every partition has one owner, and a new
+coordinator changes nothing.
 """
 
 import asyncio

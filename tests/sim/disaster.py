@@ -1,10 +1,7 @@
-"""All controllers lose their disks, and the real recovery rebuilds the cluster from the store,
-while brokers and clients continue.
+"""All controllers lose their disks, and the real recovery rebuilds the cluster from the store.
 
-Sometimes the old controller still runs, or is only paused: it must find out by itself that its
-history is over. The checkers compare with the old log until the snapshot of the new history exists,
-and with that snapshot from then on. Must not decide what a recovery may lose: acknowledged records
-are checked as in every other run.
+Brokers and clients continue meanwhile, and sometimes the old controller is still running or paused.
+Acknowledged records are checked as in every other run.
 """
 
 import asyncio

@@ -1,11 +1,7 @@
-"""A controller's disk in virtual time: slow, failing, and without what was not synced after a
-crash.
+"""A controller's disk in virtual time: slow, failing, and losing unsynced data in a crash.
 
-Invariants: a crash leaves what was synced, and of the rest any beginning, torn in the middle of a
-write or filled with zeros; the same for names. One job runs at a time, at once and in its process;
-its syncs take effect, and its answer comes, when the disk's time has passed. Implements
-`controller.raft.directory.DataDirectory`. `durable` is what a restart would read; checks compare
-what voters say with it.
+A crash keeps synced data and any prefix of the rest, torn or filled with zeros. One job runs at a
+time. Implements `controller.raft.directory.DataDirectory`; `durable` is what a restart would read.
 """
 
 import asyncio

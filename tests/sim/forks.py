@@ -1,17 +1,8 @@
-"""Topics that are forked while everything else happens: from the topic of the producers, from the
-transactional one, from a compacted one, and from forks, some of which are deleted again. Some are
-topics of snapshots instead, which are forked later, and at the end. Where clients delete records,
-some forks are asked to bring those back.
+"""Topics are forked during everything else: normal, transactional, compacted and forked ones.
 
-Checked when a fork appears in the metadata: it holds everything that was acknowledged before it was
-asked for, unless it was asked for at an earlier offset; it begins at the log start of its source,
-or, if asked to, with all deleted records that can come back. Checked at the end: a fork has, below
-its fork point, exactly the batches of its source, and all that was acknowledged there; behind it
-what its own producer wrote, and aborts of the transactions that were open there; none is open, and
-committed reads give what was committed below the fork point and what was written since. A snapshot
-stays as it is and is not served; its forks have what its source had at its moment, whatever became
-of that. It has the offsets of the transactional groups.
-Must not look into brokers: it sees what they answer, and the metadata.
+A new fork contains everything acknowledged before the request, or ends at the requested offset. At
+the end, it has the batches of its source below the fork point, then its own records and aborts of
+open transactions. Snapshots never change.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
-"""Plain consumer groups: members that join, commit and stall, committers without membership,
-readers, and administrators who delete groups and offsets.
+"""Plain consumer groups: members that join, commit and stall, simple consumers, and administrators.
 
-They behave like clients: they ask any broker for the coordinator, then send requests to it over one
-connection until it fails or denies to be the coordinator. Requests without an answer count as
-unknown, and are not repeated. `OffsetHistory` and `Generations` judge the answers.
-Must not: use what brokers have in memory.
+They find the coordinator through any broker and keep one connection to it. The outcome of a request
+without a response is unknown; it is not retried. `OffsetHistory` and `Generations` check the
+responses.
 """
 
 import asyncio

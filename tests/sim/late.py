@@ -1,13 +1,8 @@
-"""Messages that arrive late, after a newer connection was made, and producers that live long enough
-to meet them.
+"""Requests that arrive late, after a newer connection was opened, and long-lived producers.
 
-A connection may stall for longer than its users wait, as TCP does while it retransmits, or while a
-link is cut. Its users give up and make another one; what they had sent arrives later all the same,
-in order, and then the end of the connection. Long-lived applications have one instance and one
-producer epoch, commit every other transaction, and pause in some for longer than any client waits
-for an answer. Left out, because with transaction version 1 no broker can tell: a client's request
-that arrives after a change of coordinator. The broker may be coordinator again by then without a
-record of the newer connection (docs/design/transactions.md).
+A connection may stall for longer than its client waits, as TCP does during retransmissions; its
+requests then arrive late, in order. Not covered for version 1: a late request after the coordinator
+moved away and back (docs/design/transactions.md).
 """
 
 import asyncio

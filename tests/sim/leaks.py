@@ -1,11 +1,8 @@
-"""Compare the bytes in the bucket with the bytes that the metadata refer to, after a long life of
-logs that lose records in every way, and after all graces.
+"""Compare the bytes in the bucket with the metadata after logs lost records in every way.
 
-Counted as referred to: committed objects that a range names, WAL slots that are not committed,
-fences of WALs of which slots are objects, and slots of running WALs that a late copy of their PUT
-brought back after their deletion: they go when the WAL ends.
-The backup of the metadata and the manifests are not compared, but have to be few.
-Must not look into processes: it sees the bucket and the committed metadata.
+Referenced are committed objects of a range, uncommitted WAL slots, fences of WALs with referenced
+slots, and slots of running WALs that a late PUT wrote again. Metadata backup and manifests are only
+counted.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
-"""Readers of the store with leases, while brokers compact and the janitor deletes.
+"""Readers of the store with leases, during compaction and deletions by the janitor.
 
-A reader takes the newest root, writes a lease for it, and looks again: if that root is still the
-newest, everything that it names stays until the lease ends, renewed or not. The reader measures the
-lease from the moment of its request, by its own monotonic clock. Must not: ask brokers or
-controllers.
+A reader writes a lease for the newest root and checks that the root is still the newest; everything
+that it references then exists until the lease ends, by the reader's monotonic clock.
 """
 
 import asyncio

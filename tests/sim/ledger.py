@@ -1,13 +1,8 @@
-"""The outcomes of the transactions of one transactional id, as its producers know them, and what
-readers may therefore see.
+"""Outcomes of the transactions of one transactional id, and what readers may see of them. Pure.
 
-Transactions have serial numbers in the order of their begin. The records of a later one lie behind
-those of an earlier one, because an earlier one is decided before the next epoch writes. The offset
-that a transaction commits to its group is its serial number.
-Checked at once: no reader sees a transaction whose commit was never requested, or that was aborted;
-committed offsets do not go back.
-Checked at the end: committed transactions are complete, aborted ones invisible; one with an outcome
-unknown to its producers is complete or invisible, and so is its offset. Pure.
+Transactions have serial numbers, which they also commit as their offset. No reader sees an aborted
+transaction, or one whose commit was never requested; committed offsets never decrease. At the end,
+committed transactions are complete, and unknown ones complete or invisible.
 """
 
 from collections.abc import Callable, Mapping, Sequence

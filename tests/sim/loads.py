@@ -1,12 +1,8 @@
-"""Leaders change while transactions end: coordinators of groups load long logs slowly, and markers
-arrive meanwhile.
+"""Coordinators load long logs from a slow store while transactions end and markers arrive.
 
-Logs of offsets are read in small pieces from a slow store, so that a load takes longer than the
-write of a marker. Partitions with records move while transactions are open, so that a later leader
-ends them, with slow PUTs, and a reader polls it all the time for committed records. Applications
-have one instance, and commit and abort transactions in turn. After an abort they read the offset of
-the group: a coordinator that missed the end of the committed transaction has dropped its offset
-with that of the aborted one.
+Partitions with records move while transactions are open, so a later leader ends them. Applications
+commit and abort in turn, and check the offset of the group after an abort: a coordinator that
+missed the commit has dropped its offset.
 """
 
 from dataclasses import replace

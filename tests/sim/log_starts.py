@@ -1,11 +1,8 @@
-"""Logs that lose their oldest records: by DeleteRecords, by age and by size.
+"""Logs that lose their oldest records by DeleteRecords, by age and by size.
 
-Checks at every step: a log start is committed metadata before a broker answers with it; a later
-request never gets an earlier log start; a log start passes only records that a client asked to
-delete, that are older than the topic keeps, or that exceed the size that it keeps.
-It also knows, without a look at the kept log of the product, which deleted records can come back:
-those below an unbroken run of log starts that were moved by request, each within the grace.
-Must not look into brokers: it sees what they answer, and the metadata.
+A log start is committed before a broker returns it, never decreases, and passes only records that a
+client deleted or that exceed the retention limits. Deleted records that can be restored are tracked
+independently of the product's kept log.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,12 +1,8 @@
-"""asyncio on virtual time, with processes that can be stopped, resumed and killed between any two
-callbacks.
+"""asyncio on virtual time, with processes that can be stopped, resumed and killed at any callback.
 
-Invariants: time moves only when nothing is ready, straight to the next timer, so a run depends on
-its seed alone; tasks and futures hash by their serial number, so that sets of them have the same
-order in every run; nothing runs in another thread; "no timer and no ready task" is an error. Every
-task belongs to the process in whose context it was made: a paused process runs nothing (as after
-SIGSTOP, time continues without it), a dead one never runs again. Must not know what is simulated.
-Source: FoundationDB's simulator.
+Time advances only when nothing is ready, and tasks hash by serial number, so a run depends on its
+seed alone. Every task belongs to the process that created it: a paused process runs nothing, and a
+dead one never runs again. Source: FoundationDB's simulator.
 """
 
 import asyncio

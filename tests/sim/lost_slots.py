@@ -1,10 +1,8 @@
-"""The store loses or damages acknowledged WAL slots, under brokers that die at that moment; an
-operator restores them later.
+"""The store loses or damages acknowledged WAL slots of dying brokers, which are restored later.
 
-Checked at once: no process puts a fence into a lost slot, or reports an intact slot as lost; a
-reader of the store alone never ends before what was acknowledged without an error, and what it
-returns is durable and stays. All other checks are those of every run, because in the end every slot
-is restored. Only slots whose loss can be proven are lost: a later one says that they were durable.
+No process writes a fence into a lost slot or reports an intact slot as lost, and readers of the
+store fail rather than end before an acknowledged record. Only slots whose loss a later slot proves
+are lost.
 """
 
 import asyncio

@@ -1,11 +1,8 @@
-"""The metadata as a majority decided it, kept from outside, and checks of what controllers say
-about it.
+"""The metadata as committed by a majority, and checks of what controllers report.
 
-Checked at once: a commit is on a majority of disks; every controller commits the same entry at the
-same index, under any leader; a term has one leader; a leader begins with exactly the committed
-image; a vote or an acknowledgement that leaves is on the disk; brokers get committed records only;
-an answer has only committed state, and at least what was committed at its request.
-Must not look into a controller's image except when its leadership begins.
+A commit is on a majority of disks, every controller commits the same entry at an index, and a term
+has one leader, which starts with the committed image. Votes and acknowledgements are durable before
+they are sent, and responses contain committed state only.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

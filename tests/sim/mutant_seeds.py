@@ -1,13 +1,9 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""Where the planted bugs without a script show: their scenario, and the first seed to try.
+"""Scenario and first seed of the planted bugs without a script.
 
-Changes of the simulator and of the product move these seeds. `make sim-seeds` or
-`python -m tests.sim.mutant_seeds [--jobs 2] [NAME ...]` checks them, looks for others where they no
-longer find their bugs, and writes those that are not 0 into mutant_seeds.json.
-
-They are chosen for the time that CI needs. A bug takes a seed that another bug of its scenario has,
-if that one finds it too, because each seed also runs to its end without bugs; and rather a seed
-that finds it soon, because a run ends there. `--again` chooses all of them in this way.
+`make sim-seeds` or `python -m tests.sim.mutant_seeds [--jobs 2] [NAME ...]` checks them, finds
+others where they fail, and updates mutant_seeds.json. Seeds that several bugs share are preferred,
+then seeds that find the bug early; `--again` chooses all of them again.
 """
 
 import argparse

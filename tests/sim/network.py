@@ -1,10 +1,8 @@
-"""gRPC as `controller.api.transport` offers it, and voters' messages, between simulated processes.
+"""gRPC (`controller.api.transport`) and messages between voters, between simulated processes.
 
-Invariants: voters' messages are lost, repeated and reordered; links are cut in both directions or
-in one. A unary request may be late (later than its caller waits), lost, carried out without an
-answer, or carried out twice; a stream delivers in order and breaks; while a link is cut nothing
-passes and streams hang; a killed process's connections are reset (or, after a "power failure", just
-fall silent). Only the product decides what that means. Source: Kafka's `RaftEventSimulationTest`.
+Voter messages are lost, repeated and reordered. A unary request may be late, lost, executed without
+a response, or executed twice; a stream delivers in order and breaks. During a cut, streams hang.
+Source: Kafka's `RaftEventSimulationTest`.
 """
 
 import asyncio

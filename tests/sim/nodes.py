@@ -1,9 +1,7 @@
-"""One start of a simulated broker: the real client, follower, storage, partitions, compactor and
-recovery duty, and the real Kafka handlers.
+"""One start of a simulated broker: the real storage, partitions, coordinators and Kafka handlers.
 
-Wired as `broker.node.Broker` wires it, with coordinators of groups and transactions, without
-sockets. Every request and answer is a Kafka frame. Must not judge: it shows its answers to the
-checker at the moment of answering.
+It is wired like `broker.node.Broker`, without sockets. Every request and response is a Kafka frame;
+responses are passed to the checker when they are sent.
 """
 
 import asyncio

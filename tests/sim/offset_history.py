@@ -1,13 +1,8 @@
-"""Check the committed offsets that readers get against what committers and administrators sent and
-their answers.
+"""Check committed offsets that readers receive against the commits and their responses.
 
-The offset of a group and a partition is a register with unique values. A commit takes effect
-between its request and its answer, one without an answer at any time after its request, or never. A
-read must not return what was replaced for certain before it began, nor what a reader got before
-something else, nor an offset whose commit was refused, nor one whose member committed another one
-by then. No offset is correct before the first commit, after a deletion, and when the newest commit
-may be past its retention. Must not: know how offsets are kept.
-Source: Herlihy and Wing (linearizability), for one register.
+The offset of a group and partition is a linearizable register with unique values (Herlihy and
+Wing). A commit takes effect between request and response; without a response at any later time, or
+never. No offset is correct before the first commit, after a deletion and after retention.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,8 @@
-"""Clients that ask for ends of logs, offsets of times and ends of epochs, also from brokers that no
-longer lead.
+"""Clients that request log ends, offsets by time and epoch ends, also from former leaders.
 
-Invariants, checked at once: an answering broker has everything that was acknowledged before the
-request. `ListOffsets` returns no smaller end, an acknowledged offset is never out of range, and a
-fetch that names a leader epoch is answered by the leader of that epoch. A process that was replaced
-while it still existed may lag by one session timeout: it was not fenced for its silence. No broker
-claims to lead a session timeout after it was fenced. Checked at the end, against the whole log:
-offsets of timestamps, the newest timestamp, epochs of records and ends of epochs.
-Must not: run where logs are trimmed.
+A broker that responds has everything acknowledged before the request; `ListOffsets` returns no
+smaller end, and an acknowledged offset is never out of range. A process that was replaced may lag
+by one session timeout. Must not run where logs are trimmed.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """A producer with up to five batches of a partition in flight, like librdkafka.
 
-Batches are sent in order on one connection. Unless all are acknowledged, it waits for the rest and
-sends the remaining batches again, unchanged and in the same order. The acknowledgement of a batch
-covers those before it. `OUT_OF_ORDER_SEQUENCE_NUMBER` is never correct then: librdkafka would begin
-a new epoch and send unanswered batches a second time, or give up.
+Batches are sent in order on one connection; unacknowledged ones are sent again, unchanged and in
+order. `OUT_OF_ORDER_SEQUENCE_NUMBER` is never correct then, because librdkafka would start a new
+epoch and duplicate batches.
 """
 
 import asyncio

@@ -1,12 +1,8 @@
-"""A controller's data directory comes back older than it was: restored from a copy, emptied, or
-damaged; an operator replaces it.
+"""A controller's data directory is restored from an old copy, emptied or damaged, then replaced.
 
-One disk at a time, and only while every controller runs and reaches the others: then a controller
-that remembers what the disk promised can be reached, and the disk must neither vote nor be counted.
-The two others may lose their connection at that moment, so that its vote would be enough for a
-leader without what was committed. A disk whose controller ends for that reason is replaced as the
-error says: `quorum remove`, an empty directory, `quorum add`. Copies that are restored when
-no controller is left that remembers are outside the guarantees.
+One disk at a time, while all controllers are running: one that remembers the promises of the disk
+can be reached, so it neither votes nor counts. Copies restored while no such controller is running
+are outside the guarantees.
 """
 
 import asyncio

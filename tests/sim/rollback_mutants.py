@@ -1,9 +1,8 @@
-"""Planted bugs of disks that come back older than they were, for `tests.sim.mutants`.
+"""Planted bugs of restored data directories, for `tests.sim.mutants`.
 
-Two rules have live tests only, because 60 seeds of the simulator do not find their violation: no
-image is served while a leadership ends (test_controller_quorum_live), and no follower takes an
-older snapshot (test_controller_rpc). Both need an observer that connects within the few
-milliseconds in which a deposed controller still has the image.
+Two rules have live tests only, because 60 seeds do not find violations: no image is served while a
+leadership ends (test_controller_quorum_live), and no follower accepts an older snapshot
+(test_controller_rpc).
 """
 
 from collections.abc import Callable

@@ -1,12 +1,8 @@
-"""Members of a share group that get records from the leaders of partitions, and acknowledge them.
+"""Members of a share group that fetch records from partition leaders and acknowledge them.
 
-Checked at every answer: no record is delivered after its end was confirmed, more often than the
-limit, or to a member while another one has it. Checked at the end: every record was ended by a
-member or delivered as often as the limit allows; none is passed over.
-A member has a record from the moment when it asked for as long as a lock lasts, unless it
-acknowledged it, hung up, or the partition was opened by a leader meanwhile.
-Must not: use what brokers have in memory, apart from when they open partitions.
-Source: KIP-932.
+No record is delivered after a confirmed acknowledgement, more often than the limit, or while
+another member has locked it. At the end, every record was acknowledged or delivered up to the
+limit. Source: KIP-932.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 """Members of a share group that subscribe, heartbeat, leave and die.
 
-Checked at every answer: a member is fenced only if it was silent for its session, and a partition
-that it is given has a state at the share coordinator. Checked at the end: every partition is read,
-all members are in one epoch, and a new coordinator changes neither.
-Must not: use what brokers have in memory.
-Source: KIP-932.
+A member is fenced only for a session timeout, and an assigned partition has a state at the share
+coordinator. At the end, every partition is assigned, all members are in one epoch, and a new
+coordinator changes neither. Source: KIP-932.
 """
 
 import asyncio

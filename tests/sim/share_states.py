@@ -1,12 +1,7 @@
-"""States of share partitions: leaders that read and write them, one after the other and at the same
-time, and a group coordinator that initializes them again and again.
+"""Leaders read and write states of share partitions while these are initialized again.
 
-Checked at every answer: a read has everything that was confirmed before it was asked for, nothing
-that nobody wrote, and a start offset that never goes back; a leader that reads or writes after a
-newer one has read is refused, and whatever it wrote is in what the newer one has read, or never
-there. A leader is refused for no other reason, and a state is never gone.
-Each write acknowledges one record that no other write names. Must not: use what brokers have in
-memory.
+A read contains every confirmed write and nothing else, and its start offset never decreases. A
+leader is rejected if and only if a newer one has read. Each write acknowledges one distinct record.
 Source: KIP-932.
 """
 

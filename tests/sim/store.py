@@ -1,10 +1,8 @@
-"""The object store of a simulated cluster: one bucket in memory, and for each process a client
-whose calls travel.
+"""The object store of a simulated cluster: one bucket in memory, and a client for each process.
 
-Invariants: a call that left its process continues without it: a paused or killed caller's PUT may
-still land, and an answer may come when no task waits for it; calls overtake one another by latency;
-a canceled call may have happened or not. Faults are those of `objectstore.faults`, drawn from the
-seed. Must not judge what is stored: the bucket's listener does.
+Calls continue without their process: a PUT of a paused or killed process may still be stored. Calls
+overtake one another by latency, and a canceled call may have been executed or not. Faults are those
+of `objectstore.faults`, drawn from the seed.
 """
 
 import asyncio

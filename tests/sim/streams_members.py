@@ -1,13 +1,8 @@
-"""Members of a streams group (KIP-1071) that join, get tasks, commit, leave and die. Each topic is
-a subtopology, so a task is a partition.
+"""Members of a streams group (KIP-1071) that join, receive tasks, commit, leave and die.
 
-Checked at every answer: no member is given an active task that another one has, unless that one was
-silent for its session or rebalance timeout; a member is fenced for no other reason; a member that
-lost its tasks that way cannot commit. `OffsetHistory` judges the commits. Checked at the end: every
-task is active at one member, all members are in one epoch, and a new coordinator changes neither.
-A member gives up what a new assignment lacks before its next heartbeat.
-Must not: use what brokers have in memory.
-Source: KIP-1071.
+Each topic is a subtopology, so a task is a partition. No member is assigned an active task that
+another one has, unless that one timed out; members are fenced only for timeouts, and cannot commit
+afterwards. `OffsetHistory` checks commits.
 """
 
 import asyncio

@@ -1,19 +1,8 @@
-"""Topics that are created, grow and are deleted while clients use them, are created again under the
-same name, and come back.
+"""Topics that are created, grow, are deleted, recreated with the same name, and restored.
 
-An incarnation is a topic from its creation to its deletion, and again after its return. Clients
-find topics by name, as a Produce does; a record names the incarnation that the broker had under
-that name when the request arrived, so a record in any other incarnation is a violation. Checked at
-once, on every committed change: a topic disappears only after a request, with all its streams, or
-keeps all of them until its grace is over or it comes back, which it does only after a request and
-under higher leader epochs; partitions never become fewer and keep their streams; new partitions
-have streams that no partition ever had; a partition count is one that was requested; configurations
-of an earlier incarnation come back only with it, or with its snapshot. A broker whose image has no
-such topic neither acknowledges writes to it nor serves reads. `tests.sim.topic_snapshots` judges
-snapshots, and topics that are restored to them.
-Checked at the end: each partition of each live topic is writable, and what was acknowledged is
-readable; a deletion without faults takes effect. `Checker` judges the records of an incarnation
-under the name that `place_of` gives it.
+A record contains the incarnation of its topic and must not appear in another one. Topics change
+only after a request, and keep their streams until the grace period ends. A broker whose image lacks
+a topic neither acknowledges writes to it nor serves reads.
 """
 
 import asyncio

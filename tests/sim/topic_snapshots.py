@@ -1,11 +1,7 @@
-"""Snapshots of topics that are deleted and created again, and their restore in place, as `penstock
-snapshots restore --replace` does it: the topic is deleted, and the snapshot forked under its name.
+"""Snapshots of topics that are deleted and recreated, and restores with `--replace`.
 
-Checked at once, on every committed change: a snapshot appears only after a request, with all that
-was acknowledged to its topic before it; it stays as it is until its deletion is requested. A topic
-that is restored begins after a request, with the ends and the configurations of the snapshot.
-Readers of a restored topic find, below these ends, what the topic of the snapshot had there.
-Must not look into brokers: it sees what they answer, and the metadata.
+A snapshot contains everything acknowledged before its request, and does not change until its
+deletion. A restored topic starts with the ends, configs and records of the snapshot.
 """
 
 from collections.abc import Iterable

@@ -1,10 +1,9 @@
 # ruff: noqa: T201 - it prints what it finds
-"""Print the traces of runs, to find what makes two runs of one seed differ.
+"""Print the traces of runs, to find differences between two runs of one seed.
 
-`python -m tests.sim.traces --scenario calm` prints every event of the beginning of a run. Run it
-twice, with other values of PYTHONHASHSEED, and compare the outputs: what differs first depends on
-the order of a set, on an address, or on the clock of the machine, which is wrong in each of these
-processes. `--hashes` prints one line for each scenario instead.
+Run `python -m tests.sim.traces --scenario calm` twice with different values of PYTHONHASHSEED and
+compare the output: the first difference depends on set order, an address or the real clock.
+`--hashes` prints one line per scenario.
 """
 
 import argparse

@@ -1,16 +1,8 @@
-"""Applications that consume, transform and produce exactly once: one transactional id each, with
-instances that crash, follow and overlap.
+"""Applications that consume, transform and produce exactly once, with crashes and overlaps.
 
-An instance behaves like librdkafka: it finds coordinators from any broker, repeats requests with
-retriable errors or without answers, repeats batches with their sequences until they are settled,
-and ends when it is fenced. Its requests to one broker do not overtake each other (`Connection`);
-copies of batches come late. Instances of version 1 add partitions and offsets by request. Those of
-version 2 (KIP-890) do not: they take another epoch with the end of every transaction. Invariants,
-from which follows that a hanging transaction is the brokers' fault (docs/design/transactions.md):
-an instance of
-version 1 ends a transaction only when every batch of it is settled, and one that dies in the middle
-leaves it to the next epoch. An instance of version 2 may abort while its batches are on their way.
-Must not: use what brokers have in memory.
+They behave like librdkafka. Version 1 instances end a transaction only when every batch is settled;
+version 2 instances (KIP-890) may abort earlier. So a hanging transaction is a fault of the brokers
+(docs/design/transactions.md).
 """
 
 import asyncio

@@ -1,9 +1,7 @@
-"""Transactions from end to end: applications, the real coordinators of transactions and groups, and
-readers of committed records.
+"""Transactions from end to end: applications, the real coordinators, and committed readers.
 
-At the end every transaction is over: by its producer, by the next instance, or by its timeout;
-every id is ready for another one. Readers through the leaders, an old one and a new one, and
-readers of the bucket get the same: what the ledgers of the applications say.
+At the end every transaction is over, by its producer, the next instance or its timeout. Readers
+through the leaders and readers of the bucket get what the ledgers of the applications contain.
 """
 
 import asyncio

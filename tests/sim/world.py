@@ -1,9 +1,7 @@
-"""One simulated cluster, from a seed: its processes, its store, its network, and what checks them.
-`tests.sim.run` says what happens in it.
+"""One simulated cluster: processes, store, network and checkers. `tests.sim.run` has the events.
 
-Invariants: everything that happens follows from (seed, scenario); the same run twice has the same
-`trace hash`. A run ends by a `Violation`, or after the cluster recovered without faults, served
-every partition, and was read and cleaned completely.
+A run depends on (seed, scenario) only: repeating it yields the same `trace hash`. It ends with a
+`Violation`, or after the cluster recovered without faults and was read and cleaned completely.
 """
 
 import asyncio

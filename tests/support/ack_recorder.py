@@ -1,10 +1,7 @@
-"""Send all the time, remember every acknowledgement, and check the log against it.
+"""Produce continuously, record every acknowledgement, and check the log against them.
 
-Example:
-    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load:
-        await load.until_acknowledged(100)
-        ...trouble...
-    check(load, await read_back(cluster.bootstrap, "t", [0, 1]))
+async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load: await load.until_acknowledged(100)
+check(load, await read_back(cluster.bootstrap, "t", [0, 1]))
 """
 
 import asyncio

@@ -1,11 +1,7 @@
-"""The matrix of ACLs: every API in every version, each field that can be null, empty or absent in
-these ways, under sets of rights.
+"""Every API in every version, with null, empty and absent fields, under sets of ACLs.
 
-`kafka_acl_matrix.json` has what Kafka 4.2 answers; `make interop` compares it with Kafka itself.
-This renews it, or compares it with a cluster of Penstock and prints the whole matrix:
-
-    python -m tests.support.acl_matrix record
-    python -m tests.support.acl_matrix print
+`kafka_acl_matrix.json` contains the responses of Kafka 4.2, which `make interop` compares with
+Kafka. `python -m tests.support.acl_matrix record` renews it, `print` prints the whole matrix.
 """
 
 import asyncio

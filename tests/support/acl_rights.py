@@ -1,11 +1,8 @@
-"""Rights of a client under sets of ACLs: the same requests under each, and the answers that can be
-compared with those of Apache Kafka.
+"""The same requests under sets of ACLs, with responses that can be compared with Apache Kafka.
 
-All clients are User:ANONYMOUS. The administrator connects from 127.0.0.1, the client whose rights
-change from 127.0.0.2, and ACLs tell them apart by their hosts. `kafka_acl_answers.json` has what
-Kafka 4.2 answers; `make interop` compares it with Kafka, and this renews it:
-
-    python -m tests.support.acl_rights
+All clients are User:ANONYMOUS, distinguished by host: the administrator is 127.0.0.1, the client
+127.0.0.2. `kafka_acl_answers.json` contains the responses of Kafka 4.2; `python -m
+tests.support.acl_rights` renews it.
 """
 
 import asyncio

@@ -1,13 +1,8 @@
-"""Check a recorded history for the anomalies that Jepsen looks for in Kafka. Pure: a history in, a
-list of anomalies out.
+"""Check a history for the anomalies of Jepsen's Kafka workload (`jepsen.tests.kafka`). Pure.
 
-A history is a list of operations in the order in which they ended. Each operation has two times,
-both of one monotonic clock. A `Write` has an outcome as in Jepsen: ok (it happened), fail (it did
-not happen) or info (unknown). Values are unique in their partition. Names and definitions follow
-`jepsen.tests.kafka`. `ANOMALIES` lists them; `torn-transaction`, `stale-read`, `lost-commit`,
-`consumed-twice` and `consume-skip` are our additions. Dependency cycles (G0, G1c) are not checked,
+A history lists operations in the order in which they ended. A `Write` is ok, fail or info
+(unknown), and values are unique in their partition. Dependency cycles (G0, G1c) are not checked,
 because the Kafka protocol does not isolate writes.
-Must not: stop at the first anomaly, or take an unknown outcome for proof.
 """
 
 from bisect import bisect_left

@@ -1,9 +1,7 @@
-"""Run Apicurio Registry, a schema registry that keeps its schemas in Kafka topics, with its API for
-Confluent's clients. Maven fetches it by its coordinates into build/apicurio once, 110 MB.
-Karapace, which is written in Python, has no distribution that pip finds.
+"""Run Apicurio Registry, which stores schemas in Kafka topics and has Confluent's API.
 
-Each process reads the journal topic from its beginning into a database in its memory, so what a
-new process knows comes from Penstock alone.
+Maven fetches it once into build/apicurio (110 MB). Each process reads the journal topic from its
+beginning into memory, so a new process contains only what Penstock has stored.
 """
 
 import json

@@ -1,14 +1,8 @@
-"""Run the rendered chart as processes of this machine: what the kubelet would start, with ports of
-127.0.0.1 in place of the names of pods.
+"""Run the rendered chart as processes on this machine, with ports of 127.0.0.1 as pod names.
 
-    with ChartCluster(objects, tmp_path) as cluster:
-        cluster.wait_ready()
-        cluster.roll("broker")
-        cluster.run_test()
+with ChartCluster(objects, tmp_path) as cluster: cluster.wait_ready(); cluster.roll("broker")
 
-Commands, flags and variables are the chart's own. Only addresses and directories are replaced, as a
-network and volumes would do. A pod is stopped as the kubelet stops it: preStop, SIGTERM, the grace
-period, SIGKILL.
+Only addresses and directories are replaced. Pods stop as in the kubelet.
 """
 
 import os

@@ -1,10 +1,8 @@
-"""A whole cluster inside the test's event loop: one controller and any number of brokers on one
-store, on free ports of 127.0.0.1.
+"""A cluster in the test's event loop: one controller and some brokers on one store, on free ports.
 
-    async with Cluster(tmp_path, brokers=2) as cluster: ... cluster.bootstrap ...
+async with Cluster(tmp_path, brokers=2) as cluster: ... cluster.bootstrap ...
 
-Blocking clients run in threads (`asyncio.to_thread`), because the event loop serves the cluster.
-`kill_broker` is a crash: it flushes nothing and informs no one.
+Blocking clients run in threads (`asyncio.to_thread`). `kill_broker` is a crash: it flushes nothing.
 """
 
 import asyncio

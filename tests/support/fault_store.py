@@ -1,12 +1,8 @@
-"""A cluster with faults that the test controls: between each broker and the store, and between each
-broker and the controller.
+"""A cluster with faults between each broker and its store, and between each broker and the
+controller.
 
-    async with FaultCluster(tmp_path, brokers=2) as cluster:
-        cluster.faults[1].config = FaultConfig(...)  # only broker 1 sees them
-        cluster.faults[1].park_puts()  # its PUTs hang in the network until `release`
-
-Brokers use `RetryingStore`, as they do over S3. A parked request arrives when it is released, even
-if its sender is dead by then.
+`FaultCluster(tmp_path, brokers=2)`: `faults[1].config = FaultConfig(...)` affects broker 1 only,
+and the PUTs of `faults[1].park_puts()` hang until `release`, even if their sender has died.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
-"""Stand in for Google Cloud Storage: the part of its XML API that obstore uses, in memory.
+"""Stand-in for Google Cloud Storage: the part of its XML API that obstore uses, in memory.
 
-fake-gcs-server 1.56 does not accept a PUT of the XML API. This server is written from Google's
-reference, so it shows that the client and the store follow the reference, and not that Google does.
-It is weaker than the service: one process decides all conditions under one lock, any token is
-accepted, and there are no rate limits, holds or retention policies.
-Source: Cloud Storage XML API reference.
+It follows Google's reference, because fake-gcs-server 1.56 does not support PUT of the XML API. It
+is weaker than the service: one lock for all conditions, any token, and no rate limits, holds or
+retention policies. Source: Cloud Storage XML API reference.
 """
 
 import argparse

@@ -1,13 +1,8 @@
-"""Record what clients sent, what was acknowledged and what they read, and check what must hold
-between these under any fault. Pure.
+"""Record what clients sent, what was acknowledged and what they read, and check it. Pure.
 
-Checked at once: an offset never holds two records; a record of an idempotent producer has one
-offset; every record was sent by some client.
-Checked at the end: every acknowledged record can be read, offsets are contiguous, and the records
-of an idempotent producer are in order.
-A record names itself: its value begins with its identity and a space. Identities of producers
-without idempotence begin with "-". Both the simulator (`tests/sim`), where brokers report, and the
-chaos test of processes (`tests/chaos`), where clients report, use this module.
+An offset has one record, a record of an idempotent producer one offset, and every acknowledged
+record is readable, contiguous and in order at the end. Values start with a unique id and a space;
+ids of producers without idempotence start with "-".
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,9 +1,8 @@
-"""`penstock dev` with brokers that write small objects every 0.5 s, and controllers that delete
-soon: minutes of work in seconds.
+"""`penstock dev` with brokers that write small objects every 0.5 s and controllers that delete
+soon.
 
-compacting: brokers compact their own small objects too, a few at a time; otherwise they leave them
-to the code under test. Replaced objects stay for 10 s: readers plan by a manifest that may be 1 s
-old, or more on a busy machine.
+`compacting`: brokers also compact their own small objects; otherwise they leave them to the code
+under test. Replaced objects are kept for 10 s, because readers may plan with an older manifest.
 """
 
 from collections.abc import Sequence

@@ -1,32 +1,32 @@
-"""Run Raft transcripts: a script of commands, in order, and what must be true after them.
+"""Run Raft transcripts: one command per line, `#` begins a comment.
 
-One command per line; `#` begins a comment. Nothing happens by itself: messages wait until they are
-delivered, disks until they are synced, time until it passes. `expect` lines fail with their line
-number.
-
-  voters N [entries-per-append K]    begin; all in term 0
-  deliver [A B ...]                  deliver and sync until nothing moves; with nodes: only among
-                                     these, the rest waits
-  drop A [B]                         forget what waits from A (to B)
-  campaign A                         as if A's election timeout had passed and all had agreed to
-                                     a pre-vote
-  crown A / elect A                  A becomes leader with the votes of all that it reaches;
-                                     crown: before it sends its first append
-  pass A B                           the first message that waits from A to B arrives
-  propose A TEXT / refuse A TEXT     A must accept it / must not accept it
-  read A / transfer A B / tick MS / crash A / restart A
-  join N                             N begins with an empty log and without members
-  learn A N / promote A N / remove A N
-                                     A, the leader, proposes the change of the members
-  refuse-remove A N                  A must not accept it
-  cut A B ...                        cut these from the rest, until `heal`
-  snapshot A / load A                A writes a snapshot to the store and forgets its log / A
-                                     installs the newest one
-  no-sync A / sync A                 A's disk writes nothing / everything
-  expect leader A | no-leader | term A N | commit A N | log A 1:a 1 2:b | role A ROLE
-         | first A N | needs-snapshot A | read A yes|no
-         | members A 1,2,3[/4] (learners behind the slash) | member A yes|no
+Nothing happens by itself: messages wait until they are delivered, disks until they are synced, time
+until it passes. `expect` lines fail with their line number.
 """
+
+# Commands:
+# voters N [entries-per-append K]    begin; all in term 0
+# deliver [A B ...]                  deliver and sync until nothing moves; with nodes: only among
+#                                    these, the rest waits
+# drop A [B]                         forget what waits from A (to B)
+# campaign A                         as if A's election timeout had passed and all had agreed to
+#                                    a pre-vote
+# crown A / elect A                  A becomes leader with the votes of all that it reaches;
+#                                    crown: before it sends its first append
+# pass A B                           the first message that waits from A to B arrives
+# propose A TEXT / refuse A TEXT     A must accept it / must not accept it
+# read A / transfer A B / tick MS / crash A / restart A
+# join N                             N begins with an empty log and without members
+# learn A N / promote A N / remove A N
+#                                    A, the leader, proposes the change of the members
+# refuse-remove A N                  A must not accept it
+# cut A B ...                        cut these from the rest, until `heal`
+# snapshot A / load A                A writes a snapshot to the store and forgets its log / A
+#                                    installs the newest one
+# no-sync A / sync A                 A's disk writes nothing / everything
+# expect leader A | no-leader | term A N | commit A N | log A 1:a 1 2:b | role A ROLE
+#        | first A N | needs-snapshot A | read A yes|no
+#        | members A 1,2,3[/4] (learners behind the slash) | member A yes|no
 
 from collections.abc import Callable
 from pathlib import Path

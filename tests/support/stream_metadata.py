@@ -1,9 +1,8 @@
-"""A fake of the controller's stream metadata, in memory: the same checks as `controller.managers`,
-without RPC.
+"""An in-memory fake of the controller's stream metadata, with the checks of `controller.managers`.
 
-One `MemoryController` has the state; each start of a broker sees it through its own
-`MemoryStreamMetadata`. Mutations take effect at once, so the local image is never behind. A test
-can fail calls before they take effect (`refuse`) or lose their replies (`lose_reply`).
+Each start of a broker accesses one `MemoryController` through its own `MemoryStreamMetadata`.
+Mutations take effect immediately. Tests can fail calls before they take effect (`refuse`) or lose
+their responses (`lose_reply`).
 """
 
 import asyncio

@@ -1,9 +1,7 @@
 """Wait for conditions with a deadline, instead of sleeping for a fixed time.
 
-No event announces an arbitrary condition, so both functions check it again after a pause. Pauses
-grow from 1 ms to 50 ms: short waits end early, and long ones leave the machine to the others. A
-condition that works long, as one that lists a store does, is checked less often, so that the wait
-does not slow down what it waits for.
+Conditions are polled with pauses that grow from 1 ms to 50 ms. A condition that takes long, such as
+listing a store, is checked less often, so that it does not slow down what it waits for.
 """
 
 import asyncio

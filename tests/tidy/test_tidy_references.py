@@ -1,9 +1,7 @@
-"""Check that references lead to something in the repository: paths, modules, links and
-anchors.
+"""References to paths, modules, links and anchors exist in the repository.
 
-Paths that begin with a folder of the root are checked everywhere. Other file names are checked in
-Markdown, docstrings and comments, where they may omit leading folders (`codec.py`). A name with a
-wildcard or a placeholder is not a reference.
+Paths that begin with a folder of the root are checked everywhere, other file names (`codec.py`) in
+Markdown, docstrings and comments. Names with wildcards or placeholders are not references.
 """
 
 import ast

@@ -1,11 +1,7 @@
-"""Raft cores on an event heap: virtual time, slow disks, a lossy network, crashes; every step is
-checked.
+"""Raft cores on an event heap: virtual time, slow disks, a lossy network and crashes.
 
-A crash loses what the disk had not finished. Messages are dropped, repeated, delayed out of order
-and cut off by partitions, one-way ones too. Two controllers more than there are voters wait to
-join; leaders add, promote and remove at random, and a disk may be lost: then its controller comes
-back as another one, and the quorum has to remove the old one. The same seed gives the same run:
-nothing iterates over sets.
+Every step is checked. Leaders add, promote and remove voters at random; a controller whose disk is
+lost returns with a new id. Nothing iterates over sets, so a run is determined by its seed.
 """
 
 import heapq
