@@ -296,7 +296,7 @@ def _table_config(
         name,
         kind,
         default,
-        f"{doc} Penstock's own, for table runners.",
+        f"{doc} Penstock's own, for `penstock table run`.",
         low=tables.COMMIT_INTERVAL_MS_MIN,
         high=tables.COMMIT_INTERVAL_MS_MAX,
         choices=choices,

@@ -51,7 +51,7 @@ class _Commands(LazyCommands):
             "consume": ("penstock.deploy.cli.consume:consume", "Print the records of a topic."),
             "sql": ("penstock.deploy.cli.sql:sql", "Query topics with SQL, from the object store."),
             "table": (
-                "penstock.deploy.cli.table:app",
+                "penstock.deploy.cli.table_run:app",
                 "Export topics to Iceberg or Parquet tables.",
             ),
             "topics": (

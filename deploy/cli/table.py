@@ -35,15 +35,9 @@ app = typer.Typer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarehouseOptions:
-    """Options for the location of tables."""
+class CatalogOptions:
+    """Options for the location of tables of both kinds."""
 
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to", help="Table format: iceberg, or parquet (a directory with a commit log)."
-        ),
-    ] = "iceberg"
     warehouse: Annotated[
         str,
         typer.Option(
@@ -72,7 +66,7 @@ class WarehouseOptions:
         typer.Option(help="Property of pyiceberg's catalog, as NAME=VALUE. Repeatable."),
     ] = None
 
-    def open(self) -> "Warehouse":
+    def warehouse_of(self, kind: str) -> "Warehouse":
         """Raise UsageError for a property that is not NAME=VALUE."""
         from penstock.lake.table.warehouse import Warehouse
 
@@ -83,13 +77,29 @@ class WarehouseOptions:
                 raise UsageError(f"--catalog-property {item!r} is invalid: use NAME=VALUE")
             given[name] = value
         return Warehouse(
-            kind=self.to,
+            kind=kind,
             location=self.warehouse,
             catalog_name=self.catalog_name,
             catalog_type=self.catalog_type,
             catalog_uri=self.catalog_uri,
             catalog_properties=given,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarehouseOptions(CatalogOptions):
+    """Options for the location and the kind of tables."""
+
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help="Table format: iceberg, or parquet (a directory with a commit log)."
+        ),
+    ] = "iceberg"
+
+    def open(self) -> "Warehouse":
+        """Raise UsageError for a property that is not NAME=VALUE."""
+        return self.warehouse_of(self.to)
 
 
 @dataclass(frozen=True, kw_only=True)

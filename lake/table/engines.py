@@ -32,6 +32,17 @@ def new_attempt() -> str:
     return uuid.uuid4().hex[:12]
 
 
+class InlineEngine:
+    """Run tasks one after another in the calling thread, for callers that run several batches."""
+
+    def map(self, job: Job[_Task, _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        for task in tasks:
+            yield job(task, new_attempt)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
 class LocalEngine:
     """Run tasks in `threads` threads, each with the memory of its open files (`files`)."""
 

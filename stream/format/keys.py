@@ -28,6 +28,7 @@ MANIFEST_ROOT = "manifest/"
 LEASE_ROOT = "leases/"
 SPARK_ROOT = "spark/"
 STAGED_ROOT = "staged/"
+TABLES_ROOT = "tables/"
 
 _INT64_MAX = (1 << 63) - 1
 _WAL_KEY = re.compile(
@@ -244,6 +245,16 @@ def staged_prefix(write_id: str, batch_id: int | None = None) -> str:
 
 def staged_key(write_id: str, batch_id: int, task: int, attempt: UUID, number: int) -> str:
     return f"{staged_prefix(write_id, batch_id)}{task:06d}-{attempt}-{number:06d}"
+
+
+def table_status_prefix(cluster_id: str) -> str:
+    """Return the prefix of the statuses of table runners."""
+    return f"{TABLES_ROOT}{_checked(cluster_id)}/"
+
+
+def table_status_key(cluster_id: str, runner: str) -> str:
+    """Return the key of the status of one runner. runner: validated by `lake.table.runner`."""
+    return f"{table_status_prefix(cluster_id)}{runner}.json"
 
 
 def _checked(cluster_id: str) -> str:

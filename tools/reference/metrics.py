@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from penstock.deploy.node.config.definition import ROLES, Role
-from penstock.deploy.node.metrics.table import METRICS, Metric
+from penstock.deploy.node.config.definition import ROLES
+from penstock.deploy.node.metrics.table import METRICS, Metric, MetricRole
 
 _HEAD: Final = """\
 # Metrics
@@ -20,7 +20,7 @@ _HEAD: Final = """\
 A node with a `health.listener` serves `/metrics` in Prometheus' text format; the chart and `deploy/image/compose.yaml` configure it.
 Values are read at the time of the scrape.
 The Prometheus client library adds `process_*`: CPU, resident memory, open files, start time.
-No label is a topic, partition or client.
+No label is a topic, partition or client, except in the metrics of table runners (`penstock table run --health-listener`), which have the topics with the largest lags, at most 1,000.
 Histograms have buckets from 0.4 ms to 105 s, each twice as large as the previous one.
 
 For cluster-wide values, sum over brokers.
@@ -28,10 +28,11 @@ Sum the `penstock_controller_*` metrics marked "Leader only", which are 0 on all
 Use the maximum of `penstock_cluster_*`, which each controller reads from its own image.
 Dashboards and alerts are in `helm/penstock/dashboards` and `helm/penstock/rules`; [Respond to alerts](../how-to/alerts.md) describes each alert.
 """
-_TITLES: Final[dict[tuple[Role, ...], str]] = {
+_TITLES: Final[dict[tuple[MetricRole, ...], str]] = {
     ROLES: "Every node",
     ("broker",): "Brokers",
     ("controller",): "Controllers",
+    ("table-runner",): "Table runners",
 }
 
 

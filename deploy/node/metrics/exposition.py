@@ -10,10 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from penstock.base.histogram import Latencies, LatencyHistogram
-from penstock.deploy.node.config.definition import Role
 from penstock.deploy.node.health import Answer, Route
 from penstock.deploy.node.metrics import table
-from penstock.deploy.node.metrics.table import Metric
+from penstock.deploy.node.metrics.table import Metric, MetricRole
 
 Reading: TypeAlias = tuple[Metric, tuple[str, ...], float | Latencies]
 """A metric, the values of its labels, and its value."""
@@ -93,11 +92,15 @@ class Exposition:
     for each partition. Must not depend on brokers or controllers.
     """
 
-    def __init__(self, role: Role, read: Reader) -> None:
+    def __init__(self, role: MetricRole, read: Reader) -> None:
         self._lag = LoopLag()
         self._registry = CollectorRegistry()
+        metrics = table.of_role(role)
+        has_lag = table.NODE_LOOP_LAG in metrics
         self._registry.register(
-            NodeCollector(table.of_role(role), lambda: (*read(), self._own_reading()))
+            NodeCollector(
+                metrics, lambda: (*read(), self._own_reading()) if has_lag else tuple(read())
+            )
         )
         ProcessCollector(registry=self._registry)
         self._text = ""

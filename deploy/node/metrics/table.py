@@ -8,6 +8,8 @@ from typing import Final, Literal
 from penstock.deploy.node.config.definition import ROLES, Role
 
 Kind = Literal["counter", "gauge", "histogram"]
+MetricRole = Role | Literal["table-runner"]
+"""The kind of process that serves a metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,23 +17,26 @@ class Metric:
     """One metric. text: one sentence, for HELP and the documentation.
 
     Invariants: names are `penstock_<part>_<what>_<unit>`; counters end in `_total`. No label has
-    unbounded values: topics, partitions, clients and keys are never labels. Readers return values
-    only for metrics of this table (`deploy.node.metrics.exposition` rejects others). Pure. Must not
-    depend on the sources of values.
+    unbounded values: topics, partitions, clients and keys are never labels, except for a bounded
+    number of exported topics in table runners. Readers return values only for metrics of this table
+    (`deploy.node.metrics.exposition` rejects others). Pure. Must not depend on the sources of
+    values.
     """
 
     name: str
     kind: Kind
     text: str
     labels: tuple[str, ...]
-    roles: tuple[Role, ...]
+    roles: tuple[MetricRole, ...]
 
 
 METRICS: Final[list[Metric]] = []
 """All metrics, in the order of the documentation."""
 
 
-def _metric(kind: Kind, name: str, text: str, *labels: str, roles: tuple[Role, ...]) -> Metric:
+def _metric(
+    kind: Kind, name: str, text: str, *labels: str, roles: tuple[MetricRole, ...]
+) -> Metric:
     metric = Metric(name, kind, text, labels, roles)
     METRICS.append(metric)
     return metric
@@ -49,7 +54,11 @@ def _of_controller(kind: Kind, name: str, text: str, *labels: str) -> Metric:
     return _metric(kind, name, text, *labels, roles=("controller",))
 
 
-def of_role(role: Role) -> list[Metric]:
+def _of_table_runner(kind: Kind, name: str, text: str, *labels: str) -> Metric:
+    return _metric(kind, name, text, *labels, roles=("table-runner",))
+
+
+def of_role(role: MetricRole) -> list[Metric]:
     return [metric for metric in METRICS if role in metric.roles]
 
 
@@ -739,4 +748,63 @@ OBJECTS_COMMITTED: Final = _of_controller(
 )
 OBJECT_BYTES: Final = _of_controller(
     "gauge", "penstock_cluster_committed_bytes", "Bytes of committed objects."
+)
+
+# --- table runners --------------------------------------------------------------------------------
+
+TABLES_TOPICS: Final = _of_table_runner(
+    "gauge", "penstock_tables_topics", "Topics that are exported to tables."
+)
+TABLES_DISCOVERY_FAILING: Final = _of_table_runner(
+    "gauge",
+    "penstock_tables_discovery_failing",
+    "1 while the topics of the cluster cannot be read.",
+)
+TABLES_STATUS_FAILING: Final = _of_table_runner(
+    "gauge",
+    "penstock_tables_status_failing",
+    "1 while the status for console and doctor cannot be written to the store.",
+)
+TABLES_LAG_SECONDS: Final = _of_table_runner(
+    "gauge",
+    "penstock_tables_lag_seconds",
+    "Age of the last moment up to which the table contains all records. Between two commits, it"
+    " grows up to the commit interval.",
+    "topic",
+)
+TABLES_LAG_RECORDS: Final = _of_table_runner(
+    "gauge",
+    "penstock_tables_lag_records",
+    "Records that the last batch found and did not export.",
+    "topic",
+)
+TABLES_FAILING: Final = _of_table_runner(
+    "gauge",
+    "penstock_tables_failing",
+    "1 while the export of the topic fails.",
+    "topic",
+)
+TABLES_COMMIT_TIME: Final = _of_table_runner(
+    "gauge",
+    "penstock_tables_last_commit_timestamp_seconds",
+    "Unix time of the last commit to the table, 0 if there is none.",
+    "topic",
+)
+TABLES_COMMITS: Final = _of_table_runner(
+    "counter", "penstock_tables_commits_total", "Commits to the table.", "topic"
+)
+TABLES_ROWS: Final = _of_table_runner(
+    "counter", "penstock_tables_rows_total", "Rows written to the table.", "topic"
+)
+TABLES_REJECTED: Final = _of_table_runner(
+    "counter",
+    "penstock_tables_dead_letters_total",
+    "Records written to the dead-letter table.",
+    "topic",
+)
+TABLES_SKIPPED: Final = _of_table_runner(
+    "counter",
+    "penstock_tables_skipped_offsets_total",
+    "Offsets of unreadable records that were skipped.",
+    "topic",
 )

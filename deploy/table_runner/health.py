@@ -1,0 +1,42 @@
+"""The health of a table runner, for the probes of `deploy.node.health`."""
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from penstock.lake.manifest.table_status import RunnerStatus
+
+STUCK_S: Final = 600.0
+"""More than any wait in the main thread of the runner, which has deadlines of 300 s."""
+
+
+class RunnerState(Protocol):
+    """What a runner shows to other threads."""
+
+    status: RunnerStatus
+    turned_at_s: float
+    is_started: bool
+    status_error: str
+
+
+class RunnerHealth:
+    """A failing topic does not affect the health of the process: a restart would not help, and
+    would interrupt the others.
+    """
+
+    def __init__(self, state: RunnerState, clock: Callable[[], float] = time.monotonic) -> None:
+        self.state = state
+        self._clock = clock
+
+    def not_started(self) -> list[str]:
+        if self.state.is_started:
+            return []
+        return [self.state.status.error or "the topics of the cluster have not been read yet"]
+
+    def not_alive(self) -> list[str]:
+        age_s = self._clock() - self.state.turned_at_s
+        return [f"the runner has been stuck for {age_s:.0f} s"] if age_s > STUCK_S else []
+
+    async def not_ready(self) -> list[str]:
+        error = self.state.status.error
+        return self.not_started() or ([f"topics cannot be discovered: {error}"] if error else [])

@@ -1,0 +1,116 @@
+"""Read the tables that topics declare in their configs.
+
+Pure: topics and their configs come from the manifest.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.base.partition_spec import PartitionField, partition_text
+from penstock.base.table_configs import (
+    AUTO,
+    RAW,
+    REGISTRY,
+    UPSERT,
+    TableSettings,
+    is_avro,
+)
+from penstock.lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.table.sync import SyncOptions
+from penstock.lake.table.values import RAW as RAW_VALUES
+from penstock.lake.table.values import ValueFormat
+from penstock.lake.table.warehouse import table_name_of
+from penstock.protocol.registry.model import StoredSchema
+from penstock.protocol.registry.settings import RegistrySettings
+from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR, TopicEntry
+
+VALUE_SCHEMA: Final = "penstock.value.schema"
+VALUE_SCHEMA_TYPE: Final = "penstock.value.schema.type"
+VALUE_SCHEMA_MESSAGE: Final = "penstock.value.schema.message"
+VALUE_SCHEMA_VALIDATION: Final = "penstock.value.schema.validation"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTable:
+    """One topic and its table. A change of any field restarts the export of the topic."""
+
+    topic: str
+    topic_id: str
+    settings: TableSettings
+    value_schema: tuple[str, str, str] | None = None
+    """Schema, type and message of the topic's values, if brokers validate them."""
+
+    has_registered_schema: bool = False
+
+    @property
+    def table(self) -> str:
+        return self.settings.name or table_name_of(self.topic)
+
+    def value_format(self, registry: RegistrySettings | None) -> ValueFormat:
+        """Raise InvalidSchema if the schema needs a registry and there is none."""
+        schema = self.settings.schema
+        if schema == AUTO and self.value_schema is not None:
+            text, kind, message = self.value_schema
+            if kind == "protobuf":
+                stored = StoredSchema("PROTOBUF", text, ())
+                return ValueFormat(kind, message=message, newest=stored)
+            return ValueFormat(kind, text.encode())
+        if schema == RAW or (schema == AUTO and not self.has_registered_schema):
+            return RAW_VALUES
+        if schema in {AUTO, REGISTRY} or schema.startswith(f"{REGISTRY}:"):
+            if registry is None:
+                raise InvalidSchema(
+                    f"topic {self.topic!r} has the columns of a registered schema: start the runner"
+                    " with --schema-registry URL"
+                )
+            subject = schema.partition(":")[2] or f"{self.topic}-value"
+            return ValueFormat.registered(registry, subject)
+        return ValueFormat("avro" if is_avro(schema) else "json", schema.encode())
+
+    def sync_options(self, base: SyncOptions, registry: RegistrySettings | None) -> SyncOptions:
+        """Return the options of this table on top of those of the runner. Raise InvalidSchema,
+        InvalidTable.
+        """
+        return replace(
+            base,
+            value_format=self.value_format(registry),
+            upsert=self.settings.mode == UPSERT,
+            by_day=_by_day(self.settings),
+        )
+
+
+def declared_tables(topics: Iterable[TopicEntry]) -> dict[str, DeclaredTable]:
+    """Return the enabled tables by topic. Internal topics and snapshots have none."""
+    found: dict[str, DeclaredTable] = {}
+    for entry in topics:
+        if entry.is_internal or SNAPSHOT_SEPARATOR in entry.name:
+            continue
+        settings = TableSettings.from_configs(entry.configs)
+        if settings.is_enabled:
+            found[entry.name] = _declared(entry, settings)
+    return found
+
+
+def _declared(entry: TopicEntry, settings: TableSettings) -> DeclaredTable:
+    configs = entry.configs
+    text = configs.get(VALUE_SCHEMA, "")
+    schema = (
+        text,
+        configs.get(VALUE_SCHEMA_TYPE, "json"),
+        configs.get(VALUE_SCHEMA_MESSAGE, ""),
+    )
+    return DeclaredTable(
+        entry.name,
+        str(entry.topic_id),
+        settings,
+        schema if text else None,
+        configs.get(VALUE_SCHEMA_VALIDATION, "false") == "true",
+    )
+
+
+def _by_day(settings: TableSettings) -> bool:
+    fields = settings.partition_by
+    if fields and fields != (PartitionField("day", "_timestamp"),):
+        raise InvalidTable(f"partitioning {partition_text(fields)} is not supported: use day")
+    return bool(fields)

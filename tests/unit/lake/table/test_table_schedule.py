@@ -1,0 +1,192 @@
+"""When a runner exports topics, and what it reports about them."""
+
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from penstock.lake.manifest.table_status import RunnerStatus, exports_of
+from penstock.lake.table.declared import DeclaredTable, declared_tables
+from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.schedule import PAUSE_MS_MAX, Exported, Failed, Schedule
+from penstock.stream.format.manifest.model import TopicEntry
+
+ENABLED = {"penstock.table.enable": "true"}
+VALUE_SCHEMA = {"penstock.value.schema": '{"type": "object"}'}
+
+
+def entry(name: str, configs: dict[str, str] | None = None, *, number: int = 1) -> TopicEntry:
+    return TopicEntry(name, UUID(int=number), 1, (), ENABLED | (configs or {}), False)
+
+
+def declared(*names: str, **configs: str) -> dict[str, DeclaredTable]:
+    named = {f"penstock.table.{key.replace('_', '.')}": value for key, value in configs.items()}
+    return declared_tables(entry(name, named) for name in names)
+
+
+class Clock:
+    """A schedule, and the time in seconds; the wall clock is 1,000 s ahead."""
+
+    def __init__(self, **tables: DeclaredTable) -> None:
+        self.now_s = 0.0
+        self.schedule = Schedule(Random(1))
+        self.declare(tables)
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.now_s * 1_000) + 1_000_000
+
+    def declare(self, tables: dict[str, DeclaredTable]) -> tuple[list[str], list[str]]:
+        added, removed = self.schedule.declare(tables, self.now_s, self.now_ms, {})
+        return [table.topic for table in added], [table.topic for table in removed]
+
+    def due(self, free: int = 9) -> list[DeclaredTable]:
+        return self.schedule.due(self.now_s, free)
+
+    def finish(self, table: DeclaredTable, *, remaining: int = 0, error: str = "") -> bool:
+        result = Exported(began_ms=self.now_ms, remaining=remaining, committed=True, rows=3)
+        given = Failed(error) if error else result
+        return self.schedule.finish(table, given, self.now_s, self.now_ms)
+
+    def state(self, topic: str = "a") -> str:
+        statuses = self.schedule.statuses(self.now_ms)
+        return next(status.state for status in statuses if status.topic == topic)
+
+
+def test_a_complete_table_waits_for_its_interval_and_an_incomplete_one_for_its_turn() -> None:
+    clock = Clock(**declared("a", "b", "c"))
+    first = clock.due(2)
+    assert [table.topic for table in first] == ["a", "b"]
+    assert [table.topic for table in clock.due()] == ["c"]
+    clock.now_s = 5
+    clock.finish(first[0])
+    clock.finish(first[1], remaining=7)
+    assert [table.topic for table in clock.due()] == ["b"]
+    assert clock.schedule.next_due_s() == 60, "from the start of the turn"
+    clock.now_s = 60
+    assert [table.topic for table in clock.due()] == ["a"]
+    assert clock.schedule.next_due_s() is None
+    assert not clock.schedule.is_settled
+
+
+def test_pauses_after_errors_grow_and_end_with_a_change_or_a_success() -> None:
+    tables = declared("a")
+    clock = Clock(**tables)
+    pauses: list[float] = []
+    for _ in range(12):
+        (table,) = clock.due()
+        clock.finish(table, error="no")
+        due_s = clock.schedule.next_due_s()
+        assert due_s is not None
+        pauses.append(due_s - clock.now_s)
+        clock.now_s = due_s
+    assert 0.5 <= pauses[0] <= 1
+    assert PAUSE_MS_MAX / 2_000 <= pauses[-1] <= PAUSE_MS_MAX / 1_000
+    assert clock.state() == "failing"
+    assert clock.schedule.is_settled
+    assert clock.declare(declared("a", mode="upsert")) == (["a"], ["a"])
+    assert clock.state() == "behind", "nothing has been exported for an hour"
+    (table,) = clock.due()
+    clock.finish(table)
+    assert clock.state() == "up to date"
+
+
+def test_a_result_of_an_earlier_declaration_is_dropped() -> None:
+    clock = Clock(**declared("a"))
+    (old,) = clock.due()
+    assert clock.declare({}) == ([], ["a"])
+    assert clock.declare(declared("a")) == (["a"], [])
+    assert not clock.finish(old)
+    (new,) = clock.due()
+    assert clock.finish(new)
+    assert clock.declare(declared("a")) == ([], [])
+
+
+def test_the_lag_is_the_age_of_the_last_complete_turn() -> None:
+    clock = Clock(**declared("a"))
+    clock.now_s = 10
+    assert clock.schedule.statuses(clock.now_ms)[0].lag_ms == 10_000, "since it was declared"
+    (table,) = clock.due()
+    clock.finish(table, remaining=5)
+    clock.now_s = 20
+    status = clock.schedule.statuses(clock.now_ms)[0]
+    assert (status.lag_ms, status.lag_records, status.rows) == (20_000, 5, 3)
+    (table,) = clock.due()
+    clock.finish(table)
+    clock.now_s = 50
+    status = clock.schedule.statuses(clock.now_ms)[0]
+    assert (status.lag_ms, status.lag_records, status.commits) == (30_000, 0, 2)
+    clock.now_s = 20 + 2 * 60 + 61
+    assert clock.state() == "behind"
+    other = Schedule(Random(1))
+    other.declare(declared("a"), 0, clock.now_ms, {"a": status})
+    assert other.statuses(clock.now_ms)[0].lag_ms == 181_000, "continued by the next runner"
+
+
+@pytest.mark.parametrize(
+    ("configs", "name", "framed"),
+    [
+        ({}, "raw", False),
+        ({"penstock.table.schema": "raw"} | VALUE_SCHEMA, "raw", False),
+        (VALUE_SCHEMA, "json", False),
+        (VALUE_SCHEMA | {"penstock.value.schema.type": "avro"}, "avro", False),
+        (VALUE_SCHEMA | {"penstock.value.schema.type": "protobuf"}, "protobuf", False),
+        ({"penstock.table.schema": '{"type": "object"}'}, "json", False),
+        ({"penstock.table.schema": '{"type": "record"}'}, "avro", False),
+    ],
+)
+def test_the_format_of_values(configs: dict[str, str], name: str, framed: bool) -> None:
+    table = declared_tables([entry("t", configs)])["t"]
+    found = table.value_format(None)
+    assert (found.name, found.framed) == (name, framed)
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"penstock.table.schema": "registry"},
+        {"penstock.table.schema": "registry:orders"},
+        {"penstock.value.schema.validation": "true"},
+    ],
+)
+def test_a_registered_schema_needs_a_registry(configs: dict[str, str]) -> None:
+    table = declared_tables([entry("t", configs)])["t"]
+    with pytest.raises(InvalidSchema, match="--schema-registry"):
+        table.value_format(None)
+
+
+def test_only_enabled_topics_of_clients_declare_tables() -> None:
+    off = replace_configs(entry("off"), {"penstock.table.enable": "false"})
+    snapshot = entry("a@nightly")
+    assert list(declared_tables([entry("a.b-c"), off, snapshot])) == ["a.b-c"]
+    assert declared("a.b-c")["a.b-c"].table == "a_b_c"
+    assert declared("a", name="x.y")["a"].table == "x.y"
+
+
+def replace_configs(topic: TopicEntry, configs: dict[str, str]) -> TopicEntry:
+    return TopicEntry(topic.name, topic.topic_id, 1, (), configs, False)
+
+
+def test_the_newest_running_status_of_a_topic_counts() -> None:
+    clock = Clock(**declared("a", "b"))
+    (table, _) = clock.due()
+    clock.finish(table)
+    topics = clock.schedule.statuses(clock.now_ms)
+    old = RunnerStatus(runner="old", version="1", started_ms=0, updated_ms=0, topics=topics)
+    now_ms = 500_000
+    new = RunnerStatus(
+        runner="new", version="1", started_ms=0, updated_ms=now_ms - 1_000, topics=topics[:1]
+    )
+    stopped = RunnerStatus(
+        runner="s", version="1", started_ms=0, updated_ms=now_ms, stopped=True, topics=topics
+    )
+    topic_id = str(UUID(int=1))
+    found = exports_of({"a": topic_id, "b": topic_id, "c": topic_id}, [old, stopped, new], now_ms)
+    assert [(view.topic, view.runner, view.state) for view in found] == [
+        ("a", "new", "up to date"),
+        ("b", "s", "not running"),
+        ("c", "", "not running"),
+    ]
+    assert found[0].lag_ms == topics[0].lag_ms + 1_000
+    recreated = exports_of({"a": str(UUID(int=2))}, [new], now_ms)
+    assert [view.state for view in recreated] == ["not running"]
