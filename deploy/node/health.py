@@ -113,8 +113,7 @@ class HttpServer:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 if self._console is None or not self._console.has(_line_of(head)[1]):
-                    writer.write(await self._answer(head))
-                    await writer.drain()
+                    await _send(writer, await self._answer(head))
                     return
             await _hand_over(self._console, head, reader, writer)
         except (
@@ -156,7 +155,16 @@ async def _hand_over(
     # reading.
     cast("asyncio.Transport", writer.transport).pause_reading()
     if reason := await console.take(request, writer.get_extra_info("socket").fileno()):
-        writer.write(_encoded(Answer((503, "text/plain", f"{reason}\n")), with_body=True))
+        answer = Answer((503, "text/plain", f"{reason}\n"))
+        await _send(writer, _encoded(answer, with_body=True))
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Send the response, unless the client is gone: uvloop raises RuntimeError if a transport is
+    written to after a reset.
+    """
+    if not writer.is_closing():
+        writer.write(data)
         await writer.drain()
 
 

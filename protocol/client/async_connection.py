@@ -68,6 +68,9 @@ class AsyncConnection:
 
         version: None for the highest one.
         """
+        if self._writer.is_closing():
+            # uvloop raises RuntimeError if a transport is written to after a reset
+            raise ConnectionResetError("the connection is closed")
         self._correlation_id += 1
         version = api.max if version is None else version
         self._writer.write(
@@ -104,8 +107,10 @@ class AsyncConnection:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the broker has closed the connection, or will soon because its session ends."""
-        return self._reader.at_eof() or (
+        """Whether the broker has closed or reset the connection, or will soon close it because its
+        session ends.
+        """
+        return self.is_broken or (
             self._ends_at is not None and asyncio.get_running_loop().time() > self._ends_at
         )
 

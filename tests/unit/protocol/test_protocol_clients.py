@@ -1,12 +1,14 @@
 """The blocking and the asyncio client of the protocol, against brokers that misbehave."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from penstock.deploy.clients.security import PLAINTEXT
 from penstock.protocol import apis
@@ -20,6 +22,7 @@ from penstock.protocol.errors import UnexpectedResponse
 from penstock.protocol.framing import encode_response_frame, parse_header
 from penstock.protocol.gen import api_versions, find_coordinator, list_offsets, metadata
 from tests.support.stream_server import StreamServer
+from tests.support.waiting import until
 
 Respond = Callable[[Any], Any]
 """Returns the response message to a request header; None for silence."""
@@ -218,6 +221,30 @@ async def test_a_closed_port_is_no_broker() -> None:
         closed = address(server)
     with pytest.raises(NoBroker, match=f"no broker answers at {closed}"):
         await asyncio.to_thread(greet, closed)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_that_was_reset_has_ended(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async def run() -> None:
+        server = await asyncio.start_server(reset, "127.0.0.1", 0)
+        try:
+            connection = await AsyncConnection.open(*server.sockets[0].getsockname())
+            await until(lambda: connection.has_ended, 10)
+            for _ in range(2):
+                with pytest.raises(ConnectionError):
+                    await connection.greet()
+        finally:
+            server.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
 
 
 async def test_a_port_that_closes_connections_may_need_tls_or_be_passed_over() -> None:
