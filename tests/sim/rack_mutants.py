@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.broker.partition.committed_reader import CommittedPartition
+from penstock.broker.partition.transactions import Transactions
 from penstock.broker.requests.leader_hints import LeaderHints
 from penstock.broker.tail import followers
 from penstock.broker.tail.partition import TailPartition, TailView
@@ -40,6 +41,16 @@ def _aborted_transactions_of_a_tail_are_not_told() -> list[Patch]:
     return [(TailView, "aborted_within", aborted_within)]
 
 
+def _aborts_at_the_begin_of_a_tail_are_not_told() -> list[Patch]:
+    def aborted_since(self: Transactions, offset: Any, end_offset: Any) -> Any:
+        tail = real(self, offset, end_offset)
+        kept = [item for item in tail.transactions if item.last_offset > offset]
+        return tail._replace(transactions=kept)
+
+    real = Transactions.aborted_since
+    return [(Transactions, "aborted_since", aborted_since)]
+
+
 def _consumers_are_not_returned_to_the_leader() -> list[Patch]:
     def current_leader(self: LeaderHints, topic_name: str, index: int) -> None:
         return None
@@ -63,6 +74,7 @@ RACK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "aborted_transactions_are_not_told_near": _aborted_transactions_are_not_told,
     "open_transactions_of_a_tail_are_read": _open_transactions_of_a_tail_are_read,
     "aborted_transactions_of_a_tail_are_not_told": _aborted_transactions_of_a_tail_are_not_told,
+    "aborts_at_the_begin_of_a_tail_are_not_told": _aborts_at_the_begin_of_a_tail_are_not_told,
     "consumers_are_not_returned_to_the_leader": _consumers_are_not_returned_to_the_leader,
     "returned_consumers_are_redirected": _returned_consumers_are_redirected,
     "brokers_that_back_off_get_consumers": _brokers_that_back_off_get_consumers,

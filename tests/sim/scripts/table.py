@@ -255,6 +255,9 @@ _TRANSACTIONS: _Found = {
     "aborted_transactions_of_a_tail_are_not_told": [
         (near.read_the_tail_near, "get [b'plain', b'aborted']")
     ],
+    "aborts_at_the_begin_of_a_tail_are_not_told": [
+        (near.read_an_abort_near_whose_records_are_uploaded, "get [b'aborted']")
+    ],
     "open_transactions_are_read_near": [(near.read_objects_near, "get [b'plain', b'open']")],
     "open_transactions_of_a_tail_are_read": [(near.read_the_tail_near, "get [b'plain', b'open']")],
     "readers_not_told_of_transactions": [

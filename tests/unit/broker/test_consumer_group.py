@@ -339,6 +339,16 @@ def test_a_regex_follows_the_topics() -> None:
     assert world.group.regexes == {}
 
 
+def test_a_regex_is_dropped_with_its_last_member() -> None:
+    world = World(t1=1, t2=1)
+    for member_id in ("a", "b"):
+        world.join(member_id, subscribed_names=None, subscribed_regex="t.*")
+    world.leave("a")
+    assert set(world.group.regexes) == {"t.*"}
+    world.leave("b")
+    assert world.group.regexes == {}
+
+
 def test_a_regex_matches_what_its_client_may_describe() -> None:
     world = World(t1=1, t2=1)
     world.topics.hidden = frozenset({"t2"})

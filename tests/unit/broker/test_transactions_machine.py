@@ -103,8 +103,13 @@ def test_an_answer_that_was_lost_is_given_again() -> None:
     assert transaction.init_producer(TIMEOUT_MS, first, None, 0) is ErrorCode.PRODUCER_FENCED
 
 
-@pytest.mark.parametrize("epoch", [0, 3, EPOCH_LAST_GIVEN - 1])
-def test_only_the_last_epoch_of_the_previous_producer_id_has_ended(epoch: int) -> None:
+@pytest.mark.parametrize(
+    ("producer_id", "epoch"),
+    [(7, 0), (7, 3), (7, EPOCH_LAST_GIVEN - 1), (6, EPOCH_LAST_GIVEN), (9, EPOCH_LAST_GIVEN)],
+)
+def test_only_the_last_epoch_of_the_previous_producer_id_has_ended(
+    producer_id: int, epoch: int
+) -> None:
     current = TransactionMetadata(
         "tid",
         8,
@@ -116,12 +121,23 @@ def test_only_the_last_epoch_of_the_previous_producer_id_has_ended(epoch: int) -
     )
     transaction = Transaction(current, LIMITS)
 
-    def end(epoch: int) -> ErrorCode | Persist:
-        producer = ProducerIdentity(7, epoch)
-        return transaction.end_epoch(producer, committed=True, fresh_producer_id=9, now_ms=0)
+    def end(producer: ProducerIdentity) -> ErrorCode | Persist:
+        return transaction.end_epoch(producer, committed=True, fresh_producer_id=10, now_ms=0)
 
-    assert end(epoch) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert end(EPOCH_LAST_GIVEN) is ErrorCode.NONE
+    other = ProducerIdentity(producer_id, epoch)
+    assert end(other) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert end(ProducerIdentity(7, EPOCH_LAST_GIVEN)) is ErrorCode.NONE
+
+
+def test_an_epoch_of_the_previous_producer_id_is_not_taken_for_the_last_one_of_this_id() -> None:
+    current = TransactionMetadata(
+        "tid", 8, 0, TIMEOUT_MS, TransactionState.EMPTY, last_producer_id=7
+    )
+    transaction = Transaction(current, LIMITS)
+    first = ProducerIdentity(8, 0)
+    assert initialized(transaction, expected=first) == ProducerIdentity(8, 1)
+    stale = ProducerIdentity(7, first.producer_epoch)
+    assert transaction.init_producer(TIMEOUT_MS, stale, None, 0) is ErrorCode.PRODUCER_FENCED
 
 
 @pytest.mark.parametrize("epoch", [0, EPOCH_LAST_GIVEN])

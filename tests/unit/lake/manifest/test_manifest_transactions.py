@@ -1,5 +1,7 @@
 """Events of transactions at the exact ends of a range."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.lake.fetch.slices import Slice
@@ -51,4 +53,6 @@ async def test_the_aborted_transactions_of_a_range_are_those_that_overlap_it(
     slices: tuple[MemoryStore, list[Slice]], start: int, end: int, aborted: list[AbortedTransaction]
 ) -> None:
     store, found = slices
-    assert await TransactionEvents(store).aborted(found, start, end) == aborted
+    trimmed = [replace(item, start_offset=start) for item in found]
+    for read in (found, trimmed):
+        assert await TransactionEvents(store).aborted(read, start, end) == aborted
