@@ -73,6 +73,12 @@ typedef struct {
     bytes at, stop;
     int64_t index, count, base_ms, low_ms, high_ms, flags, newest, errors;
     int64_t *job;
+    /* For `simple_record` and `common_record`: whether they can be used, and the timestamps that
+     * they accept, as deltas. */
+    int has_common, can_be_null, error;
+    bytes safe;
+    int64_t low, newest_delta;
+    uint64_t range, most_ms;
 } walk;
 
 /* Take one record of any kind, or say what is wrong with it. */
@@ -120,7 +126,7 @@ static __attribute__((noinline)) int any_record(walk *walk) {
 }
 
 enum { SHORT_BYTES = 3, SHORT_MS = 1 << 20 /* three bytes hold less than this */,
-       HEAD_BYTES = 4 * SHORT_BYTES + 1 /* the numbers before a key, and the attributes */ };
+       HEAD_BYTES = 16 /* at least the numbers before a key, the attributes, and a word */ };
 
 /* Parse a number of at most three bytes, which can be read; NULL if it is longer. */
 static inline bytes short_number(bytes at, uint64_t *value) {
@@ -182,46 +188,142 @@ static inline bytes common_record(bytes at, bytes stop, bytes safe, int64_t inde
     return end; /* not `at`: the next record need not wait for these fields */
 }
 
+/* Take a record of any kind. NULL with `walk->error` if it is not sound. */
+static __attribute__((noinline)) bytes other_record(walk *walk, bytes at, int64_t index) {
+    bytes next = 0;
+    if (walk->has_common)
+        next = common_record(at, walk->stop, walk->safe, index, walk->can_be_null, walk->low,
+                             walk->range, &walk->newest_delta);
+    if (next) return next;
+    walk->at = at;
+    walk->index = index;
+    walk->error = any_record(walk);
+    return walk->error ? 0 : walk->at;
+}
+
+/* Read bytes as a number, the first as the lowest: every platform is little-endian. */
+static inline uint64_t word(bytes at) {
+    uint64_t found;
+    __builtin_memcpy(&found, at, sizeof found);
+    return found;
+}
+
+static inline uint64_t half_word(bytes at) {
+    uint16_t found;
+    __builtin_memcpy(&found, at, sizeof found);
+    return found;
+}
+
+#define LIKELY(condition) __builtin_expect(!!(condition), 1)
+
+/* Take one record as nearly all batches consist of: below 8 KB, not older than the first, with a
+ * key below 64 bytes or none, a value and no headers. NULL for others, which `other_record` looks
+ * at. `delta` are the bytes of its offset delta. Takes two thirds of the time of `common_record`,
+ * because it compares the size of the value with what is left instead of reading it. */
+static inline __attribute__((always_inline)) bytes
+simple_record(bytes at, bytes safe, uint64_t delta, const int delta_bytes, int can_be_null,
+              uint64_t most_ms, int64_t *newest) {
+    if (at > safe) return 0;
+    uint64_t head = word(at), length = head >> 1 & 0x3F, ms, size;
+    bytes end;
+    if (head & 1) return 0;
+    if (LIKELY(head & 0x80)) {
+        if (head & 0x8000) return 0;
+        end = at + (length | (head >> 2 & 0x1FC0)) + 2;
+        head >>= 8;
+        at++;
+    } else {
+        end = at + length + 1;
+    }
+    if (end > safe) return 0;
+    ms = head >> 16 & 0x7F;
+    at += 3;
+    if (LIKELY(head & 0x800000)) {
+        ms |= head >> 17 & 0x3F80;
+        at++;
+        if (!LIKELY(!(head & 0x80000000))) {
+            if (head & 0x8000000000) return 0;
+            ms |= head >> 18 & 0x1FC000;
+            at++;
+        }
+    }
+    ms = ms >> 1 | ms << 63; /* negative ones become too high */
+    if (ms > most_ms) return 0;
+    head = word(at);
+    if ((head & (((uint64_t)1 << 8 * delta_bytes) - 1)) != delta) return 0;
+    size = head >> 8 * delta_bytes & 0xFF;
+    at += delta_bytes + 1;
+    if (LIKELY(!(size & 0x81))) at += size >> 1;
+    else if (size != 1 || !can_be_null) return 0;
+    int64_t left = end - at;
+    if (left < 3) return 0;
+    size = (uint64_t)(left - 3) << 1;
+    if (half_word(at) != size + (size & 0x3F80) + 0x80)
+        if (left > 0x3F + 2 || *at != (left - 2) << 1) return 0;
+    if (end[-1]) return 0; /* the number of headers */
+    if ((int64_t)ms > *newest) *newest = (int64_t)ms;
+    return end;
+}
+
+/* Take records up to `until`, whose offset deltas have the same number of bytes. `delta` are those
+ * of the first, and `high` the bits that all of them share. */
+static inline __attribute__((always_inline)) bytes
+records(walk *walk, bytes at, int64_t *index, int64_t until, uint64_t delta, const int delta_bytes,
+        const uint64_t high) {
+    int64_t newest = walk->newest_delta, here = *index;
+    const uint64_t most_ms = walk->most_ms;
+    const int can_be_null = walk->can_be_null;
+    const bytes safe = walk->safe;
+    if (until > walk->count) until = walk->count;
+    for (; here < until; here++) {
+        bytes next = simple_record(at, safe, delta, delta_bytes, can_be_null, most_ms, &newest);
+        if (!LIKELY(next) && !(next = other_record(walk, at, here))) break;
+        at = next;
+        delta = (delta + 2) | high; /* a carry leaves one byte, and enters the next */
+    }
+    if (newest > walk->newest_delta) walk->newest_delta = newest;
+    *index = here;
+    return at;
+}
+
 int64_t penstock_walk(int64_t *job) {
     walk walk = {.at = (bytes)job[DATA], .stop = (bytes)job[DATA] + job[SIZE],
                  .count = job[COUNT], .base_ms = job[BASE_MS], .low_ms = job[LOW_MS],
-                 .high_ms = job[HIGH_MS], .flags = job[FLAGS], .newest = -1, .job = job};
-    const int can_be_null = !(walk.flags & NEEDS_KEYS);
-    int64_t first = 0, last = 0, newest = INT64_MIN;
+                 .high_ms = job[HIGH_MS], .flags = job[FLAGS], .newest = -1, .job = job,
+                 .can_be_null = !(job[FLAGS] & NEEDS_KEYS), .newest_delta = INT64_MIN};
+    int64_t first = 0, last = 0, index = 0;
     int has_common = !__builtin_sub_overflow(walk.base_ms, (int64_t)SHORT_MS, &first) &&
                      !__builtin_add_overflow(walk.base_ms, (int64_t)SHORT_MS, &last);
     if (!(walk.flags & IGNORES_TIMES)) {
         if (walk.low_ms > first) first = walk.low_ms;
         if (walk.high_ms < last) last = walk.high_ms;
     }
-    has_common = has_common && first <= last;
-    const int64_t low = has_common ? first - walk.base_ms : 0;
-    const uint64_t range = has_common ? (uint64_t)(last - first) : 0;
-    has_common = has_common && job[SIZE] >= HEAD_BYTES;
-    const int64_t count = walk.count;
-    bytes at = walk.at, stop = walk.stop, safe = has_common ? stop - HEAD_BYTES : at;
-    for (int64_t index = 0; index < count; index++) {
-        bytes next = 0;
-        if (has_common)
-            next = common_record(at, stop, safe, index, can_be_null, low, range, &newest);
-        if (!next) {
-            walk.at = at;
-            walk.index = index;
-            int error = any_record(&walk);
-            if (error) {
-                job[INDEX] = index;
-                return error;
-            }
-            next = walk.at;
+    bytes at = walk.at;
+    walk.has_common = has_common && first <= last && job[SIZE] >= HEAD_BYTES;
+    if (walk.has_common) {
+        walk.safe = walk.stop - HEAD_BYTES;
+        walk.low = first - walk.base_ms;
+        walk.range = (uint64_t)(last - first);
+        if (first <= walk.base_ms && walk.base_ms <= last) {
+            walk.most_ms = (uint64_t)(last - walk.base_ms);
+            at = records(&walk, at, &index, 1 << 6, 0, 1, 0);
+            if (index == 1 << 6) at = records(&walk, at, &index, 1 << 13, 0x0180, 2, 0x80);
+            if (index == 1 << 13) at = records(&walk, at, &index, 1 << 20, 0x018080, 3, 0x8080);
         }
-        at = next;
     }
-    if (newest > INT64_MIN && walk.base_ms + newest > walk.newest)
-        walk.newest = walk.base_ms + newest;
-    job[INDEX] = count;
+    while (index < walk.count && !walk.error) {
+        bytes next = other_record(&walk, at, index);
+        if (!next) break;
+        at = next;
+        index++;
+    }
+    job[INDEX] = index;
+    if (walk.error) return walk.error;
+    if (walk.newest_delta > INT64_MIN && walk.base_ms + walk.newest_delta > walk.newest)
+        walk.newest = walk.base_ms + walk.newest_delta;
     job[MAX_TIMESTAMP] = walk.newest;
     job[ERRORS] = walk.errors;
-    return at == stop ? DONE : BAD_REST;
+    return at == walk.stop ? DONE : BAD_REST;
 }
 
 /* Return 0 if the bytes are one lz4 frame as Kafka reads it: version 1, independent blocks, no

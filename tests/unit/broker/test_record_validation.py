@@ -28,7 +28,14 @@ from penstock.protocol.batch import walk
 from penstock.protocol.batch.compression import Compression
 from penstock.protocol.batch.header import BatchHeader, check_crc, parse_header, patch_times
 from penstock.protocol.batch.records import Record, encode_batch
-from penstock.protocol.batch.walk import Limits, Walker, lz4_frame_in_python, walk_in_python
+from penstock.protocol.batch.walk import (
+    NEEDS_KEYS,
+    SEQUENTIAL,
+    Limits,
+    Walker,
+    lz4_frame_in_python,
+    walk_in_python,
+)
 from tests.support.missing import missing
 from tests.support.record_cases import (
     ACCEPTED,
@@ -302,7 +309,9 @@ TIMES_MS = (0, -1, 63, -64, 8_191, -8_192, 2**20 - 1, -(2**20), 2**20, 2**31, 2*
 
 
 def test_both_walks_find_the_same_where_numbers_grow() -> None:
-    """The native one has a short way for records whose numbers are short."""
+    """The native one has a short way for records whose numbers are short, and another for simple
+    records in front of the last ones.
+    """
     rng, walker = random.Random(11), Walker()
     codes = set[int]()
 
@@ -334,12 +343,39 @@ def test_both_walks_find_the_same_where_numbers_grow() -> None:
         low_ms = rng.choice((-(2**63), 0, base_ms - 70, base_ms, 2**63 - 1))
         high_ms = rng.choice((2**63 - 1, 0, base_ms + 70, base_ms, -(2**63)))
         limits = Limits(max(low_ms, -(2**63)), min(high_ms, 2**63 - 1), rng.randrange(8))
-        data = bytearray(small + tail)
-        count -= not rng.randrange(9)
+        more = rng.choice((0, 0, 3))
+        after = b"".join(record(at, value=field(b"")) for at in range(count, count + more))
+        data = bytearray(small + tail + after)
+        count += more - (not rng.randrange(9))
         found = walker.walk(memoryview(data), count, base_ms, limits)
         assert found == walk_in_python(data, count, base_ms, limits), bytes(tail).hex()
         codes.add(found.code)
     assert codes == {walk.DONE, *walk.REASONS}
+
+
+def test_both_walks_find_the_same_in_records_of_the_simplest_kind() -> None:
+    """The native one compares what it expects; a byte of some record is something else."""
+    rng, walker = random.Random(13), Walker()
+    codes = set[int]()
+    for number in range(2_000):
+        first = 8_188 if number % 200 == 0 else rng.choice((0, 60))
+        key, value = rng.choice((0, 1, 62, 63, 64)), rng.choice((0, 60, 61, 62, 63, 64, 100, 8_000))
+        records = [
+            record(at, ms=rng.choice((at, 8_192)), key=field(bytes(key)), value=field(bytes(value)))
+            for at in range(first, first + 5)
+        ]
+        damaged = bytearray(records[rng.randrange(3)])
+        at = rng.choice((rng.randrange(10), rng.randrange(len(damaged)), len(damaged) - 1))
+        at = min(at, len(damaged) - 1)
+        damaged[at] = rng.choice((0, 1, 0x80, damaged[at] ^ 1, damaged[at] ^ 0x80))
+        records[rng.randrange(4)] = bytes(damaged)
+        small = b"".join(record(at, key=field(b""), value=field(b"")) for at in range(first))
+        data = bytearray(small + b"".join(records))
+        limits = Limits(flags=rng.choice((0, NEEDS_KEYS, SEQUENTIAL)))
+        found = walker.walk(memoryview(data), first + 5, NOW, limits)
+        assert found == walk_in_python(data, first + 5, NOW, limits), b"".join(records).hex()
+        codes.add(found.code)
+    assert codes >= {walk.DONE, walk.BAD_LENGTH, walk.BAD_FIELD, walk.BAD_END, walk.BAD_DELTA}
 
 
 def test_the_native_code_is_that_of_its_source(tmp_path: Path) -> None:
