@@ -66,6 +66,7 @@ class Status(IntEnum):
     INVALID_REPLICA_ASSIGNMENT = 45
     INVALID_CONFIG = 46
     DUPLICATE_IN_REQUEST = 47
+    CONFIG_CHANGED = 48
     KEY_EXISTS = 50
     KEY_NOT_EXIST = 51
     CONTROLLER_BUSY = 60
@@ -571,10 +572,15 @@ class MoveTraces(Message, frozen=True, kw_only=True):
 
 
 class ConfigChange(Message, frozen=True, kw_only=True):
+    """derived_from: the stored value that `value` was derived from. If another one is stored, the
+    change is rejected with CONFIG_CHANGED.
+    """
+
     resource_type: int
     resource_name: str
     name: str
     value: str | None
+    derived_from: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ConfiguredResource(Message, frozen=True, kw_only=True):

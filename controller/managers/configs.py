@@ -4,6 +4,8 @@ of one resource are made, or none.
 
 from collections.abc import Mapping
 
+from msgspec import UNSET
+
 from penstock.controller.api.messages import (
     AlterConfigs,
     ConfigChange,
@@ -75,6 +77,9 @@ def _alter(
     changed = dict(present)
     for change in changes:
         before = present.get(change.name)
+        if change.derived_from is not UNSET and change.derived_from != before:
+            detail = f"config {change.name} of {name[:260]!r} has changed meanwhile: try again"
+            raise Refused(Status.CONFIG_CHANGED, detail)
         value = rules.value(name, change.name, change.value, before)
         if value is None:
             changed.pop(change.name, None)

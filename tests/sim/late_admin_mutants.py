@@ -82,6 +82,15 @@ def _appended_configs_repeat() -> list[Patch]:
     return [(alter_configs, "_value", value), (topic_configs, "canonical", lambda _, value: value)]
 
 
+def _lists_set_unconditionally() -> list[Patch]:
+    real = alter_configs._changes
+
+    def changes(resource: Any, values: Any, derived_from: Any = None) -> Any:
+        return real(resource, values)
+
+    return [(alter_configs, "_changes", changes)]
+
+
 def _configs_outlive_topics() -> list[Patch]:
     return [(TopicRules, "check", lambda self, image, name: None)]
 
@@ -207,6 +216,7 @@ LATE_ADMIN_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "late_creations_set_configs": _late_creations_set_configs,
     "late_additions_of_partitions_add_more": _late_additions_of_partitions_add_more,
     "appended_configs_repeat": _appended_configs_repeat,
+    "lists_set_unconditionally": _lists_set_unconditionally,
     "configs_outlive_topics": _configs_outlive_topics,
     "repeated_acls_are_kept_twice": _repeated_acls_are_kept_twice,
     "late_deletions_take_all_acls": _late_deletions_take_all_acls,

@@ -1,13 +1,16 @@
 """IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers, groups and client
 metrics subscriptions at the controller, and log levels in this broker.
 
-All changes of one resource are made, or none. Appending to a list and removing from it use this
-broker's image, so concurrent clients may undo each other's changes, as in Kafka (KIP-339).
+All changes of one resource are made, or none. A list is appended to by setting its new value, which
+the controller rejects if the list has changed since this broker read it.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, TypeAlias
+
+from msgspec import UNSET
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
@@ -33,6 +36,7 @@ from penstock.controller.api.messages import (
     ConfigChange,
     ConfiguredResource,
     ItemResult,
+    Status,
 )
 from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
@@ -50,6 +54,9 @@ _SET: Final = 0
 _DELETE: Final = 1
 _APPEND: Final = 2
 _SUBTRACT: Final = 3
+_OF_LISTS: Final = frozenset({_APPEND, _SUBTRACT})
+_ATTEMPTS_MAX: Final = 10
+"""How often a list is changed by others in between before the request fails."""
 _TIMEOUT_S: Final = 30.0
 _Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _Resource: TypeAlias = tuple[int, str]
@@ -126,24 +133,34 @@ async def _alter(
     named = resource.resource_type, resource.resource_name
     if resource.resource_type == BROKER_LOGGER_RESOURCE:
         return _alter_loggers(node, resource, validate_only=validate_only)
-    try:
-        _check_resource(node, named)
-        asked = [(config.name, _value(node, named, config)) for config in resource.configs]
-        values = await _checked(node, named, node.image.configs.get(*named), asked)
-    except _Refused as refused:
-        return refused.outcome
-    if not values:
-        return _DONE
-    request = AlterConfigs(
-        changes=_changes(named, values),
-        validate_only=validate_only,
-        forwarded_for=requester_of(node, ctx),
-    )
-    try:
-        answer = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
-    except (ControllerError, TimeoutError) as error:
-        return code_of(error), str(error)
-    return _outcome(answer.items[0])
+    for attempts_left in reversed(range(_ATTEMPTS_MAX)):
+        try:
+            _check_resource(node, named)
+            present = node.image.configs.get(*named)
+            asked = [(config.name, _value(node, named, config)) for config in resource.configs]
+            derived_from = {
+                config.name: present.get(config.name)
+                for config in resource.configs
+                if config.config_operation in _OF_LISTS
+            }
+            values = await _checked(node, named, present, asked)
+        except _Refused as refused:
+            return refused.outcome
+        if not values:
+            return _DONE
+        request = AlterConfigs(
+            changes=_changes(named, values, derived_from),
+            validate_only=validate_only,
+            forwarded_for=requester_of(node, ctx),
+        )
+        try:
+            answer = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
+        except (ControllerError, TimeoutError) as error:
+            return code_of(error), str(error)
+        # The client waits until this broker's metadata contain the change of the list.
+        if answer.items[0].status is not Status.CONFIG_CHANGED or not attempts_left:
+            return _outcome(answer.items[0])
+    raise AssertionError("the last attempt returns")
 
 
 def _alter_loggers(
@@ -167,7 +184,7 @@ def _value(node: Node, resource: _Resource, config: wire.AlterableConfig) -> str
         raise _Refused(ErrorCode.INVALID_REQUEST, problem)
     if config.config_operation == _SET:
         return config.value
-    if config.config_operation not in {_APPEND, _SUBTRACT}:
+    if config.config_operation not in _OF_LISTS:
         problem = f"config {config.name}: operation {config.config_operation} does not exist"
         raise _Refused(ErrorCode.INVALID_REQUEST, problem)
     default = _list_default(node, resource[0], config.name)
@@ -252,9 +269,19 @@ async def _check_schemas(
         raise _Refused(ErrorCode.INVALID_CONFIG, found)
 
 
-def _changes(resource: _Resource, values: Sequence[tuple[str, str | None]]) -> list[ConfigChange]:
+def _changes(
+    resource: _Resource,
+    values: Sequence[tuple[str, str | None]],
+    derived_from: Mapping[str, str | None] = MappingProxyType({}),
+) -> list[ConfigChange]:
     return [
-        ConfigChange(resource_type=resource[0], resource_name=resource[1], name=name, value=value)
+        ConfigChange(
+            resource_type=resource[0],
+            resource_name=resource[1],
+            name=name,
+            value=value,
+            derived_from=derived_from.get(name, UNSET),
+        )
         for name, value in values
     ]
 

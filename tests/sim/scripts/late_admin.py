@@ -3,6 +3,7 @@
 Each copy arrives after the next request about the same thing was served.
 """
 
+import asyncio
 from typing import Any, Final
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
@@ -142,6 +143,23 @@ async def append_to_a_config_late(script: Script) -> None:
     await succeed(script, *[setting("cleanup.policy", "compact", APPEND)] * 2)
     found = _configs(script)["cleanup.policy"]
     assert found == "delete,compact", f"the list is {found}"
+
+
+async def append_to_a_config_at_once(script: Script) -> None:
+    """Let each broker add to and remove from a list at once. None undoes the change of another."""
+    name = "leader.replication.throttled.replicas"
+    await script.create("t")
+    brokers = script.world.brokers.values()
+    for operation, expected in ((APPEND, {f"{at}:1" for at in range(len(brokers))}), (3, set())):
+        asking = [
+            script.ask(broker, *setting(name, f"{at}:1", operation))
+            for at, broker in enumerate(brokers)
+        ]
+        for response in await asyncio.gather(*asking):
+            code = ErrorCode(response.responses[0].error_code)
+            assert code is ErrorCode.NONE, f"a change of a list gets {code.name}"
+        found = {item for item in _configs(script)[name].split(",") if item}
+        assert found == expected, f"the list is {sorted(found)}"
 
 
 async def alter_configs_late(script: Script) -> None:

@@ -529,6 +529,7 @@ _LATE_ADMIN: _Found = {
         (late_admin.add_partitions_late, "the topic has 5 partitions")
     ],
     "appended_configs_repeat": [(late_admin.append_to_a_config_late, "compact,compact")],
+    "lists_set_unconditionally": [(late_admin.append_to_a_config_at_once, "the list is ['")],
     "configs_outlive_topics": [(late_admin.alter_configs_late, "the next topic has the configs")],
     "repeated_acls_are_kept_twice": [(late_admin.create_acls_late, "1 ACLs are left")],
     "late_deletions_take_all_acls": [(late_admin.delete_acls_late, "the topic has ACLs for []")],
