@@ -46,6 +46,11 @@ _NAME: Final = re.compile(r"(?:[A-Za-z0-9_]{1,128}\.)?[A-Za-z0-9_]{1,249}")
 _SUBJECT: Final = re.compile(r"[^\s]{1,249}")
 
 
+def is_enabled(configs: Mapping[str, str]) -> bool:
+    """Return whether a topic with these configs is exported."""
+    return configs.get(ENABLE) == "true"
+
+
 @dataclass(frozen=True, slots=True)
 class TableSettings:
     """The table of one topic, as its configs describe it. `name` is empty for the default."""
@@ -63,7 +68,7 @@ class TableSettings:
     def from_configs(cls, configs: Mapping[str, str]) -> "TableSettings":
         """Read valid configs of a topic. Absent ones have their defaults."""
         return cls(
-            configs.get(ENABLE, "false") == "true",
+            is_enabled(configs),
             configs.get(NAME, ""),
             configs.get(FORMAT, TABLE_FORMATS[0]),
             configs.get(SCHEMA, AUTO),

@@ -83,6 +83,7 @@ TABS: Final = (
     NavigationEntry("/moves", "Moves", "cluster"),
     NavigationEntry("/groups", "Groups"),
     NavigationEntry("/transactions", "Transactions"),
+    NavigationEntry("/tables", "Tables"),
     NavigationEntry("/snapshots", "Snapshots"),
     NavigationEntry("/configs", "Configs"),
     NavigationEntry("/security", "Security"),

@@ -39,6 +39,7 @@ from penstock.deploy.doctor.findings import (
 from penstock.deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect, Suspects
 from penstock.deploy.doctor.wal_survey import WalSurvey
 from penstock.deploy.output import size
+from penstock.lake.manifest.table_status import BEHIND, FAILING, NOT_RUNNING, ExportView
 from penstock.stream.format.manifest.lease import LEASES_MAX
 from penstock.stream.ports import BrokerIncarnation
 
@@ -476,6 +477,30 @@ def manifest(facts: ManifestFacts) -> CheckResult:
         )
     newest = f"version {facts.version:,}" if facts.published_ms else "none"
     return result(f.MANIFEST, f"{newest}, {facts.lease_count:,} leases", found)
+
+
+def tables(exports: Sequence[ExportView]) -> CheckResult:
+    """Evaluate the exports of all topics that declare a table."""
+    found: list[Finding] = []
+    absent: list[str] = []
+    for export in exports:
+        if export.state == NOT_RUNNING:
+            absent.append(export.topic)
+        elif len(found) == FINDINGS_OF_A_KIND_MAX:
+            continue
+        elif export.state == FAILING:
+            found.append(
+                f.TABLE_FAILING.found(topic=export.topic, table=export.table, error=export.error)
+            )
+        elif export.state == BEHIND:
+            found.append(
+                f.TABLE_BEHIND.found(
+                    topic=export.topic, table=export.table, lag_s=export.lag_ms / 1_000
+                )
+            )
+    if absent:
+        found.append(f.TABLES_NOT_EXPORTED.found(topics=listed(absent)))
+    return result(f.TABLES, f"{len(exports):,} topics are exported to tables", found)
 
 
 def lost(ranges: Sequence[LostRange]) -> list[Finding]:

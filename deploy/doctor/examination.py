@@ -64,6 +64,8 @@ from penstock.deploy.doctor.wal_survey import (
     survey_wals,
 )
 from penstock.deploy.output import size
+from penstock.deploy.table_runner.statuses import enabled_in
+from penstock.lake.manifest.table_status import exports_of, read_statuses
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import redact_url
@@ -306,6 +308,16 @@ class Examination:
         gathered.root = await self._step(
             f.MANIFEST, "looking at the manifest", newest_manifest(store, cluster_id)
         )
+        if gathered.root is not None:
+            await self._step(
+                f.TABLES, "reading the statuses of tables", self._judge_tables(store, gathered.root)
+            )
+
+    async def _judge_tables(self, store: ObjectStore, root: ManifestRoot) -> None:
+        enabled = enabled_in(root)
+        statuses = await read_statuses(store, root.cluster_id) if enabled else []
+        exports = exports_of(enabled, statuses, int(wall_ms()))
+        self._gathered.checks[f.TABLES] = judge.tables(exports)
 
     async def _list(self, metadata: Metadata) -> None:
         assert self._store is not None

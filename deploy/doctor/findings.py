@@ -412,6 +412,31 @@ LEASES_MANY: Final = Kind(
     "End the jobs that hold leases, or delete the keys below {prefix} of jobs that have ended.",
 )
 
+# --- tables ---------------------------------------------------------------------------------------
+
+TABLE_FAILING: Final = Kind(
+    "table-failing",
+    Level.WARN,
+    "The export of topic {topic} to table {table} fails: {error}",
+    "Correct the configs penstock.table.* of the topic, or what the error reports. The runner tries"
+    " again within five minutes, and after a change of the configs at once.",
+)
+TABLE_BEHIND: Final = Kind(
+    "table-behind",
+    Level.WARN,
+    "Table {table} of topic {topic} lacks records of the last {lag_s:.0f} s, more than two commit"
+    " intervals and a minute.",
+    "Raise --workers of `penstock table run` and its CPU, or export the topic with `penstock table"
+    " sync --engine spark`.",
+)
+TABLES_NOT_EXPORTED: Final = Kind(
+    "tables-not-exported",
+    Level.WARN,
+    "No table runner exports {topics}, although penstock.table.enable is true.",
+    "Run `penstock table run`, or set penstock.table.enable=false. If it runs, look for"
+    " table_status_not_written in its log.",
+)
+
 # --- objects --------------------------------------------------------------------------------------
 
 DATA_LOST: Final = Kind(
@@ -486,6 +511,7 @@ CLIENTS: Final = "clients"
 WALS: Final = "WALs"
 BACKUP: Final = "backup"
 MANIFEST: Final = "manifest"
+TABLES: Final = "tables"
 OBJECTS: Final = "objects"
 RECORDS: Final = "records"
 """Made only on request."""
@@ -564,6 +590,12 @@ CHECKS: Final = (
         MANIFEST,
         "Checks what readers of the bucket see.",
         (NO_MANIFEST, MANIFEST_STALE, LEASES_MANY),
+    ),
+    Check(
+        TABLES,
+        "Reads the statuses that table runners write to the store, for topics with"
+        " `penstock.table.enable`.",
+        (TABLE_FAILING, TABLE_BEHIND, TABLES_NOT_EXPORTED),
     ),
     Check(
         OBJECTS,

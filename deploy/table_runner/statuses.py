@@ -3,12 +3,12 @@
 import asyncio
 import time
 
-from penstock.base.table_configs import TableSettings
+from penstock.base.table_configs import is_enabled
 from penstock.deploy.output import iso_time, print_table, say
 from penstock.lake.manifest.table_status import ExportView, exports_of, read_statuses
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.url import open_store
-from penstock.stream.format.manifest.model import ManifestRoot
+from penstock.stream.format.manifest.model import ManifestRoot, split_name
 
 _COLUMNS = ("topic", "table", "state", "lag", "records left", "last commit", "rows", "dead letters")
 TIMEOUT_S = 60.0
@@ -33,11 +33,11 @@ async def _statuses_of(store_url: str, cluster_id: str) -> list[ExportView]:
 
 
 def enabled_in(root: ManifestRoot) -> dict[str, str]:
-    """Return the ids of topics that declare a table."""
+    """Return the ids of topics that declare a table, except those in snapshots."""
     return {
         topic.name: str(topic.topic_id)
         for topic in root.topics
-        if not topic.is_internal and TableSettings.from_configs(topic.configs).is_enabled
+        if is_enabled(topic.configs) and not split_name(topic.name)[1] and not topic.is_internal
     }
 
 

@@ -15,6 +15,7 @@ from penstock.base.table_configs import (
     UPSERT,
     TableSettings,
     is_avro,
+    is_enabled,
 )
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.lake.table.sync import SyncOptions
@@ -23,7 +24,7 @@ from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import table_name_of
 from penstock.protocol.registry.model import StoredSchema
 from penstock.protocol.registry.settings import RegistrySettings
-from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR, TopicEntry
+from penstock.stream.format.manifest.model import TopicEntry, split_name
 
 VALUE_SCHEMA: Final = "penstock.value.schema"
 VALUE_SCHEMA_TYPE: Final = "penstock.value.schema.type"
@@ -84,11 +85,9 @@ def declared_tables(topics: Iterable[TopicEntry]) -> dict[str, DeclaredTable]:
     """Return the enabled tables by topic. Internal topics and snapshots have none."""
     found: dict[str, DeclaredTable] = {}
     for entry in topics:
-        if entry.is_internal or SNAPSHOT_SEPARATOR in entry.name:
-            continue
-        settings = TableSettings.from_configs(entry.configs)
-        if settings.is_enabled:
-            found[entry.name] = _declared(entry, settings)
+        _, snapshot = split_name(entry.name)
+        if is_enabled(entry.configs) and not entry.is_internal and not snapshot:
+            found[entry.name] = _declared(entry, TableSettings.from_configs(entry.configs))
     return found
 
 

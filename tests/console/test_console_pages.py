@@ -32,6 +32,7 @@ PAGES = {
     f"/groups/one?id={quote(HOSTILE, safe='')}": "Committed",
     "/transactions": HOSTILE,
     f"/transactions/one?id={quote(HOSTILE, safe='')}": "Ongoing",
+    "/tables": "No topic is exported to a table",
     "/snapshots": "There are no snapshots",
     "/configs": "auto.create.topics.enable",
     "/security": "ACLs are disabled",

@@ -28,6 +28,7 @@ from penstock.deploy.console.console import (
     path_of,
     rights_of,
 )
+from penstock.deploy.console.exports import enabled_in, read_exports
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
@@ -73,8 +74,11 @@ async def topic(request: Request) -> Response:
     partitions = views.view_partitions(image, name, console.live.ends(name))
     if partitions is None:
         raise UsageError(f"topic {name!r} does not exist; it may have been deleted")
-    (settings, no_configs), size = await asyncio.gather(
-        _configs_of(console, name), _size_of(console, name, partitions)
+    enabled = enabled_in(image, lambda topic: topic == name)
+    (settings, no_configs), size, exports = await asyncio.gather(
+        _configs_of(console, name),
+        _size_of(console, name, partitions),
+        read_exports(image, console.options.store, enabled),
     )
     return page(
         request,
@@ -88,6 +92,7 @@ async def topic(request: Request) -> Response:
         size=size,
         price_source=prices_of(console.options.store).source,
         fork=views.fork_source(image, name),
+        exports=exports,
     )
 
 

@@ -77,6 +77,7 @@ from penstock.deploy.doctor.wal_survey import (
     WalSurvey,
     still_lost,
 )
+from penstock.lake.manifest.table_status import ExportView
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
 from penstock.stream.format.keys import data_key, wal_key
@@ -399,6 +400,26 @@ def test_backup_and_manifest() -> None:
     assert list(sentences(judge.manifest(replace(MANIFEST, is_behind=True)))) == ["manifest-stale"]
     assert judge.manifest(replace(MANIFEST, published_ms=0)).level is Level.HINT
     assert list(sentences(judge.manifest(replace(MANIFEST, lease_count=900)))) == ["leases-many"]
+
+
+def test_tables() -> None:
+    states = ("up to date", "waiting", "failing", "behind", "not running", "not running")
+    exports = [
+        ExportView(
+            topic=f"t{number}", table=f"t_{number}", state=state, error="no.", lag_ms=300_000
+        )
+        for number, state in enumerate(states)
+    ]
+    found = judge.tables(exports)
+    assert sentences(found) == {
+        "table-failing": "The export of topic t2 to table t_2 fails: no.",
+        "table-behind": "Table t_3 of topic t3 lacks records of the last 300 s, more than two"
+        " commit intervals and a minute.",
+        "tables-not-exported": "No table runner exports t4, t5, although penstock.table.enable is"
+        " true.",
+    }
+    assert found.summary == "6 topics are exported to tables"
+    assert judge.tables([]).level is Level.OK
 
 
 def test_objects() -> None:
