@@ -82,6 +82,21 @@ EVERYTHING: Object = {
     "controllers.extraEnv": [{"name": "TZ", "value": "UTC"}],
     "store.caSecret": "store-ca",
     "bindAddress": "[::]",
+    "tableRunner": {
+        "enabled": True,
+        "warehouse": "s3://lake/tables?region=eu-west-1",
+        "catalog": {
+            "type": "rest",
+            "uri": "https://catalog.example.com/v1",
+            "properties": {"warehouse": "lake", "rest.sigv4-enabled": True},
+        },
+        "schemaRegistry": "https://registry.example.com",
+        "extraArgs": ["--skip-lost"],
+        "envFrom": [{"secretRef": {"name": "catalog"}}],
+        "podLabels": {"team": "lake"},
+        "extraVolumes": [{"name": "own", "emptyDir": {"sizeLimit": "1Mi"}}],
+        "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
+    },
     "topics": [{"name": "orders", "partitions": 3, "configs": {"retention.ms": 60000}}],
     "extraObjects": [
         {
@@ -318,6 +333,7 @@ def test_an_older_version_of_a_platform_is_refused() -> None:
         ),
         ({**BUCKET, "listener.port": 9404}, "the port of the health listener"),
         ({**BUCKET, "controllers.storage.size": "2 GB"}, "size"),
+        ({**BUCKET, "tableRunner.enabled": True}, "tableRunner.warehouse is missing"),
         ({**BUCKET, "security.sasl.scramUsersSecret": "s"}, "needs a listener with SASL"),
         ({**BUCKET, "topics": [{"partitions": 3}]}, "name"),
         ({**BUCKET, "recover.enabled": True, "moto.enabled": True}, "does not go with moto"),
@@ -724,7 +740,7 @@ def test_monitoring_finds_every_node_once() -> None:
         if wanted.items() <= it["metadata"]["labels"].items()
         and any(port["name"] == "health" for port in it["spec"]["ports"])
     ]
-    assert sorted(found) == ["penstock-brokers", "penstock-controllers"]
+    assert sorted(found) == ["penstock-brokers", "penstock-controllers", "penstock-table-runner"]
     assert of_kind(objects, "PrometheusRule")[0]["spec"]["groups"]
     dashboards = [
         it

@@ -1,5 +1,6 @@
 """Check that what users add by values is in the pods, and that a node reads it."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,19 @@ from penstock.deploy.node.config.load import load
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.url import parse_store_url
 from tests.helm.test_helm_objects import BUCKET, EVERYTHING, OWN_CONTAINER, SECURE, variables_of
-from tests.support.chart import Object, Pod, command, environment, named, pod_of, render, template
+from tests.support.chart import (
+    NAMESPACE,
+    ROOT,
+    Object,
+    Pod,
+    command,
+    environment,
+    named,
+    of_kind,
+    pod_of,
+    render,
+    template,
+)
 
 OWN: Object = {**BUCKET, "store.caSecret": "store-ca", "bindAddress": "[::]"}
 KMS_KEY = "arn:aws:kms:eu-west-1:111122223333:key/0a-1b"
@@ -228,3 +241,41 @@ def test_a_controller_names_a_bucket_that_is_missing(tmp_path: Path) -> None:
     assert f"error: bucket 'never-made' does not exist at {endpoint}" in done.stderr
     assert "create-bucket --bucket never-made" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_table_runner_has_options_of_the_command() -> None:
+    runner = named(render(EVERYTHING), "Deployment", "penstock-table-runner")
+    (container,) = pod_of(runner)["containers"]
+    assert container["args"] == [
+        "table",
+        "run",
+        "--warehouse=s3://lake/tables?region=eu-west-1",
+        "--stop-timeout=30",
+        "--workers=4",
+        f"--cluster-id={NAMESPACE}-penstock",
+        "--catalog-type=rest",
+        "--catalog-uri=https://catalog.example.com/v1",
+        "--catalog-property=rest.sigv4-enabled=true",
+        "--catalog-property=warehouse=lake",
+        "--schema-registry=https://registry.example.com",
+        "--skip-lost",
+    ]
+    page = (ROOT / "docs/reference/cli/table.md").read_text()
+    (reference,) = re.findall(r"## `penstock table run`(.*?)(?:\n## |\Z)", page, re.DOTALL)
+    assert all(f"* `{word.partition('=')[0]}" in reference for word in container["args"][2:])
+    given = {item["name"] for item in container["env"]}
+    assert {"PENSTOCK_STORE", "PENSTOCK_HEALTH_LISTENER"} <= given
+    assert "env var: PENSTOCK_HEALTH_LISTENER" in reference
+    assert runner["spec"]["strategy"] == {"type": "Recreate"}
+    assert runner["spec"]["template"]["metadata"]["labels"]["team"] == "lake"
+    assert of_kind(render(BUCKET), "Deployment") == []
+
+
+def test_pods_other_than_nodes_mount_no_certificate_of_a_node() -> None:
+    """cert-manager makes none for them."""
+    objects = render(
+        {**SECURE, "tableRunner.enabled": True, "tableRunner.warehouse": "s3://lake"}
+    ) + render({**SECURE, "recover.enabled": True})
+    for kind, name in (("Deployment", "penstock-table-runner"), ("Job", "penstock-recover-1")):
+        volumes = pod_of(named(objects, kind, name))["volumes"]
+        assert not any(volume["name"] == "node-tls" for volume in volumes)

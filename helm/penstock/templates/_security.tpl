@@ -63,7 +63,9 @@
 {{- if and $tls.controllerSecret $tls.certManager.enabled -}}
 {{- fail "nodeTls.controllerSecret and nodeTls.certManager.enabled exclude each other: set one of them" -}}
 {{- end -}}
-{{- if $tls.certManager.enabled -}}
+{{- if not (has .role (list "broker" "controller")) -}}
+{{- /* Other pods do not connect to controllers, and have no certificate. */ -}}
+{{- else if $tls.certManager.enabled -}}
 {{- printf "%s-%s-tls" (include "penstock.fullname" .root) .role -}}
 {{- else -}}
 {{- ternary $tls.controllerSecret $tls.brokerSecret (eq .role "controller") -}}
