@@ -32,6 +32,10 @@ _log = get_logger(__name__)
 
 STATUS_S_MIN: Final = 5.0
 STATUS_S_MAX: Final = 30.0
+EXPORTS_KEPT_MAX: Final = 200
+"""Exports that are kept for their next turn, each with connections to the catalog. Further ones are
+opened for each turn.
+"""
 _STATUS_DEADLINE_S: Final = 30.0
 _WAIT_S_MAX: Final = 1.0
 
@@ -254,6 +258,8 @@ class TableRunner:
             return
         if turn.export is not None:
             self._exports[table] = turn.export
+            if len(self._exports) > EXPORTS_KEPT_MAX:
+                del self._exports[next(iter(self._exports))]
         self._update()  # so that it shows what events report
         before = self._failing.pop(table.topic, "")
         if isinstance(result, Failed):
