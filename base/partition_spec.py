@@ -60,6 +60,9 @@ class PartitionField:
         return f"{self.transform}({width}{column})"
 
 
+DAY: Final = PartitionField("day", "_timestamp")
+
+
 def parse_partition_by(spec: str) -> tuple[PartitionField, ...]:
     """Return the partition fields, none for `none` or an empty text. `day` alone is the day of the
     record's timestamp. A name with parentheses, commas or quotes is written in double quotes.
@@ -69,7 +72,7 @@ def parse_partition_by(spec: str) -> tuple[PartitionField, ...]:
     if given in {"", NONE}:
         return ()
     if given == "day":
-        return (PartitionField("day", "_timestamp"),)
+        return (DAY,)
     tokens = list(_tokens(given))
     fields: list[PartitionField] = []
     position = 0

@@ -346,7 +346,7 @@ TABLE_CONFIGS = (
         tables.PARTITION_BY,
         ConfigType.STRING,
         "none",
-        "Partitioning of the table, fixed when it is created.",
+        "Partitioning of the table; an Iceberg table takes a new one with the next batch.",
         parse=tables.canonical_partition_by,
         wanted=tables.PARTITION_BY_ALLOWED,
     ),

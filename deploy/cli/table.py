@@ -166,8 +166,18 @@ class RowOptions(RegistryOptions):
         str, typer.Option(help="append, or upsert: keep the last record of each key.")
     ] = "append"
     partition_by: Annotated[
-        str, typer.Option(help="none, or day: the UTC day of the timestamp.")
-    ] = "none"
+        str,
+        typer.Option(
+            metavar="FIELDS",
+            help=(
+                "Partition fields, separated by commas: day(FIELD), hour, month or year,"
+                " bucket(N, FIELD), truncate(W, FIELD), or FIELD itself; day alone is the UTC day"
+                " of the record's timestamp, none removes the fields. Default: the fields of the"
+                " table."
+            ),
+            show_default=False,
+        ),
+    ] = ""
     headers: Annotated[
         bool, typer.Option("--headers", help="Add a column with the headers of records.")
     ] = False
@@ -292,7 +302,7 @@ def sync(
         with engine.start() as runner:
             tables = (
                 warehouse.table(name, options.layout),
-                warehouse.table(name + REJECTS_SUFFIX, Layout()),
+                warehouse.table(name + REJECTS_SUFFIX, Layout(keeps_existing=True)),
             )
             with Progress(f"{topic} to {name}", None, "records") as progress:
                 run = TableSync(
@@ -306,15 +316,17 @@ def sync(
 
 
 def _sync_options(topic: str, rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
-    from penstock.lake.table.partition_spec import parse_partition_by, partition_text
+    from penstock.base.partition_spec import InvalidPartitioning, parse_partition_by
     from penstock.lake.table.sync import SyncOptions
 
-    partitioning = partition_text(parse_partition_by(rows.partition_by))
-
+    try:
+        partition_by = parse_partition_by(rows.partition_by) if rows.partition_by else None
+    except InvalidPartitioning as error:
+        raise UsageError(f"--partition-by: {error}") from None
     return SyncOptions(
         value_format=rows.format(topic),
         upsert=_choice("--mode", rows.mode, "append", "upsert") == "upsert",
-        by_day=_choice("--partition-by", partitioning, "none", "day(_timestamp)") != "none",
+        partition_by=partition_by,
         headers=rows.headers,
         from_latest=_choice("--from", batches.start, "earliest", "latest") == "latest",
         skip_lost=batches.skip_lost,

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.base.partition_spec import PartitionField, partition_text
 from penstock.base.table_configs import (
     AUTO,
     RAW,
@@ -17,7 +16,7 @@ from penstock.base.table_configs import (
     is_avro,
     is_enabled,
 )
-from penstock.lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.sync import SyncOptions
 from penstock.lake.table.values import RAW as RAW_VALUES
 from penstock.lake.table.values import ValueFormat
@@ -70,14 +69,14 @@ class DeclaredTable:
         return ValueFormat("avro" if is_avro(schema) else "json", schema.encode())
 
     def sync_options(self, base: SyncOptions, registry: RegistrySettings | None) -> SyncOptions:
-        """Return the options of this table on top of those of the runner. Raise InvalidSchema,
-        InvalidTable.
+        """Return the options of this table on top of those of the runner. Raise
+        InvalidSchema.
         """
         return replace(
             base,
             value_format=self.value_format(registry),
             upsert=self.settings.mode == UPSERT,
-            by_day=_by_day(self.settings),
+            partition_by=self.settings.partition_by or None,
         )
 
 
@@ -106,10 +105,3 @@ def _declared(entry: TopicEntry, settings: TableSettings) -> DeclaredTable:
         schema if text else None,
         configs.get(VALUE_SCHEMA_VALIDATION, "false") == "true",
     )
-
-
-def _by_day(settings: TableSettings) -> bool:
-    fields = settings.partition_by
-    if fields and fields != (PartitionField("day", "_timestamp"),):
-        raise InvalidTable(f"partitioning {partition_text(fields)} is not supported: use day")
-    return bool(fields)

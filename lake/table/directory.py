@@ -7,11 +7,20 @@ docs/reference/table.md describes the format. Source: Delta Lake's log, simplifi
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
+from penstock.base.partition_spec import (
+    DAY,
+    IDENTITY,
+    PartitionField,
+    parse_partition_by,
+    partition_text,
+)
 from penstock.lake.arrow.background import background
 from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
 from penstock.lake.table.errors import CommitConflict, CommitUnknown, InvalidTable
@@ -26,9 +35,10 @@ from penstock.lake.table.model import (
     Layout,
     TableState,
 )
+from penstock.lake.table.partition_values import check_partition_fields, directory_of
 from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
 from penstock.lake.table.rows import refuse_names
-from penstock.lake.table.tables import check_layout_version
+from penstock.lake.table.tables import UPSERT, check_layout_version, check_mode, mode_of
 from penstock.objectstore.errors import ConditionalConflict, ObjectStoreError, PreconditionFailed
 from penstock.objectstore.ports import ObjectStore
 
@@ -47,7 +57,7 @@ class LoggedFile(msgspec.Struct, frozen=True):
     path: str
     rows: int
     bytes: int
-    group: tuple[int, ...]
+    group: tuple[int | bool | str | None, ...]
     first: tuple[int, int]
 
 
@@ -65,6 +75,7 @@ class LoggedCommit(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool
     layout: list[str]
     layout_version: int = 1
+    mode: str = ""
     schema: str
     """The Arrow schema in IPC form, in hexadecimal. Readers without Arrow find it in the files."""
 
@@ -86,7 +97,8 @@ class DirectoryPlace:
     ) -> FileEntry:
         path = f"data/{self._directory(group)}{name}"
         _run(_put(self.url, self.prefix + path, memoryview(data)))
-        return FileEntry(path, footer.num_rows, len(data), group, first)
+        partition = self.layout.partition_of(group)
+        return FileEntry(path, footer.num_rows, len(data), group, first, kafka_partition=partition)
 
     def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
         raw = _run(_get(self.url, self.prefix + file.path))
@@ -98,13 +110,11 @@ class DirectoryPlace:
         _run(_delete(self.url, [self.prefix + file.path for file in files]))
 
     def _directory(self, group: Group) -> str:
-        values = list(group)
-        layout = self.layout
-        parts = [f"{layout.partition_column}={values.pop(0)}/"] if layout.by_partition else []
-        if layout.by_day:
-            day = pa.scalar(values.pop(0), pa.int32()).cast(pa.date32()).as_py()
-            parts.append(f"{_DAY}={day.isoformat()}/")
-        return "".join(parts)
+        pairs = zip(self.layout.fields, group, strict=True)
+        return "".join(
+            f"{_path_name(field)}={directory_of(field, value, self.schema)}/"
+            for field, value in pairs
+        )
 
 
 class DirectoryTable:
@@ -140,15 +150,21 @@ class DirectoryTable:
         last = commits[-1]
         self._version = last.version
         check_layout_version(self.name, last.layout_version)
-        column = OLDER_PARTITION if last.layout_version == 1 else PARTITION
-        found = Layout(column in last.layout, _DAY in last.layout, column)
-        if self._layout is None or found == self._layout:
-            self._layout = found
-        else:
-            raise InvalidTable(
-                f"table {self.name} is partitioned by {last.layout or 'nothing'}: use the same"
-                " options, or another table"
-            )
+        found, wanted = _layout_of(last), self._layout
+        if wanted is not None:
+            check_mode(self.name, wanted, found)
+            wanted = wanted.with_partition_column(found.partition_column)
+            if not wanted.keeps_existing and not found.has_fields_of(wanted):
+                raise InvalidTable(
+                    f"table {self.name} is partitioned by {partition_text(found.fields)}, and the"
+                    f" partitioning of a Parquet directory cannot change: use the same"
+                    " --partition-by, or another table"
+                )
+        self._layout = found
+        self._files = {
+            path: replace(file, kafka_partition=found.partition_of(file.group))
+            for path, file in self._files.items()
+        }
         self._stored = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(last.schema)))
         offsets = {int(partition): offset for partition, offset in last.offsets.items()}
         return TableState(
@@ -164,10 +180,11 @@ class DirectoryTable:
         """Do nothing: files keep the names of their columns until the directory is recreated."""
 
     def prepare(self, schema: Schema) -> None:
-        if self.layout.by_day:
-            refuse_names(schema.names, [_DAY], "the path of a file")
+        fields = self.layout.fields
+        names = [_path_name(field) for field in fields if field.transform != IDENTITY]
+        refuse_names(schema.names, names, "the path of a file")
         self._wanted = schema
-        self._schema()
+        check_partition_fields(fields, self._schema())
 
     def _schema(self) -> Schema:
         """Return the schema of the table together with the prepared one. The next commit stores
@@ -217,18 +234,14 @@ class DirectoryTable:
                 str(partition): offset for partition, offset in sorted(commit.offsets.items())
             },
             whole=whole,
-            layout=[
-                name
-                for name, wanted in (
-                    (layout.partition_column, layout.by_partition),
-                    (_DAY, layout.by_day),
-                )
-                if wanted
-            ],
+            layout=[_DAY if field == DAY else str(field) for field in layout.fields],
+            mode=mode_of(layout),
             layout_version=1 if layout.partition_column == OLDER_PARTITION else LAYOUT_VERSION,
             schema=self._schema().serialize().to_pybytes().hex(),
             add=[
-                LoggedFile(file.path, file.row_count, file.size_bytes, file.group, file.first)
+                LoggedFile(
+                    file.path, file.row_count, file.size_bytes, _logged(file.group), file.first
+                )
                 for file in [*kept, *commit.added]
             ],
             remove=[] if whole else removed,
@@ -258,6 +271,33 @@ class DirectoryTable:
         place = self.place()
         tables = [place.read(file) for file in self._files.values()]
         return pa.concat_tables(tables) if tables else place.schema.empty_table()
+
+
+def _layout_of(commit: LoggedCommit) -> Layout:
+    column = OLDER_PARTITION if commit.layout_version == 1 else PARTITION
+    fields = [
+        DAY if text == _DAY else field
+        for text in commit.layout
+        for field in parse_partition_by(text)
+    ]
+    is_upsert = commit.mode == UPSERT or (not commit.mode and column in commit.layout)
+    return Layout(tuple(fields), is_upsert, column)
+
+
+def _path_name(field: PartitionField) -> str:
+    return _DAY if field == DAY else quote(field.name, safe="")
+
+
+def _logged(group: Group) -> tuple[int | bool | str | None, ...]:
+    """Return values that JSON can represent. They are only compared."""
+    return tuple(
+        value.hex()
+        if isinstance(value, bytes)
+        else str(value)
+        if isinstance(value, Decimal)
+        else value
+        for value in group
+    )
 
 
 def table_names(url: str) -> list[str]:

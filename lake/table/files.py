@@ -10,20 +10,26 @@ from typing import Any, Final, Protocol
 
 from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
 from penstock.lake.table.model import OLDER_PARTITION, PARTITION, FileEntry, Group, Layout
+from penstock.lake.table.partition_values import split_rows
 from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
-from penstock.lake.table.rows import (
-    OFFSET,
-    TIMESTAMP,
-    by_day,
-)
+from penstock.lake.table.rows import OFFSET, TIMESTAMP
 
 ROW_GROUP_BYTES_MAX: Final = 32 << 20
 """Bytes of rows in memory, before they are encoded."""
 
+WAITING_BYTES_MAX: Final = 256 << 20
+"""Bytes of rows in memory, of all groups of a task together."""
+
+_COLUMN_BYTES: Final = 256
+"""The approximate overhead of a column of a few rows."""
+
 OPEN_FILES_MAX: Final = 16
-"""The number of days written at once. If more are needed, the file that was idle longest is closed,
-and its day gets another file if it comes again.
+"""The number of files that are encoded at once. If more are needed, the file that was idle longest
+is closed, and its group gets another file if it comes again.
 """
+
+NOWHERE: Final = (2**31, 2**63)
+"""After every position."""
 
 _DELTA: Final = {OFFSET, TIMESTAMP, "offset", "timestamp"}
 _DICTIONARY: Final = {"_topic", PARTITION, OLDER_PARTITION, "topic", "partition", "error"}
@@ -53,47 +59,60 @@ class FilePlace(Protocol):
         ...
 
 
-class _OpenFile:
-    def __init__(self, schema: Schema, name: str, group: Group) -> None:
+class _Writer:
+    """A file that is being encoded in memory."""
+
+    def __init__(self, schema: Schema, name: str) -> None:
         self.name = name
-        self.group = group
-        self.first = (2**31, 2**63)
         self._sink = pa.BufferOutputStream()
         self._writer = pq.ParquetWriter(self._sink, schema, **_encodings(schema))
-        self._waiting: list[Table] = []
-        self._waiting_bytes = 0
 
-    def add(self, rows: Table, first: tuple[int, int]) -> int:
-        """Add rows, and return the bytes of the file so far."""
-        self.first = min(self.first, first)
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= ROW_GROUP_BYTES_MAX:
-            self._flush()
+    def write(self, rows: Table) -> int:
+        """Write a row group, and return the bytes of the file so far."""
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         return int(self._sink.tell())
 
     def close(self) -> tuple[Buffer, Footer]:
-        self._flush()
         self._writer.close()
         data = self._sink.getvalue()
         return data, pq.read_metadata(pa.BufferReader(data))
 
-    def _flush(self) -> None:
-        if self._waiting:
-            rows = pa.concat_tables(self._waiting)
-            self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
-            self._waiting, self._waiting_bytes = [], 0
+
+class _GroupRows:
+    """Rows of one group that wait to be encoded."""
+
+    def __init__(self) -> None:
+        self.first = NOWHERE
+        self.size_bytes = 0
+        self._tables: list[Table] = []
+
+    def add(self, rows: Table, first: tuple[int, int]) -> None:
+        self.first = min(self.first, first)
+        self.size_bytes += rows.nbytes + rows.num_columns * _COLUMN_BYTES
+        self._tables.append(rows)
+
+    def take(self) -> Table | None:
+        rows = pa.concat_tables(self._tables) if self._tables else None
+        self._tables, self.size_bytes = [], 0
+        return rows
 
 
 class GroupedFiles:
-    """The files of one task. `close` returns all of them."""
+    """The files of one task. `close` returns all of them.
+
+    Rows wait until enough of them can be divided into groups at once, and then until a group has
+    enough of them for a row group. Beyond `WAITING_BYTES_MAX`, the largest groups are written.
+    """
 
     def __init__(self, place: FilePlace, layout: Layout, name: str, bytes_max: int) -> None:
         self._place = place
         self._layout = layout
         self._name = name
         self._bytes_max = bytes_max
-        self._open: OrderedDict[Group, _OpenFile] = OrderedDict()
+        self._undivided = _GroupRows()
+        self._groups: dict[Group, _GroupRows] = {}
+        self._waiting_bytes = 0
+        self._writers: OrderedDict[Group, _Writer] = OrderedDict()
         self._count = 0
         self._done: list[FileEntry] = []
 
@@ -103,48 +122,80 @@ class GroupedFiles:
         """
         if not rows.num_rows:
             return
-        column = self._layout.partition_column
-        named = column if column in rows.column_names else "partition"  # of a dead letter
-        partition = int(rows.column(named)[0].as_py())
-        prefix = (partition,) if self._layout.by_partition else ()
-        if not self._layout.by_day:
-            self._add(prefix, partition, rows)
+        rows = fitted(rows, self._place.schema)
+        if not self._layout.fields:
+            self._write((), rows, self._first(rows))
             return
-        for day, part in by_day(rows):
-            self._add((*prefix, day), partition, part)
+        self._undivided.add(rows, NOWHERE)
+        if self._undivided.size_bytes >= ROW_GROUP_BYTES_MAX:
+            self._divide()
 
     def add_to(self, group: Group, rows: Table, first: tuple[int, int]) -> None:
         """Add rows of a known group, from any Kafka partitions."""
         if rows.num_rows:
-            self._write(group, rows, first)
+            self._write(group, fitted(rows, self._place.schema), first)
 
     def close(self) -> list[FileEntry]:
         """Store all open files, and return all files."""
-        while self._open:
-            self._close(next(iter(self._open)))
+        self._divide()
+        for group in list(self._groups):
+            self._close(group)
         return self._done
 
-    def _add(self, group: Group, partition: int, rows: Table) -> None:
-        first = rows.column(OFFSET if OFFSET in rows.column_names else "offset")[0].as_py()
-        self._write(group, rows, (partition, first))
+    def _divide(self) -> None:
+        rows = self._undivided.take()
+        if rows is not None:
+            for group, part in split_rows(rows, self._layout.fields):
+                self._write(group, part, self._first(part))
+
+    def _first(self, rows: Table) -> tuple[int, int]:
+        """Return the position of the first row of a table or of dead letters."""
+        names = rows.column_names
+        column = self._layout.partition_column
+        partition = rows.column(column if column in names else "partition")[0].as_py()
+        return partition, rows.column(OFFSET if OFFSET in names else "offset")[0].as_py()
 
     def _write(self, group: Group, rows: Table, first: tuple[int, int]) -> None:
-        file = self._open.get(group)
-        if file is None:
-            if len(self._open) == OPEN_FILES_MAX:
-                self._close(next(iter(self._open)))
-            file = self._open[group] = _OpenFile(
-                self._place.schema, f"{self._name}-{self._count:03}.parquet", group
-            )
+        waiting = self._groups.setdefault(group, _GroupRows())
+        before_bytes = waiting.size_bytes
+        waiting.add(rows, first)
+        self._waiting_bytes += waiting.size_bytes - before_bytes
+        if waiting.size_bytes >= ROW_GROUP_BYTES_MAX:
+            self._encode(group)
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            sizes = {group: waiting.size_bytes for group, waiting in self._groups.items()}
+            for largest in sorted(sizes, key=lambda group: -sizes[group]):
+                if self._waiting_bytes <= WAITING_BYTES_MAX // 2:
+                    break
+                self._close(largest)
+
+    def _encode(self, group: Group) -> None:
+        """Write the waiting rows of a group as a row group."""
+        waiting = self._groups.get(group)
+        if waiting is None:
+            return  # its file was closed in favor of another one
+        self._waiting_bytes -= waiting.size_bytes
+        rows = waiting.take()
+        if rows is None:
+            return
+        writer = self._writers.get(group)
+        if writer is None:
+            if len(self._writers) == OPEN_FILES_MAX:
+                self._close(next(iter(self._writers)))
+            name = f"{self._name}-{self._count:03}.parquet"
+            writer = self._writers[group] = _Writer(self._place.schema, name)
             self._count += 1
-        self._open.move_to_end(group)
-        if file.add(fitted(rows, self._place.schema), first) >= self._bytes_max:
+        self._writers.move_to_end(group)
+        if writer.write(rows) >= self._bytes_max:
             self._close(group)
 
     def _close(self, group: Group) -> None:
-        file = self._open.pop(group)
-        data, footer = file.close()
-        self._done.append(self._place.put(file.name, data, footer, file.group, file.first))
+        """Store the file of a group. Later rows begin another one."""
+        self._encode(group)
+        waiting, writer = self._groups.pop(group, None), self._writers.pop(group, None)
+        if waiting is not None and writer is not None:
+            data, footer = writer.close()
+            self._done.append(self._place.put(writer.name, data, footer, group, waiting.first))
 
 
 def fitted(rows: Table, schema: Schema) -> Table:

@@ -9,7 +9,7 @@ import json
 import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from pyiceberg.catalog import Catalog
@@ -30,10 +30,12 @@ from pyiceberg.table import FileScanTask, TableProperties
 from pyiceberg.table import Table as NativeTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.transforms import Transform, parse_transform
+from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, LongType
 
 from penstock.base.log import get_logger
+from penstock.base.partition_spec import IDENTITY, PartitionField, partition_text
 from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
 from penstock.lake.table.catalog import address_of, catalog_errors
 from penstock.lake.table.errors import (
@@ -55,9 +57,10 @@ from penstock.lake.table.model import (
     Layout,
     TableState,
 )
+from penstock.lake.table.partition_values import check_partition_fields
 from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
 from penstock.lake.table.rows import OFFSET, TIMESTAMP, refuse_names
-from penstock.lake.table.tables import check_layout_version
+from penstock.lake.table.tables import APPEND, UPSERT, check_layout_version, check_mode, mode_of
 
 OFFSETS: Final = "penstock.offsets"
 BATCH_ID: Final = "penstock.batch-id"
@@ -65,6 +68,11 @@ COMMIT_ID: Final = "penstock.commit-id"
 TOPIC: Final = "penstock.topic"
 TOPIC_ID: Final = "penstock.topic-id"
 LAYOUT: Final = "penstock.layout-version"
+MODE: Final = "penstock.write-mode"
+"""`upsert` or `append`. Tables without it are upserted if they are partitioned by the Kafka
+partition.
+"""
+
 _DAY: Final = f"{TIMESTAMP}_day"
 """The partition field of the day: a name that Iceberg would choose, unlike fields of producers."""
 
@@ -116,21 +124,20 @@ class IcebergPlace:
         path = f"{metadata.location.rstrip('/')}/data/{name}"
         with _store_errors(path), self._io().new_output(path).create(overwrite=False) as stream:
             stream.write(memoryview(data))  # type: ignore[arg-type]  # any buffer will do
-        schema, spec = metadata.schema(), metadata.spec()
+        schema = metadata.schema()
         statistics = _arrow_io.data_file_statistics_from_parquet_metadata(
             parquet_metadata=footer,
             stats_columns=_arrow_io.compute_statistics_plan(schema, metadata.properties),
             parquet_column_mapping=_arrow_io.parquet_path_to_id_mapping(schema),
         )
-        partition = statistics.partition(spec, schema)
         file = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
             file_format=FileFormat.PARQUET,
-            partition=partition,
+            partition=Record(*group),
             file_size_in_bytes=len(data),
             sort_order_id=None,
-            spec_id=spec.spec_id,
+            spec_id=metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
             **statistics.to_serialized_dict(),
@@ -184,6 +191,10 @@ class IcebergTable:
         self._catalog = catalog
         weakref.finalize(self, catalog.close)
         self._layout = layout
+        self._replaced: Layout | None = None
+        """The layout of the table, if it differs from the requested one."""
+
+        self._is_known = False
         self._table: NativeTable | None = None
 
     def state(self) -> TableState:
@@ -242,7 +253,8 @@ class IcebergTable:
         raise CommitConflict(f"other processes keep changing the schema of table {self.name}")
 
     def prepare(self, schema: Schema) -> None:
-        refuse_names(schema.names, RESERVED, "Iceberg")
+        names = [field.name for field in self.layout.fields if field.transform != IDENTITY]
+        refuse_names(schema.names, (*RESERVED, *names), "Iceberg")
         for _ in range(_TRIES):
             if self._table is None:
                 self._create(schema)
@@ -258,27 +270,66 @@ class IcebergTable:
                     f"table {self.name} has a column of another type: {error}; export into another"
                     " table"
                 ) from None
-            return
+            if self._repartition():
+                return
         raise CommitConflict(f"other processes keep changing the schema of table {self.name}")
+
+    def _repartition(self) -> bool:
+        """Add a partition spec if another one was requested. Existing files keep theirs. Return
+        whether nothing was to be done.
+        """
+        if self._replaced is None:
+            return True
+        table, layout = self._loaded(), self.layout
+        check_partition_fields(layout.fields, _arrow_io.schema_to_pyarrow(table.schema()))
+        found = _fields_of(table.spec(), table.metadata)
+        try:
+            with catalog_errors(address_of(self._catalog)), table.update_spec() as update:
+                for native, field in zip(table.spec().fields, found, strict=True):
+                    if field not in layout.fields:
+                        update.remove_field(native.name)
+                for field in layout.fields:
+                    if field not in found:
+                        update.add_field(*_native(field))
+        except (CommitFailedException, CatalogUnavailable):
+            pass  # the reloaded table shows whether it happened
+        except ValueError as error:
+            raise InvalidTable(f"table {self.name} cannot be repartitioned: {error}") from None
+        else:
+            _log.info(
+                "table_repartitioned",
+                table=self.name,
+                partition_by=partition_text(layout.fields),
+                earlier=partition_text(found),
+            )
+        self._table = self._load()
+        self._check_layout(self._table.metadata)
+        return False
 
     def files(self) -> list[FileEntry]:
         if self._table is None or self._table.current_snapshot() is None:
             return []
         table, metadata = self._table, self._table.metadata
-        column = self.layout.partition_column
+        layout, specs = self.layout, metadata.specs()
+        column = layout.partition_column
         ids = {field.name: field.field_id for field in metadata.schema().fields}
         found: list[FileEntry] = []
         for task in table.scan().plan_files():
             file = task.file
-            if file.spec_id != metadata.default_spec_id:
-                continue  # from another engine, or with an earlier layout: unchanged
-            group = tuple(
-                int(file.partition[index]) for index in range(len(metadata.spec().fields))
-            )
+            spec = specs[file.spec_id]
+            group = tuple(file.partition[index] for index in range(len(spec.fields)))
+            partition = replace(layout, fields=_fields_of(spec, metadata)).partition_of(group)
             first = (_lower(file, ids.get(column), table), _lower(file, ids.get(OFFSET), table))
             found.append(
                 FileEntry(
-                    file.file_path, file.record_count, file.file_size_in_bytes, group, first, task
+                    file.file_path,
+                    file.record_count,
+                    file.file_size_in_bytes,
+                    group,
+                    first,
+                    task,
+                    partition,
+                    file.spec_id == metadata.default_spec_id,
                 )
             )
         return found
@@ -384,14 +435,14 @@ class IcebergTable:
         namespace = Catalog.namespace_from(self.name)
         if not self._catalog.namespace_exists(namespace):  # creating it may not be allowed
             self._catalog.create_namespace_if_not_exists(namespace)
+        check_partition_fields(layout.fields, schema)
+        properties = {LAYOUT: str(LAYOUT_VERSION), MODE: mode_of(layout)}
         made = cast("Any", self._catalog).create_table_transaction(
-            self.name, schema, properties={LAYOUT: str(LAYOUT_VERSION)}
+            self.name, schema, properties=properties
         )
         with made, made.update_spec() as spec:
-            if layout.by_partition:
-                spec.add_field(PARTITION, IdentityTransform(), PARTITION)
-            if layout.by_day:
-                spec.add_field(TIMESTAMP, DayTransform(), _DAY)
+            for field in layout.fields:
+                spec.add_field(*_native(field))
 
     def _conditionally(self, send: Callable[[], None]) -> None:
         try:
@@ -406,17 +457,25 @@ class IcebergTable:
 
     def _check_layout(self, metadata: TableMetadata) -> None:
         check_layout_version(self.name, int(metadata.properties.get(LAYOUT, "1")))
-        found = _layout_of(metadata.spec(), metadata)
-        if self._layout is None:
-            self._layout = found or Layout()
-        elif found == self._layout:
+        found = _layout_of(metadata)
+        wanted, replaced = self._layout, self._replaced
+        self._replaced = None
+        if wanted is None or (wanted.keeps_existing and wanted.upsert == found.upsert):
             self._layout = found
+            return
+        check_mode(self.name, wanted, found)
+        wanted = wanted.with_partition_column(found.partition_column)
+        if found.has_fields_of(wanted):
+            self._layout = found
+        elif not self._is_known or (replaced is not None and found.has_fields_of(replaced)):
+            self._layout, self._replaced = wanted, found
         else:
             raise InvalidTable(
-                f"table {self.name} is partitioned by {metadata.spec().fields or 'nothing'}: use"
-                f" the options it was created with (--mode upsert adds {PARTITION}, --partition-by"
-                " day adds the day), or another table"
+                f"table {self.name} was partitioned by {partition_text(found.fields)} during the"
+                f" export by {partition_text(wanted.fields)}: use the same --partition-by in all"
+                " runs, or none to keep that of the table"
             )
+        self._is_known = True
 
 
 @contextmanager
@@ -457,16 +516,29 @@ def _state_of(version: str, recorded: Mapping[str, str], commit_ids: set[str]) -
     )
 
 
-def _layout_of(spec: PartitionSpec, metadata: TableMetadata) -> Layout | None:
-    """Return the layout, or None if the table is partitioned in another way."""
-    found: list[str] = []
+def _layout_of(metadata: TableMetadata) -> Layout:
     schema = metadata.schema()
     column = OLDER_PARTITION if OLDER_PARTITION in schema.column_names else PARTITION
+    fields = _fields_of(metadata.spec(), metadata)
+    is_by_partition = PartitionField(IDENTITY, column) in fields
+    mode = metadata.properties.get(MODE, UPSERT if is_by_partition else APPEND)
+    return Layout(fields, mode == UPSERT, column)
+
+
+def _fields_of(spec: PartitionSpec, metadata: TableMetadata) -> tuple[PartitionField, ...]:
+    """Return the fields with the names of today, in the order of the spec."""
+    found: list[PartitionField] = []
     for field in spec.fields:
-        source = schema.find_column_name(field.source_id)
-        found.append(f"{source} {cast('Any', field).transform}")
-    by_partition, by_day = f"{column} identity" in found, f"{TIMESTAMP} day" in found
-    return Layout(by_partition, by_day, column) if by_partition + by_day == len(found) else None
+        column = metadata.schema().find_column_name(field.source_id) or ""
+        name, _, width = str(cast("Any", field).transform).rstrip("]").partition("[")
+        found.append(PartitionField(name, column, int(width or 0)))
+    return tuple(found)
+
+
+def _native(field: PartitionField) -> tuple[str, Transform[Any, Any], str]:
+    """Return the arguments with which pyiceberg adds the field."""
+    width = f"[{field.width}]" if field.width else ""
+    return field.column, parse_transform(f"{field.transform}{width}"), field.name
 
 
 def _lower(file: DataFile, field_id: int | None, table: NativeTable) -> int:

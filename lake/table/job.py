@@ -48,6 +48,7 @@ class ExportJob:
     place: FilePlace
     rejects: FilePlace
     layout: Layout
+    rejects_layout: Layout
     upsert: bool
     headers: bool
     file_bytes: int
@@ -56,7 +57,7 @@ class ExportJob:
     def __call__(self, task: FileTask, attempt: Callable[[], str]) -> TaskResult:
         name = f"{task.name}{ATTEMPT_SEPARATOR}{attempt()}"
         files = GroupedFiles(self.place, self.layout, name, self.file_bytes)
-        rejects = GroupedFiles(self.rejects, Layout(), name, self.file_bytes)
+        rejects = GroupedFiles(self.rejects, self.rejects_layout, name, self.file_bytes)
         counts = [0, 0, 0]
         removed: list[FileEntry] = []
         if self.upsert:
@@ -146,7 +147,11 @@ class ExportJob:
             return False
         rows = self.place.read(file)
         stale = pc.is_in(rows.column(KEY).cast(pa.large_binary()), value_set=keys)
-        files.add_to(file.group, rows.filter(pc.invert(stale)), file.first)
+        kept = rows.filter(pc.invert(stale))
+        if file.is_current:
+            files.add_to(file.group, kept, file.first)
+        else:
+            files.add(kept)
         return True
 
 

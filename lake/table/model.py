@@ -4,9 +4,10 @@ Invariant: offsets are Kafka's, ends are exclusive. Must not do I/O.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from penstock.base.partition_spec import IDENTITY, PartitionField
 from penstock.lake.fetch.slices import Slice
 
 PARTITION: Final = "_kafka_partition"
@@ -16,21 +17,64 @@ OLDER_PARTITION: Final = "_partition"
 LAYOUT_VERSION: Final = 2
 """The version of the names of columns. Version 1 has `OLDER_PARTITION`."""
 
-Group = tuple[int, ...]
+Group = tuple[Any, ...]
 """The partition values that all rows of a file share, in the order of `Layout.fields`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The partitioning of a table: by the Kafka partition, so that upserts know where a key may be,
-    and by the day of the timestamp.
+    """The partitioning of a table. With `upsert`, it begins with the Kafka partition, so that
+    upserts know where a key may be.
 
-    Layouts that differ only in `partition_column` are equal.
+    `keeps_existing`: a table that exists may have other fields.
     """
 
-    by_partition: bool = False
-    by_day: bool = False
-    partition_column: str = field(default=PARTITION, compare=False)
+    fields: tuple[PartitionField, ...] = ()
+    upsert: bool = False
+    partition_column: str = PARTITION
+    keeps_existing: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        fields: tuple[PartitionField, ...] | None,
+        *,
+        upsert: bool,
+        partition_column: str = PARTITION,
+    ) -> "Layout":
+        """Return a layout for the mode. `fields` of None: those of the table, if it exists."""
+        partition = PartitionField(IDENTITY, partition_column)
+        others = tuple(field for field in fields or () if field != partition)
+        return cls(
+            (partition, *others) if upsert else fields or (),
+            upsert,
+            partition_column,
+            keeps_existing=fields is None,
+        )
+
+    def has_fields_of(self, other: "Layout") -> bool:
+        """Return whether rows are partitioned alike, in any order."""
+        return {str(field) for field in self.fields} == {
+            str(field) for field in other.with_partition_column(self.partition_column).fields
+        }
+
+    def with_partition_column(self, name: str) -> "Layout":
+        """Return the layout of the same table with another name for the Kafka partition."""
+        fields = (
+            replace(field, column=name) if field.column == self.partition_column else field
+            for field in self.fields
+        )
+        return replace(self, fields=tuple(fields), partition_column=name)
+
+    def partition_of(self, group: Group) -> int | None:
+        """Return the Kafka partition of a group, if the table is partitioned by it."""
+        partition = PartitionField(IDENTITY, self.partition_column)
+        return group[self.fields.index(partition)] if partition in self.fields else None
+
+
+def group_order(group: Group) -> tuple[tuple[bool, Any], ...]:
+    """Return a key that sorts groups of one partitioning: nulls come first."""
+    return tuple((value is not None, value) for value in group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +91,13 @@ class FileEntry:
     """The lowest partition and offset in it. Compaction joins files in this order."""
 
     native: Any = None
+    kafka_partition: int | None = None
+    """The Kafka partition of all rows, if the table is partitioned by it."""
+
+    is_current: bool = True
+    """Whether `group` is one of the present partitioning. If not, the file remains as it is until
+    an upsert rewrites it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from penstock.lake.fetch.slices import Slice
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.spark.packing import cut
 from penstock.lake.table.errors import RecordsLost
-from penstock.lake.table.model import CompactionTask, FileEntry, FileTask
+from penstock.lake.table.model import CompactionTask, FileEntry, FileTask, group_order
 
 COMPACTION_FILES_MAX = 1_000
 """The largest number of files to join: one task reads all their footers."""
@@ -116,8 +116,8 @@ def compaction_tasks(
     size, at least two. Only files smaller than half the target are merged.
     """
     small = sorted(
-        (file for file in files if file.size_bytes * 2 < target_bytes),
-        key=lambda file: (file.group, file.first, file.path),
+        (file for file in files if file.is_current and file.size_bytes * 2 < target_bytes),
+        key=lambda file: (group_order(file.group), file.first, file.path),
     )
     tasks: list[CompactionTask] = []
     for _, neighbors in groupby(small, key=lambda file: file.group):

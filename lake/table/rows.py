@@ -1,11 +1,12 @@
-"""Convert Kafka records to rows of the table and dead letters, and split rows by day and by key.
+"""Convert Kafka records to rows of the table and dead letters, and keep the newest row of
+each key.
 
 Invariants: every record becomes a row or a dead letter. For each key of a partition, the record
 with the highest offset wins; a tombstone removes the row. Must not do I/O. Source: Confluent
 Tableflow and Aiven's Iceberg topics.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.lake.arrow.columns import HEADER
@@ -58,7 +59,6 @@ record that cannot be read has only a position and the error.
 """
 
 NO_KEY: Final = "the record has no key, and rows are upserted by key"
-_DAY_US: Final = 86_400_000_000
 
 
 class Rows(NamedTuple):
@@ -154,23 +154,6 @@ def newest_by_key(rows: Table) -> Table:
     """Return the last row of every key. All rows belong to one partition and have keys."""
     last = rows.group_by(KEY).aggregate([(OFFSET, "max")])
     return rows.filter(pc.is_in(rows.column(OFFSET), value_set=last.column(f"{OFFSET}_max")))
-
-
-def by_day(rows: Table) -> Iterator[tuple[int, Table]]:
-    """Yield rows by the UTC days of their timestamps, counted from 1970, in their order."""
-    days = days_of(rows.column(TIMESTAMP))
-    found = pc.unique(days).to_pylist()
-    for day in sorted(found):
-        yield day, rows if len(found) == 1 else rows.filter(pc.equal(days, day))
-
-
-def days_of(timestamps: Array) -> Array:
-    """Return the days of timestamps, rounded down even before 1970, as Iceberg does."""
-    counts = timestamps.cast(pa.int64())
-    days = pc.divide(counts, _DAY_US)
-    return pc.subtract(
-        days, pc.cast(pc.less(pc.subtract(counts, pc.multiply(days, _DAY_US)), 0), pa.int64())
-    )
 
 
 def _rejects(batch: RecordBatch, errors: Sequence[tuple[int, str]]) -> Table:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.log import get_logger
+from penstock.base.partition_spec import PartitionField
 from penstock.lake.arrow.pyarrow_untyped import Schema
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, check_on_error
@@ -27,6 +28,7 @@ from penstock.lake.table.model import (
     TableState,
     TaskResult,
 )
+from penstock.lake.table.partition_values import check_partition_fields
 from penstock.lake.table.plan import (
     Bounds,
     cut_batch,
@@ -53,7 +55,11 @@ may stop.
 class SyncOptions:
     value_format: ValueFormat = RAW
     upsert: bool = False
-    by_day: bool = False
+    partition_by: tuple[PartitionField, ...] | None = None
+    """The partition fields besides the Kafka partition of upserts. None: those of the table, if it
+    exists.
+    """
+
     headers: bool = False
     from_latest: bool = False
     skip_lost: bool = False
@@ -76,7 +82,7 @@ class SyncOptions:
         """The layout of the table. Upserts look for a key only in the files of its Kafka
         partition.
         """
-        return Layout(by_partition=self.upsert, by_day=self.by_day)
+        return Layout.of(self.partition_by, upsert=self.upsert)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,8 @@ class TableSync:
     def _try_batch(self, began: float) -> BatchReport | None:
         """Raise _Overtaken if another run committed first."""
         base = self._table.state()
+        if not base.batch_id:
+            check_partition_fields(self._table.layout.fields, self._row_schema())
         topic_id, bounds = self._source.bounds()
         self._check_topic(self._table, base, topic_id)
         if not base.batch_id and self._options.from_latest:
@@ -249,7 +257,8 @@ class TableSync:
         if self._options.upsert:
             existing = {}
             for file in self._table.files():
-                existing.setdefault(file.group[0], []).append(file)
+                if file.kafka_partition is not None:
+                    existing.setdefault(file.kafka_partition, []).append(file)
         return file_tasks(
             slices, self._options.file_bytes, f"b{base.batch_id + 1}", known.offsets, existing
         )
@@ -262,6 +271,7 @@ class TableSync:
             self._table.place(),
             self._rejects.place(),
             self._table.layout,
+            self._rejects.layout,
             options.upsert,
             options.headers,
             options.file_bytes,

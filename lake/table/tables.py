@@ -5,8 +5,9 @@ retry a commit: the next step depends on the offsets at that time (`settle`). So
 docs/design/tables.md.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
+from penstock.base.partition_spec import partition_text
 from penstock.lake.arrow.pyarrow_untyped import Schema
 from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.files import FilePlace
@@ -64,6 +65,24 @@ class ExportTable(Protocol):
     def read(self, bytes_max: int) -> Table:
         """Return all rows. Raise InvalidTable if the files are larger than `bytes_max`."""
         ...
+
+
+UPSERT: Final = "upsert"
+APPEND: Final = "append"
+
+
+def mode_of(layout: Layout) -> str:
+    """Return the mode as it is recorded in tables."""
+    return UPSERT if layout.upsert else APPEND
+
+
+def check_mode(name: str, wanted: Layout, found: Layout) -> None:
+    """Raise InvalidTable if the table was created for the other mode."""
+    if wanted.upsert != found.upsert:
+        raise InvalidTable(
+            f"table {name} was created with --mode {mode_of(found)}, partitioned by"
+            f" {partition_text(found.fields)}: use that mode, or another table"
+        )
 
 
 def check_layout_version(name: str, version: int) -> None:

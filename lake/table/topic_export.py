@@ -42,7 +42,7 @@ class Exports:
         sync = TableSync(
             TopicSource(self.cluster, table.topic),
             warehouse.table(table.table, options.layout),
-            warehouse.table(table.table + REJECTS_SUFFIX, Layout()),
+            warehouse.table(table.table + REJECTS_SUFFIX, Layout(keeps_existing=True)),
             self.engine,
             options,
         )

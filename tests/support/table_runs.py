@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +84,12 @@ class Run:
     ) -> TableSync:
         """With `older`, export with layout version 1. An Iceberg table must exist then."""
         given = SyncOptions(**({"value_format": JSON, "batch_bytes": SMALL} | options))
-        layout = replace(given.layout, partition_column=OLDER_PARTITION) if older else given.layout
+        layout = given.layout.with_partition_column(OLDER_PARTITION) if older else given.layout
         kind = OlderIcebergTable if older and self.kind == "iceberg" else Watched
         table = kind(self.warehouse.table("t", layout), before, after)
-        rejects = Watched(self.warehouse.table("t__dlq", Layout()), nothing, rejects_after)
+        rejects = Watched(
+            self.warehouse.table("t__dlq", Layout(keeps_existing=True)), nothing, rejects_after
+        )
         return TableSync(
             TopicSource(StoreCluster(self.log.store_url), "t"), table, rejects, self.engine, given
         )

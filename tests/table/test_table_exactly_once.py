@@ -12,6 +12,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 from structlog.testing import capture_logs
 
+from penstock.base.partition_spec import DAY
 from penstock.lake.table.errors import CommitUnknown, RecordsLost
 from penstock.lake.table.model import Commit
 from penstock.lake.table.plan import Bounds
@@ -140,7 +141,7 @@ def test_records_that_were_lost_are_told_of_once(run: Run, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("by_day", [False, True])
 def test_upserts_keep_the_last_record_of_each_key(run: Run, by_day: bool) -> None:
-    reports = run.all(upsert=True, by_day=by_day)
+    reports = run.all(upsert=True, partition_by=(DAY,) if by_day else ())
     assert len(reports) > 2
     wanted = run.log.of_key()
     rows = {(row["_kafka_partition"], row["_key"]): row for row in run.rows()}

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
+from penstock.base.partition_spec import (
+    DAY,
+    IDENTITY,
+    TIME_TRANSFORMS,
+    PartitionField,
+    parse_partition_by,
+    partition_text,
+)
 from penstock.lake.table.model import OLDER_PARTITION, PARTITION
 from tests.support.iceberg_spark import SparkSql, spark_sql
+from tests.support.partitioned_rows import PARTITIONINGS, ROWS, write_table
 from tests.support.table_log import Log
 from tests.support.table_runs import Run
 from tests.table.test_table_upgrade import create_older
@@ -18,7 +27,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 MODES: dict[str, dict[str, Any]] = {
     "append": {},
     "upsert": {"upsert": True},
-    "by_day": {"by_day": True},
+    "by_day": {"partition_by": (DAY,)},
 }
 POSITION = f"{PARTITION}, _offset"
 
@@ -50,6 +59,31 @@ def test_spark_uses_exported_tables(log: Log, tmp_path: Path) -> None:
             sql(f"REFRESH TABLE {name}.default.t")
             assert count(sql, f"{name}.default.t") == len(run.rows())
             assert run.state_offsets() == run.ends()
+
+
+def test_partition_values_are_those_of_spark(tmp_path: Path) -> None:
+    """Compare the partition of every row with Spark's transforms. Spark has no type `time`."""
+    names: list[tuple[str, tuple[PartitionField, ...]]] = []
+    for number, spec in enumerate(PARTITIONINGS):
+        fields = tuple(field for field in parse_partition_by(spec) if field.column != "time")
+        name, spec = f"t{number}", partition_text(fields)
+        write_table("iceberg", tmp_path, name, spec, without="time", catalog_name="p")
+        names.append((f"p.default.{name}", fields))
+    with spark_sql({"p": tmp_path}) as sql:
+        for table, fields in names:
+            assert count(sql, table) == len(ROWS)
+            for field in fields:
+                wrong = f"{table} WHERE NOT (_partition.`{field.name}` <=> {spark_value(field)})"
+                assert count(sql, wrong) == 0, field
+            sql(f"DELETE FROM {table} WHERE {spark_value(fields[0])} IS NULL")
+
+
+def spark_value(field: PartitionField) -> str:
+    if field.transform == IDENTITY:
+        return field.column
+    name = f"{field.transform}s" if field.transform in TIME_TRANSFORMS else field.transform
+    width = f"{field.width}, " if field.width else ""
+    return f"p.system.{name}({width}{field.column})"
 
 
 def check_reads(sql: SparkSql, table: str, run: Run, *, has_appends: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.base.partition_spec import DAY
 from penstock.lake.table.compact import compact
 from penstock.lake.table.errors import InvalidTable, OtherTopic, RecordsLost
 from penstock.lake.table.model import Commit, Layout
@@ -44,7 +45,7 @@ def test_raw_values_and_headers_are_kept_as_they_are(run: Run) -> None:
 
 
 def test_a_table_by_day_has_one_day_in_each_file(run: Run) -> None:
-    run.all(by_day=True)
+    run.all(partition_by=(DAY,))
     run.check()
     table = run.warehouse.existing("t")
     table.state()
@@ -91,7 +92,7 @@ def test_a_field_of_another_type_is_refused(run: Run) -> None:
 
 
 def test_compaction_joins_small_files_and_keeps_the_rows(run: Run) -> None:
-    reports = run.all(by_day=True, batch_bytes=8_000)
+    reports = run.all(partition_by=(DAY,), batch_bytes=8_000)
     before = sorted(map(str, run.rows_of_files()))
     assert any("'tags': None" in row for row in before)
     assert any("'tags': []" in row for row in before)
@@ -102,7 +103,7 @@ def test_compaction_joins_small_files_and_keeps_the_rows(run: Run) -> None:
     assert run.state_offsets() == run.ends()
     again = compact(run.warehouse.existing("t"), run.engine)
     assert (again.files_before, again.files_replaced) == (3, 0)
-    assert run.all(by_day=True) == []
+    assert run.all(partition_by=(DAY,)) == []
     run.check()
 
 
@@ -156,10 +157,10 @@ def test_sql_on_the_tables(run: Run) -> None:
         query(run.warehouse, "SELECT * FROM nothing")
 
 
-def test_another_layout_or_topic_is_refused(run: Run) -> None:
+def test_another_mode_or_topic_is_refused(run: Run) -> None:
     run.sync().run_batch()
-    with pytest.raises(InvalidTable, match="partitioned by"):
-        run.all(by_day=True)
+    with pytest.raises(InvalidTable, match="created with --mode append"):
+        run.all(upsert=True)
     table = run.warehouse.existing("t")
     state = table.state()
     table.commit(Commit("other", state, "t", "another-id", state.batch_id, state.offsets))

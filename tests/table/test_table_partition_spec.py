@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lake.table.errors import InvalidTable
-from penstock.lake.table.partition_spec import (
+from penstock.base.partition_spec import (
     FIELDS_MAX,
     TIME_TRANSFORMS,
     WIDTH_MAX,
     WIDTH_TRANSFORMS,
+    InvalidPartitioning,
     PartitionField,
     parse_partition_by,
     partition_text,
@@ -62,7 +62,7 @@ def test_a_partitioning_has_the_fields(text: str, fields: list[tuple[str, str, i
     ],
 )
 def test_an_invalid_partitioning_is_refused_with_the_reason(text: str, reason: str) -> None:
-    with pytest.raises(InvalidTable, match=reason):
+    with pytest.raises(InvalidPartitioning, match=reason):
         parse_partition_by(text)
 
 

@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.table import Table as NativeTable
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
+from penstock.base.partition_spec import DAY
 from penstock.lake.table.catalog import open_catalog
 from penstock.lake.table.compact import compact
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
@@ -26,9 +27,9 @@ from tests.support.table_runs import JSON, Run
 
 MODES: list[dict[str, Any]] = [
     {},
-    {"by_day": True},
+    {"partition_by": (DAY,)},
     {"upsert": True},
-    {"upsert": True, "by_day": True},
+    {"upsert": True, "partition_by": (DAY,)},
 ]
 
 
@@ -41,7 +42,7 @@ def native(run: Run) -> NativeTable:
     return open_catalog(run.catalog_name, run.warehouse.properties()).load_table("default.t")
 
 
-def create_older(run: Run, *, upsert: bool = False, by_day: bool = False) -> None:
+def create_older(run: Run, *, upsert: bool = False, partition_by: object = None) -> None:
     """Create an Iceberg table with layout version 1."""
     catalog: Any = open_catalog(run.catalog_name, run.warehouse.properties())
     catalog.create_namespace("default")
@@ -52,7 +53,7 @@ def create_older(run: Run, *, upsert: bool = False, by_day: bool = False) -> Non
     ):
         if upsert:
             spec.add_field(OLDER_PARTITION, IdentityTransform(), "partition")
-        if by_day:
+        if partition_by:
             spec.add_field("_timestamp", DayTransform(), "day")
 
 
@@ -209,7 +210,7 @@ NAMES = (
 def test_fields_may_have_names_of_other_systems(log: Log, tmp_path: Path, kind: str) -> None:
     run = Run(log, tmp_path / "warehouse", kind)
     names = NAMES if kind == "iceberg" else (*NAMES, "_partition", "_file")
-    run.all(value_format=values_with(*names), by_day=True, upsert=True)
+    run.all(value_format=values_with(*names), partition_by=(DAY,), upsert=True)
     assert {*names, "timestamp", PARTITION} <= set(run.rows()[0])
     compact(run.warehouse.existing("t"), run.engine)
 
@@ -233,5 +234,5 @@ def test_fields_that_iceberg_reserves_are_refused(run: Run, name: str) -> None:
 def test_the_field_of_a_path_is_refused(log: Log, tmp_path: Path) -> None:
     run = Run(log, tmp_path / "warehouse", "parquet")
     with pytest.raises(InvalidSchema, match="fields _day: the path of a file uses"):
-        run.all(value_format=values_with("_day"), by_day=True)
+        run.all(value_format=values_with("_day"), partition_by=(DAY,))
     run.all(value_format=values_with("_day"))
