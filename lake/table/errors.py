@@ -35,8 +35,8 @@ class OtherTopic(TableError):
             else f"table {table} contains topic {other_topic!r}, not {topic!r}"
         )
         super().__init__(
-            f"{was}; to export {topic!r}, choose another table with `--table NAME`, or drop the"
-            " table and its dead letter table"
+            f"{was}; to export {topic!r}, choose another table with `--table NAME` or the config"
+            " penstock.table.name, or drop the table and its dead letter table"
         )
         self._arguments = (table, topic, topic_id, other_topic, other_id)
 
