@@ -34,6 +34,7 @@ class Exports:
     options: SyncOptions
     registry: RegistrySettings | None = None
     engine: Engine = field(default_factory=InlineEngine)
+    compact_every: int = COMPACT_EVERY
 
     def open(self, table: DeclaredTable) -> "WarehouseExport":
         """Raise TableError, RegistryError."""
@@ -46,7 +47,9 @@ class Exports:
             self.engine,
             options,
         )
-        return WarehouseExport(table, sync, warehouse, self.engine)
+        return WarehouseExport(
+            table, sync, warehouse, self.engine, compact_every=self.compact_every
+        )
 
 
 class WarehouseExport:
@@ -56,12 +59,15 @@ class WarehouseExport:
         sync: TableSync,
         warehouse: Warehouse,
         engine: Engine,
+        *,
+        compact_every: int = COMPACT_EVERY,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._table = table
         self._sync = sync
         self._warehouse = warehouse
         self._engine = engine
+        self._compact_every = compact_every
         self._wall_ms = wall_ms
         self._commits = 0
 
@@ -71,7 +77,7 @@ class WarehouseExport:
         if report is None:
             return Exported(began_ms=began_ms)
         self._commits += 1
-        if self._table.settings.compacts and self._commits % COMPACT_EVERY == 0:
+        if self._table.settings.compacts and self._commits % self._compact_every == 0:
             self._compact()
         return Exported(
             began_ms=began_ms,

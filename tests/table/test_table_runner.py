@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaException
@@ -19,6 +20,7 @@ from confluent_kafka import KafkaException
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.deploy.clients.configs import alter as alter_configs
 from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.table.declared import declared_tables
 from penstock.lake.table.engines import LocalEngine
 from penstock.lake.table.errors import TableError
 from penstock.lake.table.model import Layout
@@ -28,9 +30,13 @@ from penstock.lake.table.sync import SyncOptions, TableSync
 from penstock.lake.table.topic_export import Exports
 from penstock.lake.table.warehouse import Warehouse, table_name_of
 from penstock.protocol.client.errors import Refused
+from penstock.stream.format.manifest.model import TopicEntry
 from tests.support.child_process import killed_at_end
 from tests.support.ports import free_port
 from tests.support.runner_kills import KILLED
+from tests.support.table_log import SCHEMA as LOG_SCHEMA
+from tests.support.table_log import Log
+from tests.support.table_runs import SMALL, Run
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -316,3 +322,25 @@ def test_the_command_runs_reports_and_stops(
     exports = {item["topic"]: item for item in json.loads(status.stdout)}
     assert exports["shown"]["state"] == "not running"
     assert "nonsense" in exports["shown-bad"]["error"]
+
+
+@pytest.mark.parametrize("compacts", [True, False])
+def test_small_files_are_merged_during_an_export(log: Log, tmp_path: Path, compacts: bool) -> None:
+    configs = {
+        "penstock.table.enable": "true",
+        "penstock.table.schema": LOG_SCHEMA.decode(),
+        "penstock.table.format": "parquet",
+        "penstock.table.compact": str(compacts).lower(),
+    }
+    table = declared_tables([TopicEntry("t", UUID(int=1), 3, (), configs, False)])["t"]
+    run = Run(log, tmp_path / "warehouse", "parquet")
+    options = SyncOptions(batch_bytes=SMALL)
+    exports = Exports(StoreCluster(log.store_url), run.warehouse, options, compact_every=2)
+    export, turns = exports.open(table), 1
+    while export.turn().remaining:
+        turns += 1
+    written = run.warehouse.existing("t")
+    written.state()
+    assert turns > 2
+    assert (len(written.files()) < 3 * turns - 3) is compacts
+    run.check()
