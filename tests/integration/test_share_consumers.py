@@ -365,13 +365,15 @@ async def test_records_that_are_not_cached_are_delivered(cluster: Cluster) -> No
 
     def before() -> None:
         begin(cluster)
-        produce(cluster.bootstrap, TOPIC, values(60), batch_num_messages=20)
+        produce(cluster.bootstrap, TOPIC, values(80), batch_num_messages=20)
 
     def after() -> None:
         with members(cluster, 2) as (first, second):
             got = first.acquired(HERE, max_wait_ms=WAIT_MS, max_records=20)
             assert got == [(0, 19, 1)]
-            assert second.acquired(HERE, max_wait_ms=WAIT_MS) == [(20, 59, 1)]
+            # At least one batch.
+            assert first.acquired(max_wait_ms=WAIT_MS, max_bytes=1) == [(20, 39, 1)]
+            assert second.acquired(HERE, max_wait_ms=WAIT_MS) == [(40, 79, 1)]
 
     await asyncio.to_thread(before)
     await cluster.stop_broker(old)

@@ -322,6 +322,7 @@ class _ShareFetchCall:
     def _read_cached(self, target: ShareFetchTarget, limit_bytes: int) -> None:
         partition = target.partition
         assert partition is not None
+        target.limit_bytes = limit_bytes
         records = partition.read_cached(
             Offset(target.offset), limit_bytes, committed=self._reads_committed
         )
@@ -438,7 +439,7 @@ class _ShareFetchCall:
                 self._node.partitions.cold_reads.hold(_READ_BYTES_MAX),
             ):
                 records = await partition.read(
-                    offset, _READ_BYTES_MAX, committed=self._reads_committed
+                    offset, target.limit_bytes, committed=self._reads_committed
                 )
                 if not records:
                     return

@@ -20,6 +20,7 @@ class ShareFetchTarget:
         "is_opening",
         "is_waiting",
         "item",
+        "limit_bytes",
         "offset",
         "partition",
         "result",
@@ -36,6 +37,8 @@ class ShareFetchTarget:
         self.share: SharePartition | None = None
         self.batches: FetchedBatches | None = None
         self.offset = 0
+        self.limit_bytes = 0
+        """Further batches than the first are read up to this size."""
         self.is_cold = False
         self.is_waiting = False
         """The share partition has no records until something wakes its fetches."""
