@@ -35,6 +35,11 @@ def ends(bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
     return {item: found.end for item, found in bounds.items()}
 
 
+def beyond(known: Offsets, latest: Offsets) -> set[TopicPartition]:
+    """Return the partitions that end before their known offsets."""
+    return {item for item in known.keys() & latest.keys() if known[item] > latest[item]}
+
+
 def check_assigned(specified: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> None:
     """Raise OffsetsMismatch unless the specified partitions are exactly the existing ones."""
     if specified.keys() != bounds.keys():
@@ -149,7 +154,8 @@ def changed(item: TopicPartition, before: int, now: int) -> str:
     return (
         f"Partition {item} offset was changed from {before} to {now}. This could either be a user"
         " error that the start offset is set too high and this is the first batch, or the kafka"
-        " topic-partition is broken, and some data may have been missed."
+        " topic-partition is broken, and some data may have been missed. If the store or the topic"
+        " is a copy that lags, increase fetchOffset.numRetries."
     )
 
 
@@ -168,6 +174,8 @@ def _clamped(
     item: TopicPartition, start: int, end: int, bounds: Bounds, report: Report
 ) -> OffsetRange | None:
     """Return the part of the range that exists."""
+    if start == end:
+        return None
     if start < min(end, bounds.log_start):
         report(
             f"Could not read records in offset [{start}, {min(end, bounds.log_start)}) for topic"

@@ -156,6 +156,18 @@ class _Query:
             time.sleep(options.retry_interval_ms / 1_000)
         raise AssertionError("the last attempt raises")
 
+    def find_since(self, known: Offsets, *, missing_ok: bool = False) -> Found:
+        """Return a fresh view that includes the known offsets if possible: a manifest may lag
+        behind what this query has read, or what the user requires.
+        """
+        options, found = self.options, self.find(missing_ok=missing_ok)
+        for _ in range(options.retries - 1):
+            if not ranges.beyond(known, ranges.ends(found.bounds)):
+                break
+            time.sleep(options.retry_interval_ms / 1_000)
+            found = self.find(missing_ok=missing_ok)
+        return found
+
     def resolve(self, limit: Limit, found: Found, *, starting: bool) -> dict[TopicPartition, int]:
         """Resolve a limit to the offsets of all partitions."""
         bounds = found.bounds
@@ -243,7 +255,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         query, pushed = self._query, self._pushed
         query.warn()
-        found = query.find()
+        found = query.find_since(_required(query.options))
         query.take_lease(renewed=False)
         start = query.resolve(query.options.starting, found, starting=True)
         end = query.resolve(query.options.ending, found, starting=False)
@@ -264,6 +276,16 @@ class BatchReader(DataSourceReader):
         return self._query.task_reader(self._pushed).read(partition.value)
 
 
+def _required(options: ReadOptions) -> dict[TopicPartition, int]:
+    """Return the offsets that the manifest must reach for this batch query."""
+    given = [
+        limit.offsets
+        for limit in (options.starting, options.ending)
+        if isinstance(limit, AtOffsets) and not options.topics.snapshot
+    ]
+    return {item: max(some.get(item, 0) for some in given) for some in given for item in some}
+
+
 def _narrowed(item: OffsetRange, pushed: Pushed) -> OffsetRange:
     start, end = pushed.offsets(item.start_offset, item.end_offset)
     return item._replace(start_offset=start, end_offset=end)
@@ -281,8 +303,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of topics whose offsets came without an id."""
         self._initial: OffsetsJson | None = None
         self._latest: dict[TopicPartition, int] = {}
-        self._end: OffsetsJson = {}
-        """Of the last micro-batch that this process planned."""
+        self._end: OffsetsJson | None = None
+        """Of the last micro-batch that this process planned, or of the checkpoint."""
         self._found: Found | None = None
         self._found_s = float("-inf")
         self._frozen: dict[TopicPartition, int] | None = None
@@ -330,16 +352,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(
         self, start: OffsetsJson | None = None, limit: ReadLimit | None = None
     ) -> OffsetsJson:
-        """Return the end of the next micro-batch. Spark 4.1 passes no arguments; there the start
-        is unknown until the first micro-batch after a restart is planned.
+        """Return the end of the next micro-batch.
+
+        Spark 4.0 and 4.1 pass no arguments. Before the first call, they plan the end of the
+        checkpoint (see `partitions`). Without a checkpoint, they request the start after the end,
+        so decide it here first: otherwise, `latest` may be beyond the end.
         """
-        start = self._end if start is None else start
+        if start is None:
+            start = self.initialOffset() if self._end is None else self._end
         found = self._find_since(start)
         latest, topic_ids = ranges.ends(found.bounds), found.topic_ids
         if self._frozen is not None:
             self._is_frozen_used = True
             latest, topic_ids = self._frozen, self._frozen_ids
         begin = self._offsets_in(topic_ids, start)
+        if self._frozen is not None:
+            # The view at the start of the run may be older than the start of the query.
+            outdated = ranges.beyond(begin, latest) & found.bounds.keys()
+            latest = latest | {item: found.bounds[item].end for item in outdated}
+            self._frozen = latest
         for item in sorted(begin.keys() & latest.keys()):
             if latest[item] < begin[item]:
                 self._query.report(ranges.changed(item, begin[item], latest[item]))
@@ -402,14 +433,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches ----------------------------------------------------------------------------
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
-        """Plan from start and end only: after a crash, Spark calls nothing else."""
+        """Plan from start and end only: after a crash, Spark calls nothing else.
+
+        Spark 4.0 and 4.1 pass the last offsets of a checkpoint as both start and end. A manifest
+        that ends before them is no data loss here; `latestOffset` waits for a newer one.
+        """
         query = self._query
+        self._end = end
+        if start == end:
+            return []
         found = self._found_for(end) or self._find_since(end)
         if self._frozen is not None and self._is_frozen_used:
             ranges.check_frozen(self._frozen, from_json(end), ranges.ends(found.bounds))
         begin = self._offsets_in(topic_ids_of(end), start)
         stop = self._offsets_in(found.topic_ids, end)
-        self._end = end
         self._renew_lease()
         return query.tasks(
             query.cluster.plan(ranges.stream_ranges(begin, stop, found.bounds, query.report))
@@ -444,21 +481,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _find_since(self, known: OffsetsJson) -> Found:
-        """Return a fresh view that includes the known offsets if possible: a manifest may lag
-        behind what this query has read.
-        """
-        options, began_s = self._query.options, time.monotonic()
-        found, offsets = self._query.find(missing_ok=True), from_json(known)
-        for _ in range(options.retries - 1):
-            if not any(
-                item in found.bounds and offset > found.bounds[item].end
-                for item, offset in offsets.items()
-            ):
-                break
-            time.sleep(options.retry_interval_ms / 1_000)
-            found = self._query.find(missing_ok=True)
-        self._found, self._found_s = found, began_s
-        return found
+        """Return a fresh view that includes the known offsets if possible, and remember it."""
+        began_s = time.monotonic()
+        self._found = self._query.find_since(from_json(known), missing_ok=True)
+        self._found_s = began_s
+        return self._found
 
     def _offsets_in(
         self, topic_ids: Mapping[str, str], offsets: OffsetsJson

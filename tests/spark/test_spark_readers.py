@@ -5,6 +5,7 @@ The tests cover lost data, limits of a micro-batch, and where a query starts ove
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -225,6 +226,97 @@ def test_deleted_records_fail_a_micro_batch_or_are_skipped(cluster: ThreadedClus
     }, "offsets must not go back"
     with pytest.raises(DataLoss, match=r"Added partition old-0 starts from 12 instead of 0"):
         strict.partitions({}, end)
+
+
+@pytest.mark.parametrize("is_told_start", [True, False], ids=["4.2", "4.1"])
+def test_a_manifest_older_than_the_checkpoint_is_waited_for(
+    cluster: ThreadedCluster, is_told_start: bool
+) -> None:
+    """Spark 4.0 and 4.1 plan the end of the checkpoint, and then request the end without a
+    start.
+    """
+    topic = f"behind-{is_told_start}"
+    cluster.create(topic, 2)
+    fill(cluster, topic, 20, 2)
+    ahead = {topic: {"0": 15, "1": 10}}
+    options = {"fetchOffset.retryIntervalMs": 200, "fetchOffset.numRetries": 150}
+
+    def end_of(reader: StreamReader) -> OffsetsJson:
+        assert list(reader.partitions(ahead, ahead)) == [], "nothing to read, so nothing is lost"
+        return plain(reader.latestOffset(ahead) if is_told_start else reader.latestOffset())
+
+    with pytest.raises(DataLoss, match=r"from 15 to 10\..*increase fetchOffset\.numRetries"):
+        end_of(stream(cluster, topic))
+    assert end_of(stream(cluster, topic, failOnDataLoss="false")) == ahead, "never go back"
+    other = {topic: {"0": 15, "1": 4}}
+    with pytest.raises(DataLoss, match="changed from 15 to 10"):
+        stream(cluster, topic).partitions(other, {topic: {"0": 10, "1": 10}})
+    tasks = stream(cluster, topic).partitions(other, ahead)
+    assert read(stream(cluster, topic), tasks) == [(1, offset) for offset in range(4, 10)]
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(end_of, stream(cluster, topic, **options))
+        fill(cluster, topic, 10)
+        assert late.result(60) == {topic: {"0": 20, "1": 10}}
+
+
+def test_a_query_that_starts_at_latest_begins_before_its_first_end(
+    cluster: ThreadedCluster,
+) -> None:
+    """Spark 4.0 and 4.1 request the start after the end, and records arrive in between."""
+    cluster.create("busy", 1)
+    fill(cluster, "busy", 5)
+    reader = stream(cluster, "busy", startingOffsets="latest", queryId="busy")
+    end = reader.latestOffset()
+    fill(cluster, "busy", 5)
+    start = reader.initialOffset()
+    assert (plain(start), plain(end)) == ({"busy": {"0": 5}}, {"busy": {"0": 5}})
+    assert reader.partitions(start, end) == []
+    later = reader.latestOffset()
+    assert read(reader, reader.partitions(end, later)) == [(0, offset) for offset in range(5, 10)]
+    stored = stream(cluster, "busy", startingOffsets="latest", queryId="busy")
+    assert plain(stored.latestOffset()) == {"busy": {"0": 10}}
+    assert plain(stored.initialOffset()) == {"busy": {"0": 5}}
+    ahead = stream(cluster, "busy", startingOffsets='{"busy":{"0":12}}')
+    with pytest.raises(DataLoss, match="changed from 12 to 10"):
+        ahead.latestOffset()
+
+
+def test_an_available_now_run_whose_first_view_is_older_than_its_start(
+    cluster: ThreadedCluster,
+) -> None:
+    cluster.create("frozen", 2)
+    fill(cluster, "frozen", 20, 2)
+    reader = stream(cluster, "frozen", startingOffsets="latest", allowVolatileStart="true")
+    reader.prepareForTriggerAvailableNow()
+    fill(cluster, "frozen", 10, 1)
+    start = reader.initialOffset()
+    assert plain(start) == {"frozen": {"0": 20, "1": 10}}
+    fill(cluster, "frozen", 10, 2)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert plain(end) == {"frozen": {"0": 25, "1": 10}}, "other partitions stay frozen"
+    assert read(reader, reader.partitions(start, end)) == [(0, offset) for offset in range(20, 25)]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    reader.stop()
+
+
+def test_a_batch_waits_for_the_offsets_that_it_names(cluster: ThreadedCluster) -> None:
+    cluster.create("named", 1)
+    fill(cluster, "named", 10)
+    patient = {"fetchOffset.retryIntervalMs": 200, "fetchOffset.numRetries": 150}
+    limits = [{"endingOffsets": '{"named":{"0":15}}'}, {"startingOffsets": '{"named":{"0":15}}'}]
+    with pytest.raises(DataLoss, match=r"offset \[10, 15\) for topic partition named-0"):
+        batch(cluster, "named", **limits[0]).partitions()
+    with pytest.raises(OffsetsMismatch, match="start offset 15 is greater than"):
+        batch(cluster, "named", **limits[1]).partitions()
+    nothing = {"endingOffsets": '{"named":{"0":15}}', "startingOffsets": '{"named":{"0":15}}'}
+    assert batch(cluster, "named", **nothing).partitions() == [], "as Kafka's source"
+    readers = [batch(cluster, "named", **limit, **patient) for limit in limits]
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(reader.partitions) for reader in readers]
+        fill(cluster, "named", 10)
+        planned = [found.result(60) for found in waiting]
+    assert read(readers[0], planned[0]) == [(0, offset) for offset in range(15)]
+    assert [offset for _, offset in read(readers[1], planned[1])][:5] == list(range(15, 20))
 
 
 def test_micro_batches_keep_limits_of_rows_and_bytes(cluster: ThreadedCluster) -> None:
