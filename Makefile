@@ -188,10 +188,27 @@ interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and 
 	@tools/ensure-go-members.sh $(IF_POSSIBLE) > /dev/null
 	$(BIN)/pytest -q tests/interop $(ARGS)
 
+# Besides the pinned version, the newest of each minor version that works.
+SPARKS := 4.0.5 4.1.4 4.2.1
+.PRECIOUS: .venv-spark-%/.installed
+.venv-spark-%/.installed: $(STAMP)
+	@echo "installing into $(@D) ..."
+	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(@D)
+	@grep -v '^pyspark==' constraints.txt > $(@D)/constraints.txt
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(@D)/bin/python -c $(@D)/constraints.txt \
+	    -e '.[demo,schemas,spark]' pyspark==$* confluent-kafka hypothesis pytest pytest-asyncio pytest-timeout
+	@touch $@
+
+.PHONY: spark-versions
+spark-versions: $(SPARKS:%=spark-version-%) ## source and sink with the older versions of Spark, each in an environment of its own; ARGS='-k table'
+spark-version-%: .venv-spark-%/.installed jre
+	.venv-spark-$*/bin/python -m pytest -q -W ignore tests/spark -m "not long" --timeout 600 $(ARGS)
+
 .PHONY: spark-cluster
-spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Connect, with every way to ship Penstock, and with Iceberg on exported tables; 7 minutes
+spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Connect, with every way to ship Penstock, and with Iceberg on exported tables; then spark-versions; 20 minutes
 	@tools/ensure-java.sh --jdk $(IF_POSSIBLE)
 	$(BIN)/pytest -q tests/spark/test_spark_standalone.py tests/table/test_table_iceberg_spark.py $(ARGS)
+	@$(MAKE) --no-print-directory spark-versions
 
 .PHONY: stores
 stores: venv jre ## a directory, memory, moto, a stand-in for Google, Azurite (npm), and versitygw, MinIO and SeaweedFS, compiled once with Go: contract, failover, scan, Spark and demo, with a table; 15 minutes

@@ -1,8 +1,9 @@
 """Spark's types of limits of a micro-batch, which Python sources have since Spark 4.2.
 
-Spark 4.1 asks a source only for its latest offset, and reads up to there.
+Spark 4.0 and 4.1 only request the latest offset, and read up to there.
 """
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING or _HAS_LIMITS:
     )
 else:
 
-    class ReadLimit: ...
+    @dataclass(frozen=True)
+    class ReadLimit:
+        limit: int = 0
 
     class SupportsTriggerAvailableNow: ...
 
@@ -49,6 +52,6 @@ def check_supported(options: ReadOptions) -> None:
     names = [name for name, value in given.items() if value is not None]
     if names and not _HAS_LIMITS:
         raise InvalidOption(
-            f"{', '.join(names)}: needs Spark 4.2 or newer, because Spark 4.1 does not limit the"
+            f"{', '.join(names)}: needs Spark 4.2 or newer, because older versions do not limit the"
             " micro-batches of Python sources"
         )

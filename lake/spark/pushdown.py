@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
+from penstock.lake.spark.filter_types import (
+    INHERITED,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
-
 from penstock.lake.spark.filters import PUSHED_COLUMNS, Condition, Operator
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,7 +56,7 @@ class OfferedFilters:
 
 
 class _Offered:
-    __func__ = staticmethod(DataSourceReader.pushFilters)
+    __func__ = staticmethod(INHERITED)
 
     def __init__(self, reader: TakesFilters) -> None:
         self._reader = reader

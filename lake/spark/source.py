@@ -14,7 +14,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -25,6 +24,7 @@ from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.spark import ranges
 from penstock.lake.spark.cluster import Found, SparkCluster
 from penstock.lake.spark.errors import DataLoss, OffsetsMismatch
+from penstock.lake.spark.filter_types import Filter
 from penstock.lake.spark.filters import Pushed
 from penstock.lake.spark.limit_types import (
     ReadAllAvailable,

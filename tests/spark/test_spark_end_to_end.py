@@ -17,6 +17,7 @@ from penstock.objectstore.url import open_store
 from tests.support.ack_recorder import PacedLoad, check, number_of, read_back
 from tests.support.dev_cluster import asked, penstock
 from tests.support.hurried_cluster import HurriedCluster
+from tests.support.spark_session import limits
 from tests.support.waiting import until
 
 PARTITIONS = [0, 1, 2]
@@ -67,7 +68,7 @@ def start(spark: SparkSession, store_url: str, sink: Rows, directory: Path) -> S
         "subscribe": "t",
         "startingOffsets": "earliest",
         "columns": "partition,offset,value",
-        "maxOffsetsPerTrigger": "3000",
+        **limits(maxOffsetsPerTrigger="3000"),
     }
     writing = (
         spark.readStream.format("penstock")

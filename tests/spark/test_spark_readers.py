@@ -10,20 +10,21 @@ from dataclasses import replace
 
 import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+
+from penstock.lake.spark.cluster import SparkCluster
+from penstock.lake.spark.errors import DataLoss, OffsetsMismatch
+from penstock.lake.spark.limit_types import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
 )
-
-from penstock.lake.spark.cluster import SparkCluster
-from penstock.lake.spark.errors import DataLoss, OffsetsMismatch
 from penstock.lake.spark.offsets import OffsetsJson
 from penstock.lake.spark.source import BatchReader, StreamReader
 from penstock.lake.spark.starts import QueryStart
 from pyspark_penstock import DefaultSource
+from tests.support.spark_session import needs_limits, needs_pushdown
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -81,6 +82,7 @@ def fill(cluster: ThreadedCluster, topic: str, count: int, partitions: int = 1) 
     )
 
 
+@needs_pushdown
 def test_spark_sees_the_inherited_push_filters_method(
     cluster: ThreadedCluster,
 ) -> None:
@@ -319,6 +321,7 @@ def test_a_batch_waits_for_the_offsets_that_it_names(cluster: ThreadedCluster) -
     assert [offset for _, offset in read(readers[1], planned[1])][:5] == list(range(15, 20))
 
 
+@needs_limits
 def test_micro_batches_keep_limits_of_rows_and_bytes(cluster: ThreadedCluster) -> None:
     cluster.create("limits", 2)
     fill(cluster, "limits", 200, 2)

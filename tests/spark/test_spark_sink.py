@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
+from tests.support.spark_session import limits
 from tests.support.threaded_cluster import Row, ThreadedCluster
 
 T0_MS = 1_700_000_000_000
@@ -106,7 +107,7 @@ def test_a_stream_continues_at_its_checkpoint(
         "store": cluster.store_url,
         "subscribe": "upper",
         "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": "70",
+        **limits(maxOffsetsPerTrigger="70"),
     }
     frame = spark.readStream.format("penstock").options(**source).load()
     query = frame.selectExpr("lower(string(value)) AS value", "partition").writeStream.format(

@@ -6,15 +6,12 @@ Source: `pyspark.sql.datasource` of 4.3; docs/design/spark.md.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from uuid import uuid4
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.base.log import get_logger
@@ -28,6 +25,13 @@ from penstock.lake.spark.sink.staging import Staging
 from penstock.lake.spark.sink.transaction import Transaction, WriteId
 from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
 from penstock.objectstore.url import parse_store_url
+
+if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    # Spark 4.0 passes record batches to subclasses of the batch writer only.
+    class DataSourceStreamArrowWriter(datasource.DataSourceStreamWriter, DataSourceArrowWriter): ...
+
 
 _log = get_logger(__name__)
 _QUERY_ID = "sql.streaming.queryId"
