@@ -4,12 +4,15 @@ This needs the `spark` extra and Java 17 or newer.
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 
-__all__ = ["from_avro", "from_json", "from_protobuf", "register"]
+    from penstock.lake.spark.progress import Report, SourceLag
+
+__all__ = ["from_avro", "from_json", "from_protobuf", "lag", "lag_listener", "register"]
 
 Mode = Literal["FAILFAST", "PERMISSIVE"]
 
@@ -35,6 +38,59 @@ def register(spark: "SparkSession") -> None:
     with _install_hints("spark"):
         from penstock.lake.spark import source
     source.register(spark)
+
+
+def lag(progress: "StreamingQueryProgress | Mapping[str, Any] | str | None") -> "list[SourceLag]":
+    """Return how far a streaming query is behind its topics.
+
+    Spark's progress has no metrics and no readable description of sources in Python, so this
+    compares its `endOffset` with its `latestOffset`. Spark 4.0 and 4.1 read to the end in every
+    micro-batch, so the lag is always 0 there.
+
+    Args:
+        progress: `query.lastProgress`, or its JSON.
+
+    Returns:
+        A dictionary for each source with the offsets behind the latest ones: `partitions` by topic
+        and partition, and `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest` and
+        `minOffsetsBehindLatest` as in the metrics of Spark's Kafka source. It is empty before the
+        first micro-batch.
+
+    Raises:
+        ImportError: The `spark` extra is not installed.
+
+    Example:
+        >>> from penstock.spark import lag
+        >>> lag(query.lastProgress)[0]["maxOffsetsBehindLatest"]
+        1200
+    """
+    with _install_hints("spark"):
+        from penstock.lake.spark.progress import lags_of
+    return lags_of(progress)
+
+
+def lag_listener(report: "Report") -> "StreamingQueryListener":
+    """Return a listener that reports the lag after every micro-batch.
+
+    Args:
+        report: Called with the name (or else the id) of a query, and the `lag` of a source.
+
+    Returns:
+        A listener for `spark.streams.addListener`.
+
+    Raises:
+        ImportError: The `spark` extra is not installed.
+
+    Example:
+        >>> from penstock.spark import lag_listener
+        >>> gauge = prometheus_client.Gauge("lag", "offsets behind latest", ["query"])
+        >>> def report(query, lag):
+        ...     gauge.labels(query).set(lag["maxOffsetsBehindLatest"])
+        >>> spark.streams.addListener(lag_listener(report))
+    """
+    with _install_hints("spark"):
+        from penstock.lake.spark.progress import LagListener
+    return LagListener(report)
 
 
 def from_avro(

@@ -65,6 +65,12 @@ from penstock.lake.spark.packing import TaskLimits, pack
 from penstock.lake.spark.pushdown import OfferedFilters, split_filters
 from penstock.lake.spark.schema import checked_columns, source_schema
 from penstock.lake.spark.starts import QueryStart
+from penstock.lake.spark.tables import (
+    check_insert,
+    options_for,
+    table_options,
+    with_options,
+)
 from penstock.lake.spark.tasks import TaskReader, ranges_of_partitions, task_of
 from penstock.stream.format.manifest.model import split_name
 
@@ -101,23 +107,27 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        check_common(self._options)
+        table = table_options(self._options)
+        options = table or self._options
+        check_common(options)
         columns = tuple(
-            name.strip() for name in self._options.get("columns", "").split(",") if name.strip()
+            name.strip() for name in options.get("columns", "").split(",") if name.strip()
         )
-        return source_schema(
-            columns, include_headers=self._options.get("includeheaders", "").lower() == "true"
+        schema = source_schema(
+            columns, include_headers=options.get("includeheaders", "").lower() == "true"
         )
+        return with_options(schema, table) if table else schema
 
     def reader(self, schema: StructType) -> "BatchReader":
-        return BatchReader(_Query(self._options, schema, streaming=False))
+        return BatchReader(_Query(options_for(schema, self._options), schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> "StreamReader":
-        return StreamReader(_Query(self._options, schema, streaming=True))
+        return StreamReader(_Query(options_for(schema, self._options), schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
         from penstock.lake.spark.sink.writers import BatchWriter
 
+        check_insert(self._options)
         return BatchWriter(self._options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from penstock.lake.spark.source import register
 from tests.support.clients import create_topic
 from tests.support.spark_rows import rows_of
+from tests.support.spark_session import needs_pushdown
 from tests.support.threaded_cluster import Row, ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -219,6 +220,7 @@ FILTERS = [
 ]
 
 
+@needs_pushdown
 def test_filters_are_pushed_down_if_the_setting_allows(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
@@ -246,6 +248,40 @@ def test_filters_are_pushed_down_if_the_setting_allows(
 
 def plan_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def test_a_table_keeps_the_options_that_it_was_created_with(
+    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
+) -> None:
+    options = f"store '{cluster.store_url}', subscribe 'flights', columns 'offset,partition'"
+    spark.sql(f"create table flights using penstock options ({options})")
+    table = spark.newSession().table("flights")
+    assert table.columns == ["offset", "partition"]
+    assert places(table) == [row[3:5] for row in consumed]
+    ends = """with (endingOffsets '{"flights":{"0":2,"1":0,"2":0}}')"""
+    assert places(spark.sql(f"select * from flights {ends}")) == [(0, 0), (0, 1)]
+    with pytest.raises(AnalysisException, match="options of a table to writers: use a temporary"):
+        spark.sql("insert into flights select * from flights")
+
+
+def test_rows_are_inserted_through_a_view_or_with_options(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
+    cluster.create("inserted", 1)
+    options = {
+        "store": cluster.store_url,
+        "subscribe": "inserted",
+        "columns": "key,value",
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "topic": "inserted",
+    }
+    given = ", ".join(f"`{name}` '{value}'" for name, value in options.items())
+    spark.sql(f"create temporary view inserts using penstock options ({given})")
+    spark.sql("insert into inserts values (binary('k'), binary('view'))")
+    spark.sql(f"create table inserted using penstock options ({given})")
+    writer = spark.sql("select binary('k') as key, binary('table') as value").writeTo("inserted")
+    writer.options(**options).append()
+    assert [row[1] for row in cluster.consume("inserted", 1, 2)] == [b"view", b"table"]
 
 
 def test_tasks_are_packed_by_bytes_and_split_on_demand(

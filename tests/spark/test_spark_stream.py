@@ -9,6 +9,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
+from penstock.lake.spark.progress import SourceLag
+from penstock.spark import lag, lag_listener
+from tests.support.spark_session import needs_limits
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -60,6 +63,7 @@ def all_of(partitions: int, ends: int) -> list[Place]:
     return [(partition, offset) for partition in range(partitions) for offset in range(ends)]
 
 
+@needs_limits
 def test_records_of_old_and_new_partitions_arrive_once_in_limited_batches(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
@@ -70,6 +74,12 @@ def test_records_of_old_and_new_partitions_arrive_once_in_limited_batches(
         150,
         150,
         100,
+    ]
+    behind = [lag(step)[0] for step in query.recentProgress if step["numInputRows"]]
+    assert [item["partitions"]["steps"] for item in behind] == [
+        {"0": 125, "1": 125},
+        {"0": 50, "1": 50},
+        {"0": 0, "1": 0},
     ]
     ended = query.recentProgress[0]["sources"][0]["endOffset"]
     assert re.fullmatch(r'\{"steps": \{"0": 75, "1": 75\}, "steps#[0-9a-f-]{36}": \{\}\}', ended)
@@ -82,6 +92,33 @@ def test_records_of_old_and_new_partitions_arrive_once_in_limited_batches(
         [(partition, offset) for partition in range(2) for offset in range(400)]
         + [(2, offset) for offset in range(200)]
     )
+
+
+def test_a_table_is_streamed_and_its_lag_reported(
+    spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    cluster.create("table", 1)
+    fill(cluster, "table", 1, 20)
+    options = f"store '{cluster.store_url}', subscribe 'table', columns 'partition,offset'"
+    spark.sql(
+        f"create table streamed using penstock options ({options}, startingOffsets 'earliest')"
+    )
+    reported: list[tuple[str, SourceLag]] = []
+    listener = lag_listener(lambda name, item: reported.append((name, item)))
+    spark.streams.addListener(listener)
+    try:
+        query = drain(spark.readStream.table("streamed"), tmp_path)
+        wait_until(lambda: bool(reported))
+    finally:
+        spark.streams.removeListener(listener)
+    assert written(spark, tmp_path) == all_of(1, 20)
+    none = {
+        "partitions": {"table": {"0": 0}},
+        "avgOffsetsBehindLatest": 0.0,
+        "maxOffsetsBehindLatest": 0,
+        "minOffsetsBehindLatest": 0,
+    }
+    assert reported[0] == (str(query.id), none)
 
 
 def test_a_crash_before_the_first_commit_replays_the_same_rows(
