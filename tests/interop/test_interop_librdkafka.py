@@ -1,8 +1,8 @@
 """Run the tests of librdkafka itself against Penstock: the whole suite with each protocol of
-groups and with idempotent producers, and its tests of security with SASL and ACLs.
+groups and with idempotent producers, its tests of share consumers, and those of security with SASL
+and ACLs.
 
-They are those of Debian's source package, compiled once. `librdkafka/kafka-4.2.patch` and `NOT_RUN`
-say where they expect what Kafka 4.2 does otherwise. librdkafka has no consumers of share groups.
+`NOT_RUN` lists the tests that are left out; `librdkafka/penstock.patch` changes three.
 """
 
 import asyncio
@@ -48,25 +48,23 @@ DEFAULT: Final = (
 """Tests of the scenario `default`."""
 WITHOUT_NEW_TOPICS: Final = ("0107_topic_recreate", "0111_delay_create_topics")
 """Tests of the scenario `noautocreate`."""
+SHARE: Final = "share"
+"""The tests of share consumers, which no other profile runs."""
 PROFILES: Final = {
     "classic": ("classic", ()),
     "consumer": ("consumer", ()),
     "idempotent": ("classic", ("-P",)),
+    SHARE: ("classic", ()),
 }
 """By name: the protocol of groups, and arguments of the program."""
 NOT_RUN: Final = {
-    "0052_msg_timestamps": "sends Produce of version 1, which Kafka 4 refuses",
-    "0068_produce_timeout": "needs the leader on its first connection: fails with Kafka 4.2, too",
-    "0077_compaction": "creates a topic with segments of 10 KB; fails on Kafka 4.2 with 1 MiB, too",
-    "0081_admin": "runs with ACLs, in the other test",
-    "0086_purge_remote": "needs the leader on its last connection: fails with Kafka 4.2, too",
-    "0092_mixed_msgver": "sets message.format.version, which Kafka 4 does not have",
+    "0081": "runs with ACLs, in the other test",
 }
-"""Tests that also fail on a three-broker Kafka 4.2 cluster, with the reason."""
+"""Numbers of tests, with the reason."""
 NOT_RUN_BY_PROFILE: Final = {
     "consumer": {
-        "0109_auto_create_topics": "expects an assignment beside a topic to which it has no right;"
-        " the group coordinator of Kafka 4.2 refuses the subscription, too"
+        "0109": "expects an assignment beside a topic to which it has no right; the group"
+        " coordinator of Kafka 4.2 refuses the subscription, too"
     }
 }
 ATTEMPTS: Final = 3
@@ -83,6 +81,8 @@ SETTINGS: Final = (
     *("--set", "num.partitions=4"),
     # Some tests start two consumers and expect that one rebalance has both.
     *("--set", "group.initial.rebalance.delay.ms=3000"),
+    # As the share tests of librdkafka's CI.
+    *("--set", "group.share.min.record.lock.duration.ms=1000"),
 )
 _TOOLS: Final = {"kafka-topics": "TopicCommand", "kafka-acls": "AclCommand"}
 _DECLARED: Final = re.compile(r"\b_TEST\((\w+),\s*([^,]*),")
@@ -146,34 +146,39 @@ def test_the_suite_of_librdkafka_passes(
             "BROKERS": cluster.bootstrap.partition(",")[0],
         }
 
-        def passes(name: str) -> bool:
+        def passes(number: str) -> bool:
             for attempt in range(ATTEMPTS):
                 # With -p5 they wait longer.
                 output = run(
-                    tests, config, "default", (name,), ("-p5", "-L", *arguments), variables
+                    tests, config, "default", (number,), ("-p5", "-L", *arguments), variables
                 )
-                (tmp_path / f"{name}.{attempt}").write_text(output)
-                if dict(_RESULT.findall(output)).get(name) in {"PASSED", "SKIPPED"}:
+                (tmp_path / f"{number}.{attempt}").write_text(output)
+                results = dict(_RESULT.findall(output))
+                if results and {*results.values()} <= {"PASSED", "SKIPPED"}:
                     return True
             return False
 
         left_out = NOT_RUN | NOT_RUN_BY_PROFILE.get(profile, {})
-        names = [name for name in declared(tests) if name not in left_out]
+        numbers = [number for number in declared(tests, profile) if number not in left_out]
         with ThreadPoolExecutor(IN_PARALLEL) as pool:
-            outcomes = zip(names, pool.map(passes, names), strict=True)
-            failed = [name for name, passed in outcomes if not passed]
+            outcomes = zip(numbers, pool.map(passes, numbers), strict=True)
+            failed = [number for number, passed in outcomes if not passed]
     assert failed == [], f"see {tmp_path}"
 
 
-def declared(tests: Path) -> list[str]:
-    """Return the tests that need a broker."""
+def declared(tests: Path, profile: str) -> list[str]:
+    """Return the numbers of a profile's tests that need a broker. All tests of a number run
+    together, whatever else their names say.
+    """
     table = (tests / "test.c").read_text().partition("struct test tests[] = {")[2]
     found = _DECLARED.findall(table.partition("{NULL}")[0])
-    return [
+    names = [
         name
         for name, flags in found
         if not re.search("LOCAL|MANUAL", flags) and not name.endswith(("_local", "_mock"))
+        if ("_share_consumer_" in name) == (profile == SHARE)
     ]
+    return list(dict.fromkeys(name[:4] for name in names))
 
 
 def kafka_home(java: JavaHome, home: Path) -> Path:
@@ -204,7 +209,7 @@ def run(
         "RDKAFKA_TEST_CONF": str(config),
         "TEST_KAFKA_VERSION": KAFKA_VERSION,
         "TEST_SCENARIO": scenario,
-        "TESTS": ",".join(name if variables else name[:4] for name in names),
+        "TESTS": ",".join(name[:4] for name in names),
         "LD_LIBRARY_PATH": f"{tests.parent}/src:{tests.parent}/src-cpp",
     } | dict(variables or {})
     started = subprocess.Popen(
