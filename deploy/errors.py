@@ -8,10 +8,12 @@ wrong usage.
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.base.errors import ExpectedError
 from penstock.base.printable import printable
+
+_LISTED_MAX: Final = 20
 
 
 class UsageError(ExpectedError):
@@ -25,9 +27,15 @@ class UnknownSetting(UsageError):
 
     def __init__(self, key: str, source: str, known: Sequence[str]) -> None:
         near = get_close_matches(key, known, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
+        hint = f"did you mean {near[0]}?" if near else _listed(known)
         super().__init__(f"{source}: unknown setting {key!r}; {hint}")
         self.key = key
+
+
+def _listed(known: Sequence[str]) -> str:
+    if len(known) > _LISTED_MAX:
+        return "docs/reference/configuration.md lists the settings"
+    return f"known are: {', '.join(known)}"
 
 
 class PortTaken(ExpectedError):

@@ -9,10 +9,10 @@ Example:
     >>> scan(store, "orders").to_table().num_rows
     1000
 
-Every name is imported on first use, so `import penstock` is fast and needs no extra. `scan` needs
-the `reader` extra, `sql` the `sql` extra, `penstock.spark` the `spark` extra, and
-`Cluster(store="moto")` the `local` extra. All other names below `penstock`
-are internal and may change.
+Every name is imported on first use, so `import penstock` is fast and needs no extra. The
+`local` extra contains the packages of `scan`, `sql` and `Cluster(store="moto")`; `reader` and `sql`
+make them faster. `penstock.spark` needs the `spark` extra. All other names below `penstock` are
+internal and may change.
 """
 
 from importlib import import_module

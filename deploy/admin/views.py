@@ -154,7 +154,7 @@ def _node(image: MetadataImage, node: NodeState, reported: BrokerLoad | None) ->
         node_epoch=node.node_epoch,
         fenced=node.fenced,
         session=load.session,
-        address=f"{node.host or '(as clients reach it)'}:{node.port}",
+        address=f"{node.host or node.machine_host}:{node.port}",
         rack=node.rack,
         leads=image.topics.led_count(identity),
         open_streams=len(image.streams.opened_by(identity)),

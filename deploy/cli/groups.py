@@ -273,7 +273,7 @@ def _partitions(
 
 
 def _print_group(view: "GroupView") -> None:
-    from penstock.deploy.output import print_table
+    from penstock.deploy.output import counted, print_table
 
     title = f"{view.group}: {view.type}, {view.state}, coordinator {view.coordinator}"
     if view.topology_epoch is not None:
@@ -289,7 +289,11 @@ def _print_group(view: "GroupView") -> None:
         )
         for item in view.offsets
     ]
-    print_table(f"{title}, lag {view.lag:,}", columns, rows)
+    title += f", lag {view.lag:,}"
+    if view.uncommitted:
+        partitions = counted(view.uncommitted, "partition")
+        title += f" (not counted: {partitions} without a committed offset)"
+    print_table(title, columns, rows)
     if not view.members:
         return
     about: tuple[str, ...] = ("member", "instance", "client", "host", "partitions")

@@ -151,9 +151,9 @@ def _broker(broker: BrokerHealth) -> Problem | None:
         return Problem(
             BROKERS,
             f"{name} is fenced",
-            "The controllers received no heartbeat within its session timeout. Others lead its"
-            " partitions. Restart it, or remove it with `penstock nodes unregister"
-            f" {broker.node_id}`.",
+            "The controllers received no heartbeat within its session timeout. Other brokers"
+            " take over its partitions, if any is alive. Restart it, or remove it with"
+            f" `penstock nodes unregister {broker.node_id}`.",
             is_bad=False,
         )
     age = broker.heartbeat_age_s

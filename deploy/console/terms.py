@@ -36,6 +36,7 @@ TERMS: Final[Mapping[str, str]] = {
     "Recoverer": "The broker that reads what a dead broker has written.",
     "Session": "The controllers fence a broker that sends no heartbeat within its session timeout.",
     "Shared": "Bytes that a fork or snapshot uses as well.",
+    "Size": "Bytes of all records, in objects and in write-ahead logs.",
     "Start": "Offset of the first record that is kept.",
     "Stored": "Bytes in objects. Records of the last seconds are still in write-ahead logs.",
     "Topology epoch": "Version of the topology of the Kafka Streams application.",

@@ -298,6 +298,8 @@ def partitions(
     lasting = [item for item in failing if item.for_ms >= OPEN_FAILS_MS]
     found += [_cannot_open(item) for item in lasting[:FINDINGS_OF_A_KIND_MAX]]
     found += [_unreadable(item) for item in unreadable[:FINDINGS_OF_A_KIND_MAX]]
+    away = sorted(cluster.moved_away.items())[:FINDINGS_OF_A_KIND_MAX]
+    found += [f.LEADERS_AWAY.found(count=count, node_id=node_id) for node_id, count in away]
     summary = (
         f"{cluster.partition_count:,} of {cluster.topic_count:,} topics;"
         f" {len(cluster.leaderless):,} without a leader, {cluster.moving_count:,} moving"

@@ -149,9 +149,10 @@ class WalFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """The metadata at one moment. leaderless, hanging: by (topic, partition). deleted_count,
-    deleted_bytes: deleted topics that can be restored, and the bytes of their ranges. kept_bytes:
-    bytes of deleted records that can be restored.
+    """The metadata at one moment. leaderless, hanging: by (topic, partition). moved_away: number
+    of partitions that other brokers lead, by their preferred leader, if it could lead.
+    deleted_count, deleted_bytes: deleted topics that can be restored, and the bytes of their
+    ranges. kept_bytes: bytes of deleted records that can be restored.
     """
 
     cluster_id: str
@@ -164,6 +165,7 @@ class ClusterFacts:
     hanging: Mapping[tuple[str, int], MoveFacts]
     moving_count: int
     wals: Mapping[BrokerIncarnation, WalFacts]
+    moved_away: Mapping[int, int] = field(default_factory=dict[int, int])
     deleted_count: int = 0
     deleted_bytes: int = 0
     kept_bytes: int = 0

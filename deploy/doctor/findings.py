@@ -283,6 +283,13 @@ MOVE_HANGS: Final = Kind(
     "`penstock reassign trace {partition}` shows its current step. The log of broker"
     " {source} shows what it is waiting for.",
 )
+LEADERS_AWAY: Final = Kind(
+    "preferred-leaders-away",
+    Level.HINT,
+    "Other brokers lead {count:,} partitions whose preferred leader is broker {node_id}.",
+    "Run `penstock elect --preferred`, or let the cluster balance itself with"
+    " auto.balance.enable=true on the controllers.",
+)
 CANNOT_OPEN: Final = Kind(
     "partition-cannot-open",
     Level.FAIL,
@@ -566,7 +573,7 @@ CHECKS: Final = (
         " leaders could not open for 5 s, and objects that brokers could not read within"
         " the last hour; brokers report both to the controllers every few seconds"
         " (`load.report.interval.ms`).",
-        (LEADERLESS, MOVE_HANGS, CANNOT_OPEN, OBJECT_UNREADABLE),
+        (LEADERLESS, MOVE_HANGS, CANNOT_OPEN, OBJECT_UNREADABLE, LEADERS_AWAY),
     ),
     Check(
         CLIENTS,

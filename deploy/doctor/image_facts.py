@@ -4,6 +4,7 @@ WALs.
 Invariant: pure, O(partitions + ranges of deleted topics); the result does not refer to the image.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from penstock.controller.metadata.frozen_topics import FrozenTopic
@@ -21,6 +22,8 @@ FIRST_LISTENER = "first"
 def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
     leaderless: set[tuple[str, int]] = set()
     hanging: dict[tuple[str, int], MoveFacts] = {}
+    ready = {node.node_id for node in image.nodes if not (node.fenced or node.draining)}
+    moved_away = Counter[int]()
     moving = 0
     for topic in image.topics:
         for partition in topic.partitions:
@@ -32,6 +35,8 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
                     hanging[key] = MoveFacts(move.source, move.target, move.started_ms)
             elif not image.nodes.is_alive(leader_of(partition)):
                 leaderless.add(key)
+            elif partition.replicas[0] in ready - {partition.leader}:
+                moved_away[partition.replicas[0]] += 1
     deleted = list(image.frozen_topics.deleted())
     return ClusterFacts(
         cluster_id=image.cluster_id,
@@ -53,6 +58,7 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
             )
             for wal in image.nodes.running_wals()
         },
+        moved_away=moved_away,
         deleted_count=len(deleted),
         deleted_bytes=sum(_size_bytes(image, topic) for topic in deleted),
         kept_bytes=sum(
@@ -91,6 +97,7 @@ def lasting_problems(first: ClusterFacts, second: ClusterFacts) -> ClusterFacts:
             for writer, wal in second.wals.items()
             if wal.is_alive or (writer in first.wals and not first.wals[writer].is_alive)
         },
+        moved_away=second.moved_away,
         deleted_count=second.deleted_count,
         deleted_bytes=second.deleted_bytes,
         kept_bytes=second.kept_bytes,

@@ -66,7 +66,7 @@ def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
     keep_all = wire.CreatableTopicConfig("retention.ms", "-1")
     wanted = [
         wire.CreatableTopic(
-            name=name, num_partitions=count, replication_factor=1, configs=[keep_all]
+            name=name, num_partitions=count, replication_factor=-1, configs=[keep_all]
         )
         for name, count in topics.items()
     ]

@@ -2,6 +2,9 @@
 solution.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 from penstock.base.errors import StreamError
 
 
@@ -13,8 +16,8 @@ class ManifestNotFound(StreamError):
     def __init__(self, cluster_id: str) -> None:
         whose = f"of cluster {cluster_id!r}" if cluster_id else "of any cluster"
         super().__init__(
-            f"the store holds no manifest {whose}: check its address, and that the controllers run"
-            " with manifest_interval_ms > 0"
+            f"the store holds no manifest {whose}: check its URL (`penstock dev` prints that of its"
+            " store), and that the controllers run with manifest.interval.ms > 0"
         )
         self.cluster_id = cluster_id
 
@@ -47,9 +50,12 @@ class ManifestRegressed(StreamError):
 class UnknownPartition(StreamError):
     """The topic, or this partition of it, does not exist."""
 
-    def __init__(self, topic: str, partition: int | None) -> None:
+    def __init__(self, topic: str, partition: int | None, known: Iterable[str] = ()) -> None:
+        """known: the topics that exist, for a hint."""
+        near = [] if partition is not None else get_close_matches(topic, list(known), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
         super().__init__(
-            f"topic {topic!r} does not exist"
+            f"topic {topic!r} does not exist{hint}"
             if partition is None
             else f"topic {topic!r} has no partition {partition}"
         )

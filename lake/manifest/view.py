@@ -382,7 +382,7 @@ class ClusterView:
     def _topic(self, name: str) -> TopicEntry:
         found = self._topics.get(name)
         if found is None:
-            raise UnknownPartition(name, None)
+            raise UnknownPartition(name, None, self._topics)
         return found
 
     async def _states(self, names: Sequence[str], committed: bool) -> list[PartitionOffsets]:

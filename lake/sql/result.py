@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch, Schema, Table, pa
@@ -92,11 +93,17 @@ class SqlResult:
         return self._table
 
     def pandas(self) -> Any:  # noqa: ANN401 - pandas has no types of its own
-        """Return all rows as a pandas data frame. Raise as `batches` does."""
+        """Return all rows as a pandas data frame. Raise as `batches` does, and ModuleNotFoundError
+        without pandas.
+        """
+        _require("pandas")
         return self.arrow().to_pandas()
 
     def polars(self) -> "polars.DataFrame":
-        """Return all rows as a Polars data frame. Raise as `batches` does."""
+        """Return all rows as a Polars data frame. Raise as `batches` does, and ModuleNotFoundError
+        without Polars.
+        """
+        _require("polars")
         import polars
 
         frame: object = cast("Any", polars).from_arrow(self.arrow())
@@ -128,3 +135,12 @@ class SqlResult:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _require(package: str) -> None:
+    """Raise ModuleNotFoundError with the command to install a package that no extra contains."""
+    if find_spec(package) is None:
+        raise ModuleNotFoundError(
+            f"{package} is not installed: `pip install {package}`, or use arrow() or rows()",
+            name=package,
+        )

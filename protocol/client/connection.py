@@ -47,6 +47,9 @@ def patience_s() -> float:
     return _patience_s.get()
 
 
+_NOT_A_BROKER: Final = "; check that this is the address of a broker"
+
+
 class Access(Protocol):
     """Connection settings of a listener."""
 
@@ -80,6 +83,7 @@ class Connection:
         self.bootstrap = bootstrap
         self._has_tls = access.protocol.has_tls
         self._correlation_id = 0
+        self._has_response = False
         self._served: dict[int, tuple[int, int]] | None = None
         self._socket = self._connect(bootstrap.split(","), access)
         try:
@@ -134,13 +138,16 @@ class Connection:
             data = self._read(self._read_size(api))
             response = framing.decode_response(api, version, self._correlation_id, data)
             assert isinstance(response, kind)
+            self._has_response = True
             return response
         except (OSError, WireError) as error:
             # With TLS 1.3 a broker refuses a client's certificate after the handshake.
             fault = explain(str(error), ca_setting=_CA) if isinstance(error, ssl.SSLError) else ""
             failed = AuthenticationRefused if _is_refused(error) else NoResponse
+            # A port of something else accepts the connection, and closes it or stays silent.
+            hint = "" if self._has_response or fault else _NOT_A_BROKER
             raise failed(
-                f"{api.name} got no response from {self.bootstrap}: {fault or error}"
+                f"{api.name} got no response from {self.bootstrap}: {fault or error}{hint}"
             ) from None
 
     def version(self, api: ApiSpec, newest: int | None = None) -> int:

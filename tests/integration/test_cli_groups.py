@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
@@ -68,10 +68,13 @@ async def test_members_lag_resets_and_deletion(cluster: Cluster, cli: Cli, proto
         consumer = Consumer(settings)
         consumer.subscribe([TOPIC])
         read_records(consumer, 10)
-        consumer.commit(asynchronous=False)
+        consumer.commit(offsets=[TopicPartition(TOPIC, 0, 5)], asynchronous=False)
         return consumer
 
     consumer = await asyncio.to_thread(read_some)
+    shown = " ".join((await cli.run("groups", "describe", "billing")).split())
+    assert "lag 0 (not counted: 1 partition without a committed offset)" in shown
+    await asyncio.to_thread(lambda: consumer.commit(asynchronous=False))
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"late"], (1,))
     (view,) = json.loads(await cli.run("groups", "describe", "billing", "--json"))
     assert (view["type"], view["state"], view["lag"]) == (protocol, "Stable", 1)

@@ -19,7 +19,8 @@ _HEAD: Final = """\
 
 `penstock` is the public package; all modules below it are internal, except `penstock.spark` and the [pytest plugin](pytest.md).
 Names are imported on first use, so `import penstock` is fast and needs no extra.
-`scan` needs the `reader` extra, `sql` the `sql` extra, `penstock.spark` the `spark` extra, and `Cluster(store="moto")` the `local` extra.
+The `local` extra contains the packages of `scan`, `sql` and `Cluster(store="moto")`; the extras `reader` and `sql` make them faster.
+`penstock.spark` needs the `spark` extra ([installation](../install.md#extras)).
 """
 LINE_CHARACTERS_MAX: Final = 90
 _FUNCTIONS: Final = ("scan", "sql", "topics")

@@ -98,6 +98,7 @@ def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = Non
         group.coordinator,
         found.assignor,
         lag,
+        sum(item.current_offset is None for item in offsets),
         offsets,
         found.members,
         found.topology_epoch,

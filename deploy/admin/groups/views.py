@@ -88,7 +88,9 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """lag: the sum of the known lags. topology_epoch: only for a streams group."""
+    """lag: the sum of the known lags. uncommitted: number of partitions without a committed offset,
+    which have no lag. topology_epoch: only for a streams group.
+    """
 
     group: str
     type: str
@@ -96,6 +98,7 @@ class GroupView:
     coordinator: int
     assignor: str
     lag: int
+    uncommitted: int
     offsets: list[OffsetView]
     members: list[MemberView]
     topology_epoch: int | None

@@ -225,7 +225,12 @@ def test_variables_that_are_not_ours_are_left_alone() -> None:
         (
             [],
             {"PENSTOCK_ZZZZZZZZZZZZZZZZZZZ": "1"},
-            r"environment: unknown setting 'PENSTOCK_ZZ.*; (did you mean|known are)",
+            r"environment: unknown setting 'PENSTOCK_ZZ.*; did you mean",
+        ),
+        (
+            ["--set", "q=1"],
+            {},
+            r"--set: unknown setting 'q'; docs/reference/configuration.md lists the settings",
         ),
     ],
 )

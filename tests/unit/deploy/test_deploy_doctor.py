@@ -318,6 +318,15 @@ def test_partitions() -> None:
     assert sentences(judge.partitions(hanging, NOW_MS)) == {
         "move-hangs": "t-1 has been moving from broker 1 to broker 2 for 30 s, past its deadline."
     }
+    away = judge.partitions(replace(SEEN, moved_away={2: 1_200}), NOW_MS)
+    assert (away.level, sentences(away)) == (
+        Level.HINT,
+        {
+            "preferred-leaders-away": (
+                "Other brokers lead 1,200 partitions whose preferred leader is broker 2."
+            )
+        },
+    )
 
 
 def listed_wals(
@@ -534,6 +543,14 @@ def test_a_look_finds_what_a_dead_broker_leads_and_moves_past_their_deadline() -
     assert not read_cluster(
         image_of(node(1), TopicRecord(TOPIC_ID, "t"), partition(0, 1)), NOW_MS
     ).may_be_transient
+
+
+def test_preferred_leaders_that_do_not_lead_are_counted() -> None:
+    topic = TopicRecord(TOPIC_ID, "t")
+    led_by_2 = [partition(0, 2), partition(1, 2), partition(2, 1)]
+    assert read_cluster(image_of(node(1), node(2), topic, *led_by_2), NOW_MS).moved_away == {1: 2}
+    for unable in (node(1, fenced=True), msgspec.structs.replace(node(1), draining=True)):
+        assert not read_cluster(image_of(unable, node(2), topic, *led_by_2), NOW_MS).moved_away
 
 
 def test_deleted_topics_that_can_come_back_are_told_of_and_are_no_finding() -> None:
