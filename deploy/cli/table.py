@@ -1,10 +1,12 @@
 """Run `penstock table sync|compact|query`: export topics to tables."""
 
+import os
 import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +27,7 @@ from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
     from penstock.lake.table.engines import Engine
+    from penstock.lake.table.masks import Masking
     from penstock.lake.table.sync import BatchReport, SyncOptions, TableSync
     from penstock.lake.table.values import ValueFormat
     from penstock.lake.table.warehouse import Warehouse
@@ -181,9 +184,52 @@ class RowOptions(RegistryOptions):
     headers: Annotated[
         bool, typer.Option("--headers", help="Add a column with the headers of records.")
     ] = False
+    unwrap: Annotated[
+        str,
+        typer.Option(
+            help="none, or debezium: values are Debezium's change events, with --mode upsert."
+        ),
+    ] = "none"
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=MASK",
+            help="Mask a column or a nested field as redact, hash, null or last4, also in dead"
+            " letters. Repeatable.",
+            show_default=False,
+        ),
+    ] = None
+    mask_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="PENSTOCK_MASK_KEY_FILE",
+            metavar="FILE",
+            help="File with the key of hashes; by default the key is in PENSTOCK_MASK_KEY.",
+            show_default=False,
+        ),
+    ] = None
+
+    def masking(self) -> "Masking":
+        """Raise UsageError if the key cannot be read, and InvalidTable."""
+        from penstock.lake.table.masks import Masking, parse_masks
+
+        key = os.environ.get("PENSTOCK_MASK_KEY", "").encode()
+        if self.mask_key_file is not None:
+            try:
+                key = self.mask_key_file.read_bytes().strip()
+            except OSError as error:
+                raise UsageError(
+                    f"--mask-key-file {self.mask_key_file} cannot be read: {error.strerror}"
+                ) from None
+        return Masking(parse_masks(self.mask or ()), key)
 
     def format(self, topic: str) -> "ValueFormat":
         """Raise UsageError if a schema cannot be read, and InvalidSchema."""
+        unwrap = _choice("--unwrap", self.unwrap, "none", "debezium")
+        found = self._events(topic)
+        return found if unwrap == "none" else found._replace(unwrap=unwrap)
+
+    def _events(self, topic: str) -> "ValueFormat":
         from penstock.lake.table.values import ValueFormat
 
         schemas = [read_schema(item) for item in self.schema or []]
@@ -328,6 +374,7 @@ def _sync_options(topic: str, rows: RowOptions, batches: BatchOptions) -> "SyncO
         upsert=_choice("--mode", rows.mode, "append", "upsert") == "upsert",
         partition_by=partition_by,
         headers=rows.headers,
+        masking=rows.masking(),
         from_latest=_choice("--from", batches.start, "earliest", "latest") == "latest",
         skip_lost=batches.skip_lost,
         on_error=_choice("--on-error", batches.on_error, "raise", "skip", "dead-letter"),

@@ -73,6 +73,12 @@ MODE: Final = "penstock.write-mode"
 partition.
 """
 
+_METADATA_FILES: Final = {
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
+}
+"""Each commit writes a metadata file: catalogs delete older ones."""
+
 _DAY: Final = f"{TIMESTAMP}_day"
 """The partition field of the day: a name that Iceberg would choose, unlike fields of producers."""
 
@@ -436,7 +442,7 @@ class IcebergTable:
         if not self._catalog.namespace_exists(namespace):  # creating it may not be allowed
             self._catalog.create_namespace_if_not_exists(namespace)
         check_partition_fields(layout.fields, schema)
-        properties = {LAYOUT: str(LAYOUT_VERSION), MODE: mode_of(layout)}
+        properties = {LAYOUT: str(LAYOUT_VERSION), MODE: mode_of(layout)} | _METADATA_FILES
         made = cast("Any", self._catalog).create_table_transaction(
             self.name, schema, properties=properties
         )

@@ -13,6 +13,7 @@ from penstock.lake.arrow.pyarrow_untyped import Array, pa
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, raise_unreadable
 from penstock.lake.table.files import FilePlace, GroupedFiles
+from penstock.lake.table.masks import NO_MASKS, Masking
 from penstock.lake.table.model import (
     CompactionTask,
     FileEntry,
@@ -28,7 +29,6 @@ from penstock.lake.table.rows import (
     newest_by_key,
     read_columns,
     rows_of,
-    tombstones,
     unreadable_rows,
 )
 from penstock.lake.table.source import TopicSource
@@ -53,6 +53,7 @@ class ExportJob:
     headers: bool
     file_bytes: int
     on_error: str = RAISE
+    masking: Masking = NO_MASKS
 
     def __call__(self, task: FileTask, attempt: Callable[[], str]) -> TaskResult:
         name = f"{task.name}{ATTEMPT_SEPARATOR}{attempt()}"
@@ -70,14 +71,14 @@ class ExportJob:
     def _read(
         self, task: FileTask, rejects: GroupedFiles, counts: list[int]
     ) -> Iterator[tuple[Table, Array]]:
-        """Yield rows and offsets of tombstones, add dead letters to their files, and count all of
+        """Yield rows and offsets of deletes, add dead letters to their files, and count all of
         them.
         """
         decoder, unreadable = decoder_of(self.value_format), list[ReadError]()
         on_unreadable = raise_unreadable if self.on_error == RAISE else unreadable.append
         columns = read_columns(headers=self.headers)
         for batch in self.source.read(task.slices, columns, on_unreadable):
-            good, bad = rows_of(
+            good, bad, removed = rows_of(
                 batch,
                 decoder,
                 headers=self.headers,
@@ -88,8 +89,8 @@ class ExportJob:
             counts[0] += good.num_rows
             counts[1] += bad.num_rows
             self._add_unreadable(task, unreadable, rejects, counts)
-            rejects.add(bad)
-            yield good, tombstones(batch)
+            rejects.add(self.masking.dead_letters(bad))
+            yield self.masking.rows(good), removed
         self._add_unreadable(task, unreadable, rejects, counts)
 
     def _add_unreadable(

@@ -23,11 +23,12 @@ from penstock.lake.table.pyarrow_untyped import Table, pc
 from penstock.lake.table.values import ValueDecoder
 from penstock.stream.format.manifest.model import split_name
 
+TOPIC: Final = "_topic"
 OFFSET: Final = "_offset"
 TIMESTAMP: Final = "_timestamp"
 KEY: Final = "_key"
 _NAMES: Final = {
-    "topic": "_topic",
+    "topic": TOPIC,
     "offset": OFFSET,
     "timestamp": TIMESTAMP,
     "key": KEY,
@@ -64,6 +65,8 @@ NO_KEY: Final = "the record has no key, and rows are upserted by key"
 class Rows(NamedTuple):
     good: Table
     rejects: Table
+    removed: Array
+    """The offsets of the records that remove the rows of their keys: tombstones and deletes."""
 
 
 def read_columns(*, headers: bool) -> tuple[str, ...]:
@@ -126,7 +129,14 @@ def rows_of(
         found = found.filter(pc.greater_equal(found.column("offset"), rejects_from)).sort_by(
             "offset"
         )
-    return Rows(good, found)
+    offsets = batch.column("offset")
+    removed = pa.concat_arrays(
+        [
+            offsets.filter(pc.is_null(batch.column("value"))),
+            offsets.take(pa.array(decoded.removed, pa.int64())),
+        ]
+    )
+    return Rows(good, found, removed)
 
 
 def unreadable_rows(errors: Sequence[ReadError], rejects_from: int) -> Table:
@@ -143,11 +153,6 @@ def unreadable_rows(errors: Sequence[ReadError], rejects_from: int) -> Table:
     missing = [None] * len(found)
     arrays = [pa.array(columns.get(field.name, missing), field.type) for field in REJECTS]
     return pa.Table.from_arrays(arrays, schema=REJECTS)
-
-
-def tombstones(batch: RecordBatch) -> Array:
-    """Return the offsets of the records without a value."""
-    return batch.column("offset").filter(pc.is_null(batch.column("value")))
 
 
 def newest_by_key(rows: Table) -> Table:

@@ -18,9 +18,11 @@ from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, check_on_error
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.table.commits import commit_batch
 from penstock.lake.table.engines import Engine, new_attempt
-from penstock.lake.table.errors import CommitConflict, OtherTopic
+from penstock.lake.table.errors import CommitConflict, InvalidTable, OtherTopic
 from penstock.lake.table.job import ExportJob
+from penstock.lake.table.masks import NO_MASKS, Masking
 from penstock.lake.table.model import (
+    PARTITION,
     Commit,
     FileEntry,
     FileTask,
@@ -61,6 +63,7 @@ class SyncOptions:
     """
 
     headers: bool = False
+    masking: Masking = NO_MASKS
     from_latest: bool = False
     skip_lost: bool = False
     on_error: str = RAISE
@@ -76,6 +79,11 @@ class SyncOptions:
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error, DEAD_LETTER)
+        if self.value_format.unwrap and not self.upsert:
+            raise InvalidTable(
+                f"change events of {self.value_format.unwrap} update and remove rows: use --mode"
+                " upsert"
+            )
 
     @property
     def layout(self) -> Layout:
@@ -141,7 +149,7 @@ class TableSync:
         """
         self._value_format = with_newest(self._options.value_format)
         self._values = decoder_of(self._value_format).schema
-        row_schema(self._values, headers=self._options.headers)  # refuses names
+        self._masked(row_schema(self._values, headers=self._options.headers), PARTITION)
 
     def run_batch(self) -> BatchReport | None:
         """Write one batch. Return None if the table is up to date. Raise TableError, the reader's
@@ -215,10 +223,15 @@ class TableSync:
         return found
 
     def _row_schema(self) -> Schema:
-        return row_schema(
-            self._values,
-            headers=self._options.headers,
-            partition_column=self._table.layout.partition_column,
+        column = self._table.layout.partition_column
+        return self._masked(
+            row_schema(self._values, headers=self._options.headers, partition_column=column), column
+        )
+
+    def _masked(self, schema: Schema, partition_column: str) -> Schema:
+        """Raise InvalidTable for a mask that does not fit."""
+        return self._options.masking.schema(
+            schema, partition_column=partition_column, keyed=self._options.upsert
         )
 
     def _begin_at_end(
@@ -276,6 +289,7 @@ class TableSync:
             options.headers,
             options.file_bytes,
             options.on_error,
+            options.masking,
         )
         results: list[TaskResult] = []
         try:

@@ -43,6 +43,8 @@ class ValueFormat(NamedTuple):
     registry: RegistrySettings | None = None
     subject: str = ""
     newest: StoredSchema | None = None
+    unwrap: str = ""
+    """`debezium` if values are change events."""
 
     @classmethod
     def registered(
@@ -93,9 +95,9 @@ class RowDecoder(Protocol):
     @property
     def struct(self) -> Any: ...  # noqa: ANN401 - pyarrow is untyped
 
-    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
-        """Decode one value, written with the schema of that id. Raise one of `errors`, or
-        RegistryError if the schema cannot be looked up.
+    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any] | None:
+        """Decode one value, written with the schema of that id. Return None if it removes the row.
+        Raise one of `errors`, or RegistryError if the schema cannot be looked up.
         """
         ...
 
@@ -112,6 +114,8 @@ class Decoded:
     """The indexes of good rows in the batch; None for all."""
 
     errors: list[tuple[int, str]]
+    removed: Sequence[int] = ()
+    """The indexes of values that remove the row of their key."""
 
 
 class ValueDecoder:
@@ -133,6 +137,7 @@ class ValueDecoder:
         rows: list[dict[str, Any] | None] = []
         good: list[int] = []
         errors: list[tuple[int, str]] = []
+        removed: list[int] = []
         for index, value in enumerate(values):
             try:
                 row = None if not value.is_valid else self._row(decoder, value.as_buffer())
@@ -141,14 +146,16 @@ class ValueDecoder:
             else:
                 rows.append(row)
                 good.append(index)
+                if row is None and value.is_valid:
+                    removed.append(index)
         array = self._converted(decoder, rows, good, errors)
         columns = {
             field.name: column
             for field, column in zip(decoder.struct, array.flatten(), strict=True)
         }
-        return Decoded(columns, good if errors else None, sorted(errors))
+        return Decoded(columns, good if errors else None, sorted(errors), removed)
 
-    def _row(self, decoder: RowDecoder, buffer: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow is untyped
+    def _row(self, decoder: RowDecoder, buffer: Any) -> dict[str, Any] | None:  # noqa: ANN401 - pyarrow is untyped
         data = memoryview(buffer)
         if not self._framed:
             return decoder.row(data, None)
@@ -193,6 +200,11 @@ def _columns(decoder: RowDecoder | None) -> Schema:
 def _row_decoder(value_format: ValueFormat, find: FindSchema | None) -> RowDecoder | None:
     name, schemas = value_format.name, value_format.schemas
     if name == "raw":
+        if value_format.unwrap:
+            raise InvalidSchema(
+                f"{value_format.unwrap} values need a schema: --format and --schema, or"
+                " --schema-registry"
+            )
         return None
     if name not in FORMATS:
         raise InvalidTable(f"format {name!r} is unknown: choose one of {', '.join(FORMATS)}")
@@ -210,18 +222,33 @@ def _row_decoder(value_format: ValueFormat, find: FindSchema | None) -> RowDecod
             f"framed values of format {name} require the ids of their schemas: --schema ID=FILE,"
             " for each id in the topic, or --schema-registry URL"
         )
+    return _decoder_of(value_format, columns, find)
+
+
+def _decoder_of(
+    value_format: ValueFormat, columns: SchemaSource, find: FindSchema | None
+) -> RowDecoder:
+    name = value_format.name
     if name == "json":
+        from penstock.lake.table.debezium import JsonUnwrapper
         from penstock.lake.table.json_values import JsonDecoder
 
-        return JsonDecoder(columns, find)
-    given = [number for number, _ in schemas]
+        return (JsonUnwrapper if value_format.unwrap else JsonDecoder)(columns, find)
+    given = [number for number, _ in value_format.schemas]
+    decoder: RowDecoder
     if name == "avro":
         from penstock.lake.table.avro_values import AvroDecoder
 
-        return AvroDecoder(columns, find, given)
-    from penstock.lake.table.protobuf_values import ProtobufDecoder
+        decoder = AvroDecoder(columns, find, given)
+    else:
+        from penstock.lake.table.protobuf_values import ProtobufDecoder
 
-    return ProtobufDecoder(columns, value_format.message, find, given)
+        decoder = ProtobufDecoder(columns, value_format.message, find, given)
+    if not value_format.unwrap:
+        return decoder
+    from penstock.lake.table.debezium import StructUnwrapper
+
+    return StructUnwrapper(decoder)
 
 
 def _given(schemas: Sequence[tuple[int, bytes]]) -> FindSchema:

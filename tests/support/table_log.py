@@ -4,6 +4,7 @@ exports need only the store.
 
 import asyncio
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,26 +86,52 @@ async def write_log(
     directory: Path, *, records: int = 300, partitions: int = 3, rounds: int = 3
 ) -> Log:
     """Write the records of each partition, over three days. Some have no key, and keys repeat."""
-    store_directory = directory / "store"
     sent: list[Sent] = []
+
+    def produce(bootstrap: str) -> None:
+        for part in range(rounds):
+            numbers = range(part * records // rounds, (part + 1) * records // rounds)
+            _produce(bootstrap, numbers, partitions, sent)
+
+    url = await _write_topic(directory, produce, dict.fromkeys(range(partitions), records))
+    return Log(url, "t", sent)
+
+
+async def write_messages(
+    directory: Path, messages: Sequence[tuple[bytes | None, bytes | None]]
+) -> Log:
+    """Write keys and values to a topic with one partition."""
+
+    def produce(bootstrap: str) -> None:
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for key, value in messages:
+            producer.produce("t", value, key)
+        assert producer.flush(30) == 0
+
+    return Log(await _write_topic(directory, produce, {0: len(messages)}), "t", [])
+
+
+async def _write_topic(
+    directory: Path, produce: Callable[[str], None], counts: dict[int, int]
+) -> str:
+    """Return the URL of the store, which has the records of each partition."""
+    store_directory = directory / "store"
     async with Cluster(
         directory,
         store=DirectoryStore(str(store_directory)),
         stream_config=StreamConfig(wal_linger_ms=0),
     ) as cluster:
         await cluster.broker.client.create_topics(
-            CreateTopics(topics=[NewTopic(name="t", partitions=partitions)])
+            CreateTopics(topics=[NewTopic(name="t", partitions=len(counts))])
         )
-        for partition in range(partitions):
+        for partition in counts:
             await cluster.until_served("t", partition)
-        for part in range(rounds):
-            numbers = range(part * records // rounds, (part + 1) * records // rounds)
-            await asyncio.to_thread(_produce, cluster.bootstrap, numbers, partitions, sent)
-        follower = Follower(cluster.store, "t", range(partitions))
+        await asyncio.to_thread(produce, cluster.bootstrap)
+        follower = Follower(cluster.store, "t", counts)
         async with asyncio.timeout(30):
-            while await follower.look() != dict.fromkeys(range(partitions), records):  # noqa: ASYNC110 - of no one event
+            while await follower.look() != counts:  # noqa: ASYNC110 - of no one event
                 await asyncio.sleep(0.05)  # a pace: the store announces no change
-    return Log(f"file:{store_directory}", "t", sent)
+    return f"file:{store_directory}"
 
 
 def _produce(bootstrap: str, numbers: range, partitions: int, sent: list[Sent]) -> None:

@@ -1,0 +1,121 @@
+"""Unwrap Debezium's change events to rows: `after` becomes the row, and deletes remove it.
+
+Every other event (truncate, messages, schema changes, transaction metadata) is a dead letter. JSON
+events may be wrapped in `schema` and `payload`; the schema of JSON is that of the row or of the
+envelope. Must not do I/O. Source: Debezium's "Change events" and Kafka Connect's JsonConverter.
+"""
+
+from typing import Any, Final, cast
+
+import msgspec
+
+from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.json_values import JsonDecoder
+from penstock.lake.table.writers import FindSchema, SchemaSource
+from penstock.protocol.registry.model import StoredSchema
+
+DEBEZIUM: Final = "debezium"
+_ROWS: Final = {"c", "r", "u"}
+_DELETE: Final = "d"
+_Json = dict[str, Any]
+
+
+class _Event(msgspec.Struct):
+    """An event, or its wrapper. Empty bytes stand for absent members."""
+
+    op: str | None = None
+    after: msgspec.Raw = msgspec.Raw(b"")
+    payload: msgspec.Raw = msgspec.Raw(b"")
+
+
+class JsonUnwrapper:
+    errors = JsonDecoder.errors
+
+    def __init__(self, columns: SchemaSource, find: FindSchema | None) -> None:
+        if isinstance(columns, StoredSchema):
+            text = _row_schema(columns.text)
+            self._rows = JsonDecoder(StoredSchema(columns.type, text, columns.references), find)
+        else:
+            self._rows = JsonDecoder(_row_schema(columns).encode(), find)
+        self.struct = self._rows.struct
+        self._events = msgspec.json.Decoder(_Event)
+
+    def row(self, value: memoryview, schema_id: int | None) -> _Json | None:
+        event = self._events.decode(value)
+        if event.op is None and bytes(event.payload):
+            if bytes(event.payload) == b"null":
+                return None  # a tombstone
+            event = self._events.decode(event.payload)
+        if _is_delete(event.op):
+            return None
+        if bytes(event.after) in {b"", b"null"}:
+            raise ValueError(_no_row(event.op))
+        return self._rows.row(memoryview(event.after), schema_id)
+
+
+class StructUnwrapper:
+    """Unwraps the rows of a decoder whose schema is the envelope."""
+
+    def __init__(self, events: Any) -> None:  # noqa: ANN401 - a RowDecoder of `values`, which imports this module
+        self._events = events
+        self.errors = events.errors
+        fields = {field.name: field.type for field in events.struct}
+        if not {"op", "after"} <= fields.keys():
+            raise InvalidSchema(
+                "the schema is not that of Debezium's envelope, which has the fields op and after:"
+                " use the schema of the topic's values, without ExtractNewRecordState"
+            )
+        self.struct = fields["after"]
+
+    def row(self, value: memoryview, schema_id: int | None) -> _Json | None:
+        event = self._events.row(value, schema_id)
+        if _is_delete(event.get("op")):
+            return None
+        after = cast("_Json | None", event.get("after"))
+        if after is None:
+            raise ValueError(_no_row(event.get("op")))
+        return after
+
+
+def _is_delete(op: str | None) -> bool:
+    """Raise ValueError unless the event is a row or a delete."""
+    if op in _ROWS:
+        return False
+    if op == _DELETE:
+        return True
+    if op == "t":
+        raise ValueError("Debezium truncated the source table (op t): remove the rows with SQL")
+    if not op:
+        raise ValueError(
+            "the value is no Debezium change event: it has no op, as schema changes and transaction"
+            " metadata"
+        )
+    raise ValueError(f"Debezium event with op {op[:20]!r} has no row")
+
+
+def _no_row(op: str | None) -> str:
+    return f"Debezium event with op {op!r} has no after"
+
+
+def _row_schema(text: bytes | str) -> str:
+    """Return the schema of `after` of an envelope. Any other schema is that of the row."""
+    try:
+        root = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidSchema(f"the schema is not JSON: {error}") from None
+    properties = cast("_Json", root).get("properties") if isinstance(root, dict) else None
+    if not isinstance(properties, dict) or not {"op", "after"} <= properties.keys():
+        return msgspec.json.encode(root).decode()
+    after: Any = cast("_Json", properties)["after"]
+    choices: list[Any] = [
+        choice
+        for name in ("oneOf", "anyOf")
+        for choice in cast("_Json", after).get(name, ())
+        if choice.get("type") != "null"
+    ]
+    kept = {
+        name: value
+        for name, value in cast("_Json", root).items()
+        if name not in {"type", "properties", "required"}
+    }
+    return msgspec.json.encode(kept | (choices[0] if choices else after)).decode()
