@@ -1,5 +1,5 @@
 """Select the connection to close when there are too many: the oldest one of the address with the
-most connections, so that a flood only replaces its own. Pure. O(1) per change.
+most connections, so that a flood only closes its own connections. Pure. O(1) per change.
 
 IPv6 addresses count by their /64, which usually belongs to a single host.
 """

@@ -75,7 +75,7 @@ def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=CACHED_MAX)
 def compiled(expression: str, *, has_groups: bool = False) -> Regex:
-    """Return the compiled expression; without `has_groups`, its matches have no groups. Raises
+    """Return the compiled expression; groups are captured only with `has_groups`. Raises
     RegexInvalid.
     """
     if len(expression) > CHARACTERS_MAX:

@@ -303,7 +303,7 @@ def allowed(setting: Setting) -> str:
 
 
 def allowed_briefly(setting: Setting) -> str:
-    """Describe the allowed values for readers who know the notation of durations and sizes."""
+    """Describe the allowed values, without the notation of durations and sizes."""
     match setting.kind:
         case Kind.DURATION:
             return "duration" + _range(setting)

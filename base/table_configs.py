@@ -85,14 +85,15 @@ def canonical_partition_by(text: str) -> str:
 
 
 def canonical_name(text: str) -> str:
-    """Return the name of a table. Raise ValueError with what is allowed."""
+    """Return the name of a table. Raise ValueError with the allowed values."""
     if text and not _NAME.fullmatch(text):
         raise ValueError(NAME_ALLOWED)
     return text
 
 
 def canonical_schema(text: str) -> str:
-    """Return a schema. Raise ValueError with what is allowed. Only the runner finds out whether its
+    """Return a schema. Raise ValueError with the allowed values. Only the runner finds out whether
+    its
     types can be columns.
     """
     if text in {AUTO, RAW, REGISTRY}:

@@ -1,6 +1,6 @@
 """Attack a broker, and measure its memory and the latency of another client.
 
-The controller, the broker, the attacker and the client that produces are processes of their own.
+The controller, the broker, the attacker and the producer are separate processes.
 The broker has `queued.max.request.bytes` of 512 MiB. Each attack lasts _ATTACK_S.
 `benchmarks.attackers` has them.
 """

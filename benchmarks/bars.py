@@ -125,9 +125,9 @@ def store_writes() -> list[Measure]:
             limit = asyncio.run(_plain_puts(url, SECONDS))
             with harness.server(store=url, linger_ms=250) as system:
                 clients.create_topic(system.bootstrap, 4)
-                before, began = system.ask(), time.perf_counter()
+                before, began = system.send_request(), time.perf_counter()
                 clients.produce_for(system.bootstrap, SECONDS, partitions=4)
-                after = system.ask()
+                after = system.send_request()
                 pairs.append(
                     (
                         (after["put_bytes"] - before["put_bytes"]) / (time.perf_counter() - began),
@@ -176,7 +176,7 @@ def cold_read() -> list[Measure]:
             with harness.server(store=url, linger_ms=250) as system:
                 clients.create_topic(system.bootstrap)
                 count = clients.produce_for(system.bootstrap, SECONDS, bytes_per_s=60e6).records
-                system.ask("restart-broker")
+                system.send_request("restart-broker")
                 pairs.append((clients.consume_all(system.bootstrap, count).mb_per_s, limit))
     value, limit = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
     return [Measure("cold read / plain ranged GETs from moto", value, "MB/s", 0.6, "higher", limit)]
@@ -221,9 +221,9 @@ def puts_per_mb() -> list[Measure]:
     """
     with harness.moto() as url, harness.server(store=url, linger_ms=250) as system:
         clients.create_topic(system.bootstrap, 4)
-        before = system.ask()
+        before = system.send_request()
         rate = clients.produce_for(system.bootstrap, 5 * SECONDS, bytes_per_s=21e6, partitions=4)
-        after = system.ask()
+        after = system.send_request()
     megabytes = rate.records * clients.RECORD_BYTES / 1e6
     value = (after["put_count"] - before["put_count"]) / megabytes
     return [

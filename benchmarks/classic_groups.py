@@ -62,7 +62,7 @@ class _Member:
                 protocols=[join_group.JoinGroupRequestProtocol(_PROTOCOL, _SUBSCRIPTION)],
             )
             self.joins_count += 1
-            response = await self.connection.ask(
+            response = await self.connection.send_request(
                 apis.JOIN_GROUP, request, join_group.JoinGroupResponse
             )
             self.member_id = response.member_id or self.member_id
@@ -84,7 +84,9 @@ class _Member:
             protocol_name=_PROTOCOL,
             assignments=_assign(joined) if joined.leader == self.member_id else [],
         )
-        response = await self.connection.ask(apis.SYNC_GROUP, request, sync_group.SyncGroupResponse)
+        response = await self.connection.send_request(
+            apis.SYNC_GROUP, request, sync_group.SyncGroupResponse
+        )
         _check(response.error_code, ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
         if response.error_code:
             return False
@@ -94,7 +96,9 @@ class _Member:
     async def _beat(self) -> ErrorCode:
         await asyncio.sleep(HEARTBEAT_MS / 1000)
         request = heartbeat.HeartbeatRequest(_GROUP, self.generation, self.member_id)
-        response = await self.connection.ask(apis.HEARTBEAT, request, heartbeat.HeartbeatResponse)
+        response = await self.connection.send_request(
+            apis.HEARTBEAT, request, heartbeat.HeartbeatResponse
+        )
         return _check(response.error_code, ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 
 

@@ -293,14 +293,14 @@ def _answers_per_s(sockets: Sequence[socket.socket], seconds: float, frame: byte
     return answered / elapsed
 
 
-def _check(answer: bytes) -> None:
+def _check(reply: bytes) -> None:
     """Raise an error unless this is the whole response to an accepted Produce."""
-    frame = memoryview(answer)[4:]
+    frame = memoryview(reply)[4:]
     _, offset = parse_response_header(apis.PRODUCE, _PRODUCE_VERSION, frame)
     response = decode_body(produce.decode_response, frame, offset, _PRODUCE_VERSION)
     codes = {part.error_code for topic in response.responses for part in topic.partition_responses}
     if codes != {0}:
-        raise RuntimeError(f"the broker answered Produce with the error codes {codes}")
+        raise RuntimeError(f"Produce failed with the error codes {codes}")
 
 
 def _produce_frame(count: int, record_bytes: int) -> bytes:

@@ -58,10 +58,10 @@ def _produce_beside_compaction() -> Measure:
         _fill(system.bootstrap)
         clients.create_topic(system.bootstrap)
         quiet = clients.produce_latencies_ms(system.bootstrap, 5e6, 15)
-        before = system.ask()["get_bytes"]
+        before = system.send_request()["get_bytes"]
         _set_ratio(system.bootstrap, "0")
         busy = clients.produce_latencies_ms(system.bootstrap, 5e6, 15)
-        read_mb = (system.ask()["get_bytes"] - before) / 1e6
+        read_mb = (system.send_request()["get_bytes"] - before) / 1e6
     return Measure(
         "produce at 5 MB/s during compaction, p99 / without",
         harness.quantile(busy, 0.99),
@@ -105,7 +105,7 @@ def _our_mb_per_s(system: harness.ServerProcess) -> float:
     _set_ratio(system.bootstrap, "0")
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
-        found = system.ask()
+        found = system.send_request()
         if found["cleaned_bytes"]:
             return float(found["cleaned_bytes"] / found["cleaner_busy_s"] / 1e6)
         time.sleep(0.2)
@@ -113,9 +113,7 @@ def _our_mb_per_s(system: harness.ServerProcess) -> float:
 
 
 def _kafka_mb_per_s() -> float:
-    """Return what Kafka's cleaner logs about its longest pass: megabytes of log by the time for
-    both of its phases.
-    """
+    """Return the throughput that Kafka's cleaner logs for its longest pass, over both phases."""
     settings = {"log.cleaner.backoff.ms": "500", "log.cleaner.threads": "1"}
     with kafka(settings) as peer:
         _fill(peer.bootstrap)

@@ -102,7 +102,7 @@ def topics_in_browser() -> list[Measure]:
 
 def pages_with_a_hung_broker() -> list[Measure]:
     """Load each page from the moment when one of two brokers hangs, and again after it is fenced.
-    How soon an open page shows the fault is measured in a fault of its own.
+    The time until an open page shows the fault is measured separately.
     """
     with many_topics(TOPICS, 1) as (cluster, console), browser() as chrome:
         commit_in_groups(cluster.bootstrap)

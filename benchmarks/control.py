@@ -42,9 +42,9 @@ def control() -> list[Measure]:
         ]
         try:
             time.sleep(2)  # until both run
-            before = system.ask()["cpu_s"]
+            before = system.send_request()["cpu_s"]
             busy = _latencies_ms(system.bootstrap)
-            share = 100 * (system.ask()["cpu_s"] - before) / _SECONDS
+            share = 100 * (system.send_request()["cpu_s"] - before) / _SECONDS
             assert all(process.poll() is None for process in load), "the load ended"
         finally:
             for process in load:
@@ -65,16 +65,16 @@ def control() -> list[Measure]:
 
 def _latencies_ms(bootstrap: str) -> list[float]:
     """Return the response times, with one request every 10 ms."""
-    asked = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=clients.TOPIC)])
+    requested = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=clients.TOPIC)])
     beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     found: list[float] = []
     with WireClient(bootstrap) as client:
         end = time.perf_counter() + _SECONDS
         while time.perf_counter() < end:
             began = time.perf_counter()
-            client.ask(apis.METADATA, asked, metadata.MetadataResponse)
+            client.send_request(apis.METADATA, requested, metadata.MetadataResponse)
             between = time.perf_counter()
-            client.ask(apis.HEARTBEAT, beat, heartbeat.HeartbeatResponse)
+            client.send_request(apis.HEARTBEAT, beat, heartbeat.HeartbeatResponse)
             found += [1_000 * (between - began), 1_000 * (time.perf_counter() - between)]
             time.sleep(_PAUSE_S)
     return found

@@ -35,8 +35,8 @@ def forks() -> list[Measure]:
 
 
 def _metadata() -> Measure:
-    """Take the median of what a controller and then a broker do: plan, encode and decode the
-    records, and apply them to two images.
+    """Return the median time of planning, encoding, decoding and applying the records to two
+    images.
     """
     times: list[float] = []
     for _ in range(_ROUNDS):
@@ -92,9 +92,9 @@ def _over_kafka() -> list[Measure]:
             producer.produce(_SOURCE, b"x" * 1_000, partition=number % PARTITIONS)
         assert producer.flush(_TIMEOUT_S) == 0
         times = [_fork(admin, 0)]
-        before = system.ask()
+        before = system.send_request()
         times += [_fork(admin, number) for number in range(1, _ROUNDS)]
-        after = system.ask()
+        after = system.send_request()
     assert before["data_writes"], "the first fork uploads its source"
     made = {name: after[name] - before[name] for name in _COUNTED}
     return [

@@ -72,7 +72,7 @@ class _Member:
             rebalance_timeout_ms=60_000 if is_first else -1,
             subscribed_topic_names=[self.topic] if is_first else None,
         )
-        response = await self.connection.ask(
+        response = await self.connection.send_request(
             apis.CONSUMER_GROUP_HEARTBEAT,
             request,
             consumer_group_heartbeat.ConsumerGroupHeartbeatResponse,
@@ -103,7 +103,7 @@ async def connect(bootstrap: str) -> AsyncConnection:
 async def until_coordinated(connection: AsyncConnection, group: str) -> None:
     request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
     while True:
-        response = await connection.ask(
+        response = await connection.send_request(
             apis.FIND_COORDINATOR, request, find_coordinator.FindCoordinatorResponse
         )
         if response.coordinators[0].error_code == 0:

@@ -68,7 +68,7 @@ class ServerProcess:
             raise RuntimeError("benchmarks.server did not start; run it by hand to see why")
         self.bootstrap = f"127.0.0.1:{port}"
 
-    def ask(self, command: str = "stats") -> dict[str, Any]:
+    def send_request(self, command: str = "stats") -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(command + "\n")

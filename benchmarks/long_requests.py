@@ -104,15 +104,15 @@ async def _all_costs() -> list[_Cost]:
 
 
 async def _cost(port: int, name: str, long: LongRequest) -> _Cost:
-    await _ask(port, _frame(long, 1))  # whatever comes first
+    await _send_request(port, _frame(long, 1))  # whatever comes first
     frame = _frame(long, long.count)
     steps_s: list[float] = []
     counting = asyncio.create_task(_count(steps_s))
-    await _ask(port, frame)
+    await _send_request(port, frame)
     counting.cancel()
     cpu_s = [await _cpu_s_of(port, frame) for _ in range(CPU_RUNS)]
     tracemalloc.start()  # it slows everything down, so the request is sent again
-    await _ask(port, frame)
+    await _send_request(port, frame)
     memory_mb = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
     return _Cost(name, len(frame) / 1e6, max(steps_s) * 1_000, min(cpu_s) * 1_000, memory_mb)
@@ -120,7 +120,7 @@ async def _cost(port: int, name: str, long: LongRequest) -> _Cost:
 
 async def _cpu_s_of(port: int, frame: bytes) -> float:
     began_s = time.process_time()
-    await _ask(port, frame)
+    await _send_request(port, frame)
     return time.process_time() - began_s
 
 
@@ -138,7 +138,7 @@ def _frame(long: LongRequest, count: int) -> bytes:
     return bytes(framing.encode_request_frame(long.api, long.version, 1, encode, long.make(count)))
 
 
-async def _ask(port: int, frame: bytes) -> None:
+async def _send_request(port: int, frame: bytes) -> None:
     """Send a request, and discard the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(_TIMEOUT_S):

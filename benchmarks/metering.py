@@ -51,11 +51,11 @@ def _pair(
     """Return the figures (with metrics, without)."""
 
     def bare() -> float:
-        system.ask("count-nothing")
+        system.send_request("count-nothing")
         return measure()
 
     def metered() -> float:
-        system.ask("count")
+        system.send_request("count")
         with scraped(port):
             return measure()
 
@@ -84,10 +84,12 @@ def cost(seconds: float, pairs_count: int) -> list[Measure]:
             def produced(
                 system: harness.ServerProcess = system, spent: list[float] = spent
             ) -> float:
-                before = system.ask()["cpu_s"]
+                before = system.send_request()["cpu_s"]
                 rate = clients.produce_for(system.bootstrap, seconds)
                 spent.append(
-                    (system.ask()["cpu_s"] - before) * 1e12 / (rate.records * clients.RECORD_BYTES)
+                    (system.send_request()["cpu_s"] - before)
+                    * 1e12
+                    / (rate.records * clients.RECORD_BYTES)
                 )
                 return rate.mb_per_s
 

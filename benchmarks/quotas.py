@@ -48,9 +48,9 @@ def _request_us(seconds: float) -> float:
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap)
         clients.produce_for(system.bootstrap, 0.2)
-        before = system.ask()["cpu_s"]
+        before = system.send_request()["cpu_s"]
         rate = clients.small_requests_per_s(system.bootstrap, CONNECTIONS, seconds)
-        return float((system.ask()["cpu_s"] - before) * 1e6 / (rate * seconds))
+        return float((system.send_request()["cpu_s"] - before) * 1e6 / (rate * seconds))
 
 
 async def _steps_us(keys: tuple[str, ...]) -> float:

@@ -221,9 +221,9 @@ def _send(connection: socket.socket, frame: bytes) -> None:
             connection.sendall(frame)
             sent += 1
         size = int.from_bytes(_read(connection, 4), "big")
-        answer = memoryview(_read(connection, size))
-        _, at = parse_response_header(apis.PRODUCE, _VERSION, answer)
-        body: Any = decode_body(produce.decode_response, answer, at, _VERSION)
+        response = memoryview(_read(connection, size))
+        _, at = parse_response_header(apis.PRODUCE, _VERSION, response)
+        body: Any = decode_body(produce.decode_response, response, at, _VERSION)
         (found,) = body.responses[0].partition_responses
         assert not found.error_code, found
 

@@ -203,7 +203,7 @@ def _system() -> Iterator[_System]:
         write_private(root / "broker.pem", authority.issue("broker", hosts=["127.0.0.1"]).keystore)
         write_private(root / "users", f"{_USER}:{_PASSWORD}\n".encode())
         with harness.server(store="memory:", security_dir=directory) as server:
-            port = server.ask()["ports"][_LISTENER]
+            port = server.send_request()["ports"][_LISTENER]
             clients.create_topic(server.bootstrap)
             clients.produce_for(server.bootstrap, 0.1)
             yield _System(

@@ -55,16 +55,16 @@ def _round(
 
 def _cpu_share(system: harness.ServerProcess, run: Callable[[], object]) -> float:
     """Return the CPU of broker and controller while `run` lasts, in percent of a core."""
-    before, began = system.ask()["cpu_s"], time.perf_counter()
+    before, began = system.send_request()["cpu_s"], time.perf_counter()
     run()
-    return 100 * (system.ask()["cpu_s"] - before) / (time.perf_counter() - began)
+    return 100 * (system.send_request()["cpu_s"] - before) / (time.perf_counter() - began)
 
 
 def topic_id_of(client: WireClient) -> UUID:
     """Return the id of the topic, once all partitions have a leader."""
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=clients.TOPIC)])
     while True:
-        found = client.ask(apis.METADATA, request, metadata.MetadataResponse)
+        found = client.send_request(apis.METADATA, request, metadata.MetadataResponse)
         (topic,) = found.topics
         if topic.topic_id is not None and not any(part.error_code for part in topic.partitions):
             return topic.topic_id
@@ -89,7 +89,7 @@ def _fetch(client: WireClient, topic_id: UUID, *, in_session: bool) -> None:
             session_epoch=epoch,
             topics=[] if epoch > 0 else whole,
         )
-        found = client.ask(apis.FETCH, request, fetch.FetchResponse)
+        found = client.send_request(apis.FETCH, request, fetch.FetchResponse)
         assert not found.error_code, found.error_code
         if in_session:
             assert found.session_id, "the broker gave no session"

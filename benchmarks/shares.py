@@ -31,7 +31,7 @@ _ACCEPT: Final = 1
 
 
 def shares() -> list[Measure]:
-    """Let members fetch records of 1 KiB and acknowledge each fetch by a request of its own."""
+    """Let members fetch records of 1 KiB and acknowledge each fetch in a separate request."""
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap)
         producer = clients.producer(
@@ -47,13 +47,13 @@ def shares() -> list[Measure]:
             topic_id = topic_id_of(client)
             _begin_at_the_start(client)
         members = [_Member(system.bootstrap, topic_id) for _ in range(MEMBERS)]
-        cpu_before_s, began = system.ask()["cpu_s"], time.perf_counter()
+        cpu_before_s, began = system.send_request()["cpu_s"], time.perf_counter()
         for member in members:
             member.start()
         while sum(member.count for member in members) < RECORDS:
             time.sleep(0.01)
         seconds = time.perf_counter() - began
-        cpu_s = system.ask()["cpu_s"] - cpu_before_s
+        cpu_s = system.send_request()["cpu_s"] - cpu_before_s
         for member in members:
             member.stop()
     return [
@@ -71,7 +71,7 @@ def shares() -> list[Measure]:
 def _begin_at_the_start(client: WireClient) -> None:
     config = incremental_alter_configs.AlterableConfig("share.auto.offset.reset", _SET, "earliest")
     resource = incremental_alter_configs.AlterConfigsResource(_GROUP_RESOURCE, _GROUP, [config])
-    response = client.ask(
+    response = client.send_request(
         apis.INCREMENTAL_ALTER_CONFIGS,
         incremental_alter_configs.IncrementalAlterConfigsRequest([resource]),
         incremental_alter_configs.IncrementalAlterConfigsResponse,
@@ -80,7 +80,7 @@ def _begin_at_the_start(client: WireClient) -> None:
 
 
 class _Member:
-    """Fetches and acknowledges in a thread of its own."""
+    """Fetches and acknowledges in a separate thread."""
 
     def __init__(self, bootstrap: str, topic_id: UUID) -> None:
         self.count = 0
@@ -98,8 +98,10 @@ class _Member:
         epoch, partitions = 0, 0
         while not partitions:
             find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[_GROUP])
-            self._client.ask(apis.FIND_COORDINATOR, find, find_coordinator.FindCoordinatorResponse)
-            response = self._client.ask(
+            self._client.send_request(
+                apis.FIND_COORDINATOR, find, find_coordinator.FindCoordinatorResponse
+            )
+            response = self._client.send_request(
                 apis.SHARE_GROUP_HEARTBEAT,
                 share_group_heartbeat.ShareGroupHeartbeatRequest(
                     group_id=_GROUP,
@@ -125,7 +127,7 @@ class _Member:
     def _run(self) -> None:
         wanted = [share_fetch.FetchTopic(self._topic_id, [share_fetch.FetchPartition(0, [])])]
         while not self._is_over:
-            response = self._client.ask(
+            response = self._client.send_request(
                 apis.SHARE_FETCH,
                 share_fetch.ShareFetchRequest(
                     group_id=_GROUP,
@@ -154,7 +156,7 @@ class _Member:
             for item in acquired
         ]
         partition = share_acknowledge.AcknowledgePartition(0, batches)
-        response = self._client.ask(
+        response = self._client.send_request(
             apis.SHARE_ACKNOWLEDGE,
             share_acknowledge.ShareAcknowledgeRequest(
                 group_id=_GROUP,

@@ -91,10 +91,10 @@ class SinkConnection(asyncio.BufferedProtocol):
             )
             for topic in request.topic_data
         ]
-        answer = produce.ProduceResponse(responses=responses)
+        response = produce.ProduceResponse(responses=responses)
         return bytes(
             encode_response_frame(
-                apis.PRODUCE, version, correlation_id, produce.encode_response, answer
+                apis.PRODUCE, version, correlation_id, produce.encode_response, response
             )
         )
 

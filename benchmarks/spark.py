@@ -211,10 +211,10 @@ class Turns:
     ) -> None:
         read_whole(self._directory)
         broker_s, began = cpu_s(self._pid), time.monotonic()
-        answer = work()
+        response = work()
         took_s, broker_s = time.monotonic() - began, cpu_s(self._pid) - broker_s
-        if answer != expected:
-            raise RuntimeError(f"{name}: {answer} instead of {expected}")
+        if response != expected:
+            raise RuntimeError(f"{name}: {response} instead of {expected}")
         _CONSOLE.print(
             f"  {name}: {took_s:.2f} s, broker {broker_s / took_s:.0%} of a"
             f" core{'' if counts else ', to warm up'}"

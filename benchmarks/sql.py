@@ -100,7 +100,7 @@ def _exec_seconds(store: str) -> float:
 
 
 def _json_pairs(store: str, rows: Path) -> list[tuple[float, float]]:
-    """Return the seconds of both for the same answer."""
+    """Return the seconds that each takes for the same result."""
     pairs: list[tuple[float, float]] = []
     reader = duckdb.connect()
     from_file = QUERY.format(f"read_json('{rows}', format='newline_delimited')")

@@ -98,15 +98,15 @@ def _waiting_fetch_us() -> float:
                 max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=1 << 20, topics=[topic]
             )
 
-            def ask() -> None:
-                client.ask(apis.FETCH, request, fetch.FetchResponse)
+            def send_request() -> None:
+                client.send_request(apis.FETCH, request, fetch.FetchResponse)
 
             rounds: list[float] = []
             for _ in range(_ROUNDS):
-                before = system.ask()["cpu_s"]
+                before = system.send_request()["cpu_s"]
                 for _ in range(_FETCHES):
-                    ask()
-                rounds.append((system.ask()["cpu_s"] - before) / _FETCHES * 1e6)
+                    send_request()
+                rounds.append((system.send_request()["cpu_s"] - before) / _FETCHES * 1e6)
     return harness.quantile(rounds, 0.5)
 
 

@@ -80,9 +80,9 @@ def transactions() -> list[Measure]:
 def _measured(name: str, run: Callable[[str], float]) -> Measure:
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap, _PARTITIONS)
-        before = system.ask()
+        before = system.send_request()
         per_s = run(system.bootstrap)
-        after = system.ask()
+        after = system.send_request()
     count = per_s * _SECONDS
     cpu_ms = 1_000 * (after["cpu_s"] - before["cpu_s"]) / count
     puts = (after["put_count"] - before["put_count"]) / count
@@ -130,9 +130,9 @@ def _version_1_per_s(bootstrap: str) -> float:
         count = 0
         began = time.perf_counter()
         while time.perf_counter() - began < _SECONDS:
-            _ask(client, _ADD_PARTITIONS, adding, _add_code)
-            _ask(client, _PRODUCE_1, _records(*identity, count), _produce_code)
-            _ask(client, _END_1, end_txn.EndTxnRequest(_NAME, *identity, True))
+            _send_request(client, _ADD_PARTITIONS, adding, _add_code)
+            _send_request(client, _PRODUCE_1, _records(*identity, count), _produce_code)
+            _send_request(client, _END_1, end_txn.EndTxnRequest(_NAME, *identity, True))
             count += 1
         return count / (time.perf_counter() - began)
 
@@ -144,21 +144,25 @@ def _epochs_per_s(bootstrap: str) -> float:
         began = time.perf_counter()
         while time.perf_counter() - began < _SECONDS:
             identity = given.producer_id, given.producer_epoch
-            _ask(client, _PRODUCE, _records(*identity, 0), _produce_code)
-            given = _ask(client, apis.END_TXN, end_txn.EndTxnRequest(_NAME, *identity, True))
+            _send_request(client, _PRODUCE, _records(*identity, 0), _produce_code)
+            given = _send_request(
+                client, apis.END_TXN, end_txn.EndTxnRequest(_NAME, *identity, True)
+            )
             count += 1
         return count / (time.perf_counter() - began)
 
 
 def _begun(client: WireClient) -> init_producer_id.InitProducerIdResponse:
-    _ask(
+    _send_request(
         client,
         apis.FIND_COORDINATOR,
         find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[_NAME]),
         lambda answer: answer.coordinators[0].error_code,
     )
     request = init_producer_id.InitProducerIdRequest(_NAME, 60_000)
-    answer: init_producer_id.InitProducerIdResponse = _ask(client, apis.INIT_PRODUCER_ID, request)
+    answer: init_producer_id.InitProducerIdResponse = _send_request(
+        client, apis.INIT_PRODUCER_ID, request
+    )
     return answer
 
 
@@ -190,7 +194,7 @@ def _produce_code(answer: produce.ProduceResponse) -> int:
     return max(codes)
 
 
-def _ask(
+def _send_request(
     client: WireClient,
     api: ApiSpec,
     request: object,
@@ -199,7 +203,7 @@ def _ask(
     """Retry until the response has no transient error."""
     deadline = time.perf_counter() + _TIMEOUT_S
     while True:
-        answer = client.ask(api, request, object)
+        answer = client.send_request(api, request, object)
         code = code_of(answer)
         if code == ErrorCode.NONE:
             return answer

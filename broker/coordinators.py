@@ -80,8 +80,10 @@ class Coordinators:
             record_version=lambda: record_version(node.image),
             local=LedMarkers(node),
         )
-        self._coordinator_peers = CoordinatorPeers(node, self.transactions.answer_leader)
-        self.verifier = TransactionVerifier(self._coordinator_of, self._coordinator_peers.ask)
+        self._coordinator_peers = CoordinatorPeers(node, self.transactions.respond_to_leader)
+        self.verifier = TransactionVerifier(
+            self._coordinator_of, self._coordinator_peers.send_request
+        )
         self.shares = SharePartitions(
             self.share_states, self._share_config, node.storage, node.now_ms
         )

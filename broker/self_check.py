@@ -93,7 +93,7 @@ async def _try(listener: Listener, own: OwnConnection) -> str:
             finally:
                 connection.close()
     except TimeoutError:
-        return f"no answer within {_ATTEMPT_S:g} s"
+        return f"no response within {_ATTEMPT_S:g} s"
     except asyncio.IncompleteReadError:
         return "the peer closed the connection without an answer"
     except SSLCertVerificationError as error:

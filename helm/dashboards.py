@@ -71,14 +71,14 @@ def hits(metric: str) -> str:
 
 
 CLUSTER: Final = (
-    number("Brokers alive", "short", highest("penstock_cluster_brokers", labels='state="alive"')),
-    number("Brokers fenced", "short", highest("penstock_cluster_brokers", labels='state="fenced"')),
+    number("Live brokers", "short", highest("penstock_cluster_brokers", labels='state="alive"')),
+    number("Fenced brokers", "short", highest("penstock_cluster_brokers", labels='state="fenced"')),
     number(
-        "Controllers that answer",
+        "Responding controllers",
         "short",
         total("up", labels='app_kubernetes_io_component="controller"'),
     ),
-    number("Leaders of the quorum", "short", total("penstock_controller_leader")),
+    number("Active controllers", "short", total("penstock_controller_leader")),
     number(
         "Partitions without a leader", "short", highest("penstock_cluster_leaderless_partitions")
     ),
@@ -92,7 +92,7 @@ CLUSTER: Final = (
         (rate("penstock_broker_fetched_records_total"), "out"),
     ),
     line(
-        "Produce: request to answer",
+        "Produce latency",
         "s",
         (quantile(0.5, "penstock_broker_request_seconds", "api"), "{{api}} p50"),
         (quantile(0.99, "penstock_broker_request_seconds", "api"), "{{api}} p99"),
@@ -118,13 +118,13 @@ CLUSTER: Final = (
 
 BROKERS: Final = (
     line(
-        "Append to answer, p99",
+        "Append latency, p99",
         "s",
         (quantile(0.99, "penstock_broker_request_seconds", "pod"), "{{pod}}"),
     ),
     line("WAL: PUT of a slot", "s", *both("penstock_wal_put_seconds", "pod")),
     line(
-        "WAL: slots a second",
+        "WAL: slots per second",
         "ops",
         (rate("penstock_wal_put_seconds_count", "pod"), "{{pod}}"),
         (rate("penstock_wal_hedges_total", "pod"), "{{pod}} second PUTs"),
@@ -138,7 +138,7 @@ BROKERS: Final = (
         (highest("penstock_wal_unacknowledged_limit_bytes"), "limit"),
     ),
     line(
-        "WAL: age of the oldest append without an answer",
+        "WAL: age of the oldest unacknowledged append",
         "s",
         (of("penstock_wal_unacknowledged_seconds"), "{{pod}}"),
     ),
@@ -182,24 +182,24 @@ BROKERS: Final = (
         ),
         (
             rate("penstock_broker_partition_failures_total", "operation"),
-            "{{operation}} failures a second",
+            "{{operation}} failures per second",
         ),
     ),
     line("Connections", "short", (of("penstock_broker_connections"), "{{pod}}")),
     line("Log cache", "bytes", (of("penstock_log_cache_bytes"), "{{pod}}")),
     line("Block cache", "bytes", (of("penstock_block_cache_bytes"), "{{pod}}")),
     line(
-        "Reads answered by the log cache",
+        "Log cache hit ratio",
         "percentunit",
         (hits("penstock_log_cache_reads_total"), "{{pod}}"),
     ),
     line(
-        "Blocks answered by the block cache",
+        "Block cache hit ratio",
         "percentunit",
         (hits("penstock_block_cache_reads_total"), "{{pod}}"),
     ),
     line(
-        "Session, and seconds since the controller spoke",
+        "Session, and seconds since the last controller message",
         "short",
         (of("penstock_broker_session"), "{{pod}} session"),
         (of("penstock_broker_metadata_silent_seconds"), "{{pod}} silent"),
@@ -221,15 +221,15 @@ _BYTES_A_MONTH: Final = (
     f"{highest('penstock_cluster_committed_bytes')} / 1073741824 * $storage_price"
 )
 STORE: Final = (
-    number("USD a month: writes and lists", "currencyUSD", _WRITES_A_MONTH, 6),
-    number("USD a month: reads", "currencyUSD", _READS_A_MONTH, 6),
-    number("USD a month: storage", "currencyUSD", _BYTES_A_MONTH, 6),
+    number("USD per month: writes and lists", "currencyUSD", _WRITES_A_MONTH, 6),
+    number("USD per month: reads", "currencyUSD", _READS_A_MONTH, 6),
+    number("USD per month: storage", "currencyUSD", _BYTES_A_MONTH, 6),
     number("Stored", "bytes", highest("penstock_cluster_committed_bytes"), 6),
     line(
         "Requests", "reqps", (rate("penstock_store_requests_total", "operation"), "{{operation}}")
     ),
     line(
-        "Outcomes that are not ok",
+        "Failed requests",
         "reqps",
         (
             rate("penstock_store_requests_total", "operation, outcome", 'outcome!="ok"'),
@@ -249,7 +249,7 @@ STORE: Final = (
     line("Read", "Bps", (rate("penstock_store_read_bytes_total", "pod"), "{{pod}}")),
     line("Written", "Bps", (rate("penstock_store_written_bytes_total", "pod"), "{{pod}}")),
     line(
-        "PUTs for each MiB produced",
+        "PUTs per MiB produced",
         "short",
         (
             (
@@ -260,7 +260,7 @@ STORE: Final = (
         ),
     ),
     line(
-        "Bytes written for each byte produced",
+        "Bytes written per byte produced",
         "short",
         (
             (
@@ -282,13 +282,13 @@ STORE: Final = (
 CONTROLLERS: Final = (
     line("Leads", "short", (of("penstock_controller_leader"), "{{pod}}")),
     line(
-        "Knows the leader; votes",
+        "Leader known, voter",
         "short",
         (of("penstock_controller_leader_known"), "{{pod}} knows"),
         (of("penstock_controller_voter"), "{{pod}} votes"),
     ),
     line(
-        "Epoch, changes of leaders",
+        "Epoch, leader changes",
         "short",
         (of("penstock_controller_epoch"), "{{pod}} epoch"),
         (of("penstock_controller_leader_changes_total"), "{{pod}} changes"),
@@ -307,7 +307,7 @@ CONTROLLERS: Final = (
         (total("penstock_controller_requests_queued"), "waiting"),
     ),
     line(
-        "Committed and not applied",
+        "Committed but not applied",
         "short",
         (
             (
@@ -324,13 +324,13 @@ CONTROLLERS: Final = (
         (total("penstock_controller_snapshot_behind_records"), "since the snapshot"),
     ),
     line(
-        "Backup and manifest: behind",
+        "Backup and manifest lag",
         "s",
         (total("penstock_controller_backup_behind_seconds"), "backup"),
         (total("penstock_controller_manifest_behind_seconds"), "manifest"),
     ),
     line(
-        "Backup: records behind",
+        "Backup lag in records",
         "short",
         (total("penstock_controller_backup_behind_records"), "records"),
     ),
@@ -342,7 +342,7 @@ CONTROLLERS: Final = (
         (total("penstock_controller_excluded_brokers"), "excluded"),
     ),
     line(
-        "Brokers' metadata: behind",
+        "Brokers' metadata lag",
         "short",
         (of("penstock_broker_metadata_behind_records"), "{{pod}}"),
     ),
@@ -356,7 +356,7 @@ CONTROLLERS: Final = (
     line(
         "Age of the oldest move", "s", (highest("penstock_cluster_oldest_move_seconds"), "oldest")
     ),
-    line("WALs to be recovered", "short", (highest("penstock_cluster_wals_to_recover"), "WALs")),
+    line("WALs awaiting recovery", "short", (highest("penstock_cluster_wals_to_recover"), "WALs")),
     line(
         "Topics, streams",
         "short",
@@ -438,7 +438,7 @@ def generated() -> dict[Path, str]:
                 {
                     "uid": f"penstock-{name}",
                     "title": title,
-                    "description": "Generated by helm/dashboards.py of Penstock's sources.",
+                    "description": "Generated by helm/dashboards.py in the Penstock repository.",
                     "tags": ["penstock"],
                     "schemaVersion": 39,
                     "version": 1,

@@ -15,7 +15,7 @@ from penstock.objectstore.errors import (
     Unavailable,
     UnexpectedResponse,
 )
-from penstock.objectstore.remote_errors import Answer, Dialect
+from penstock.objectstore.remote_errors import Dialect, ErrorResponse
 
 _LOCKED: Final = re.compile(
     r"Lease\w+|InfiniteLeaseDurationRequired|\w+Immutable\w*|\w*LegalHold\w*"
@@ -50,18 +50,18 @@ def azure_dialect(config: AzureConfig) -> Dialect:
     )
 
 
-def _special(answer: Answer) -> ObjectStoreError | None:
-    if answer.status in {409, 412} and _LOCKED.fullmatch(answer.code):
-        return ObjectLocked(answer.operation, answer.key, answer.cause)
-    if answer.code == "BlobAlreadyExists":
-        return PreconditionFailed(answer.key)
-    if answer.status == 412 and answer.operation == "get_tail":
-        return Unavailable(answer.operation, answer.key, "the object was replaced meanwhile")
-    if answer.status == 412 and answer.code not in _CONDITION_CODES:
+def _special(response: ErrorResponse) -> ObjectStoreError | None:
+    if response.status in {409, 412} and _LOCKED.fullmatch(response.code):
+        return ObjectLocked(response.operation, response.key, response.cause)
+    if response.code == "BlobAlreadyExists":
+        return PreconditionFailed(response.key)
+    if response.status == 412 and response.operation == "get_tail":
+        return Unavailable(response.operation, response.key, "the object was replaced meanwhile")
+    if response.status == 412 and response.code not in _CONDITION_CODES:
         return UnexpectedResponse(
-            answer.operation, answer.key, f"{answer.status} {answer.code}", answer.message
+            response.operation, response.key, f"{response.status} {response.code}", response.message
         )
-    if answer.code == "ServerBusy" and _ACCOUNT_LIMIT.search(answer.message):
+    if response.code == "ServerBusy" and _ACCOUNT_LIMIT.search(response.message):
         # The code alone is ambiguous: a server that moves a partition may have written before.
-        return Throttled(answer.operation, answer.key)
+        return Throttled(response.operation, response.key)
     return None

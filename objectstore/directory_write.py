@@ -1,8 +1,8 @@
 """Write the bytes of a new file, the bulk of a large one with O_DIRECT.
 
-Invariant: the file contains exactly the buffers, in order; nothing is durable before fsync(2). New
-pages of the page cache cost more than the disk (docs/design/object-stores.md). Must not be used for
-files that others write. Source: open(2), "O_DIRECT".
+Invariant: the file contains exactly the buffers, in order; nothing is durable before fsync(2).
+Allocating page cache takes longer than writing to the disk (docs/design/object-stores.md). Must not
+be used for files that others write. Source: open(2), "O_DIRECT".
 """
 
 import errno

@@ -26,7 +26,7 @@ _P99_NORMAL: Final = 2.3263478740408408
 
 
 class Fault(Enum):
-    """The fault of one call (of a list: of one key)."""
+    """The fault injected into one call (for a list, into one key)."""
 
     THROTTLED = "503 SlowDown, nothing was done"
     RESET = "the connection broke before the store did anything"

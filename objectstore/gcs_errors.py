@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.objectstore.config import GcsConfig
 from penstock.objectstore.errors import ObjectLocked, ObjectStoreError
-from penstock.objectstore.remote_errors import Answer, Dialect
+from penstock.objectstore.remote_errors import Dialect, ErrorResponse
 
 _LOCKED: Final = frozenset({"RetentionPolicyNotMet", "ObjectUnderActiveHold"})
 
@@ -31,7 +31,7 @@ def gcs_dialect(config: GcsConfig) -> Dialect:
     )
 
 
-def _special(answer: Answer) -> ObjectStoreError | None:
-    if answer.code in _LOCKED:
-        return ObjectLocked(answer.operation, answer.key, answer.cause)
+def _special(response: ErrorResponse) -> ObjectStoreError | None:
+    if response.code in _LOCKED:
+        return ObjectLocked(response.operation, response.key, response.cause)
     return None

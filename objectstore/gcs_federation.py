@@ -90,22 +90,22 @@ class ExternalAccount:
             "subject_token": self.source.read(),
             "subject_token_type": self.subject_token_type,
         }
-        answer = _json(_send(self.token_url, urlencode(form).encode(), {}), self.token_url)
-        token = _string(answer, "access_token", self.token_url)
+        response = _json(_send(self.token_url, urlencode(form).encode(), {}), self.token_url)
+        token = _string(response, "access_token", self.token_url)
         if self.impersonation_url is None:
-            return BearerToken(token, float(answer.get("expires_in", _LIFETIME_S)))
+            return BearerToken(token, float(response.get("expires_in", _LIFETIME_S)))
         return self._impersonate(token, self.impersonation_url)
 
     def _impersonate(self, token: str, url: str) -> BearerToken:
         body = json.dumps({"scope": [_SCOPE], "lifetime": f"{self.lifetime_s}s"}).encode()
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        answer = _json(_send(url, body, headers), url)
+        response = _json(_send(url, body, headers), url)
         try:
-            expires = datetime.fromisoformat(_string(answer, "expireTime", url))
+            expires = datetime.fromisoformat(_string(response, "expireTime", url))
         except ValueError:
             raise SignInFailed(f"{url} returned an expireTime that is not a time") from None
         left_s = (expires - datetime.now(UTC)).total_seconds()
-        return BearerToken(_string(answer, "accessToken", url), left_s)
+        return BearerToken(_string(response, "accessToken", url), left_s)
 
 
 def _source(source: Mapping[str, Any]) -> _Source:

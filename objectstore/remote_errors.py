@@ -59,7 +59,7 @@ _CONFLICT_CODES: Final = frozenset({"ConditionalRequestConflict", "OperationAbor
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ErrorResponse:
     """An error response of a store. code: empty for a HEAD, whose response has no body."""
 
     operation: str
@@ -92,18 +92,18 @@ class Dialect:
     sign_in: str
     metadata_hosts: frozenset[str] = frozenset()
     sign_in_retriable: frozenset[int] = frozenset()
-    special: Callable[[Answer], ObjectStoreError | None]
+    special: Callable[[ErrorResponse], ObjectStoreError | None]
 
 
 def translate(error: Exception, operation: str, dialect: Dialect, key: str) -> ObjectStoreError:
-    """Return the port's error for one of CLIENT_ERRORS. The caller raises RangeNotSatisfiable
-    itself, because it has the range.
+    """Return the port's error for one of CLIENT_ERRORS. RangeNotSatisfiable is raised by the
+    caller, which has the requested range.
     """
     text = _text(error)
     if (deletion := _DELETION.search(text)) is not None:
         failed, message, code = deletion.groups()
         status = int(code) if code.isdigit() else _DELETION_STATUS.get(code, 500)
-        return from_answer(Answer(operation, failed, status, code, message), dialect)
+        return error_from_response(ErrorResponse(operation, failed, status, code, message), dialect)
     if (provider := _PROVIDER.search(text)) is not None:
         name, cause = provider.groups()
         failed = name == SignInFailed.__name__
@@ -111,13 +111,13 @@ def translate(error: Exception, operation: str, dialect: Dialect, key: str) -> O
     request = _REQUEST.search(text)
     if request is not None and request["token"] is not None:
         return _of_token(text, request, operation, dialect, key)
-    if (answer := _STATUS.search(text, request.end() if request else 0)) is not None:
-        code, message = _CODE.search(text, answer.end()), _MESSAGE.search(text, answer.end())
-        return from_answer(
-            Answer(
+    if (response := _STATUS.search(text, request.end() if request else 0)) is not None:
+        code, message = _CODE.search(text, response.end()), _MESSAGE.search(text, response.end())
+        return error_from_response(
+            ErrorResponse(
                 operation,
                 key,
-                int(answer[1]),
+                int(response[1]),
                 code[1] if code else "",
                 message[1].partition("\n")[0] if message else "",
             ),
@@ -136,11 +136,11 @@ def _of_token(
     text: str, request: re.Match[str], operation: str, dialect: Dialect, key: str
 ) -> ObjectStoreError:
     """Return the error for a failed request to a token endpoint or a metadata server."""
-    answer = _STATUS.search(text, request.end())
-    if answer is None:
+    response = _STATUS.search(text, request.end())
+    if response is None:
         is_machine = urlsplit(request["url"]).hostname in dialect.metadata_hosts
         return Unavailable(operation, key, f"{dialect.sign_in}: {text}" if is_machine else text)
-    status = int(answer[1])
+    status = int(response[1])
     if status in RETRIABLE_STATUSES | dialect.sign_in_retriable or not 400 <= status < 500:
         return Unavailable(operation, key, text)
     return SignInFailed(f"{dialect.sign_in}: {text}")
@@ -164,30 +164,30 @@ def ignores_ranges(error: Exception) -> bool:
     return any(sign in _text(error) for sign in ("non-partial response", "CONTENT_RANGE header"))
 
 
-def from_answer(answer: Answer, dialect: Dialect) -> ObjectStoreError:
+def error_from_response(response: ErrorResponse, dialect: Dialect) -> ObjectStoreError:
     """Return the error for a response."""
-    if answer.code in dialect.missing_codes:
+    if response.code in dialect.missing_codes:
         return BucketNotFound(
             dialect.bucket, dialect.endpoint, store=dialect.store, create=dialect.create
         )
-    if (special := dialect.special(answer)) is not None:
+    if (special := dialect.special(response)) is not None:
         return special
-    if answer.status == 429 or answer.code in _THROTTLED_CODES:
-        return Throttled(answer.operation, answer.key)
-    if answer.status == 408 or (answer.status >= 500 and answer.status != 501):
-        return Unavailable(answer.operation, answer.key, answer.cause)
-    if answer.status in {401, 403}:
+    if response.status == 429 or response.code in _THROTTLED_CODES:
+        return Throttled(response.operation, response.key)
+    if response.status == 408 or (response.status >= 500 and response.status != 501):
+        return Unavailable(response.operation, response.key, response.cause)
+    if response.status in {401, 403}:
         return AccessDenied(
-            answer.operation, answer.key, answer.cause, permissions=dialect.permissions
+            response.operation, response.key, response.cause, permissions=dialect.permissions
         )
-    if answer.status == 412:
-        return PreconditionFailed(answer.key)
-    if answer.status == 404:
-        return ObjectNotFound(answer.key)
-    if answer.status == 409 and answer.code in _CONFLICT_CODES:
-        return ConditionalConflict(answer.key)
+    if response.status == 412:
+        return PreconditionFailed(response.key)
+    if response.status == 404:
+        return ObjectNotFound(response.key)
+    if response.status == 409 and response.code in _CONFLICT_CODES:
+        return ConditionalConflict(response.key)
     return UnexpectedResponse(
-        answer.operation, answer.key, f"{answer.status} {answer.code}", answer.message
+        response.operation, response.key, f"{response.status} {response.code}", response.message
     )
 
 

@@ -13,7 +13,7 @@ from penstock.objectstore.errors import (
     ObjectStoreError,
     Unavailable,
 )
-from penstock.objectstore.remote_errors import Answer, Dialect
+from penstock.objectstore.remote_errors import Dialect, ErrorResponse
 
 _RETRIABLE_4XX_CODES: Final = frozenset(
     {
@@ -45,13 +45,15 @@ def s3_dialect(config: S3Config) -> Dialect:
     )
 
 
-def _special(answer: Answer) -> ObjectStoreError | None:
-    if answer.code in _RETRIABLE_4XX_CODES or (answer.operation == "list" and answer.status == 404):
+def _special(response: ErrorResponse) -> ObjectStoreError | None:
+    if response.code in _RETRIABLE_4XX_CODES or (
+        response.operation == "list" and response.status == 404
+    ):
         # versitygw, which walks a directory: an object was deleted during a LIST.
-        return Unavailable(answer.operation, answer.key, answer.cause)
-    if answer.code in _TOKEN_CODES:
-        return AccessDenied(answer.operation, answer.key, answer.cause)
-    if answer.code == "ObjectParentIsFile":
+        return Unavailable(response.operation, response.key, response.cause)
+    if response.code in _TOKEN_CODES:
+        return AccessDenied(response.operation, response.key, response.cause)
+    if response.code == "ObjectParentIsFile":
         # versitygw: a parent of the key is an object.
-        return ObjectNotFound(answer.key)
+        return ObjectNotFound(response.key)
     return None

@@ -1,8 +1,8 @@
 """Store objects in a directory that several machines share, for WALs: NFS, CephFS and the like.
 
 Invariant: an object appears under its key by one link(2), after its bytes have been synced. There
-are no locks and no files without names, which NFS lacks. Folders are created for keys that ask for
-it only, so that nothing is written below the mount point of a file system that is not mounted.
+are no locks and no files without names, which NFS lacks. Folders are created only for keys that
+require it, so that nothing is written below the mount point of a file system that is not mounted.
 """
 
 import asyncio

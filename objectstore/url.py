@@ -131,7 +131,7 @@ def _parse_file(url: str, rest: str) -> DirectoryConfig:
 
 def _with_local_defaults(config: S3Config, environ: Mapping[str, str]) -> S3Config:
     """Return the config with defaults for a store on this machine, such as moto, which accepts any
-    credentials. Without credentials, botocore would look for them on the network.
+    credentials. Without credentials, botocore would search for them on the network.
     """
     endpoint = config.endpoint
     if endpoint is None:

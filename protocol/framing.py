@@ -2,7 +2,7 @@
 
 A frame is an int32 size and that many bytes: a header and a body. `client_id` stays a legacy string
 in the flexible header (KIP-482). The ApiVersions response always has header v0 (KIP-511), because
-clients read it before they know the supported versions.
+clients read it before the supported versions are negotiated.
 """
 
 import struct

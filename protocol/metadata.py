@@ -58,8 +58,8 @@ def encode_partition(partition: MetadataResponsePartition, version: int) -> byte
 
 
 def encode_metadata(writer: Writer, message: EncodedMetadata, version: int) -> None:
-    """Encode a response. The generated code writes the head; the topics replace its empty list,
-    before a tail of known length.
+    """Encode a response. The generated code encodes the response with an empty list, which the
+    encoded topics then replace.
     """
     flexible = version >= _FLEXIBLE_FROM
     assert not message.head.topics, "topics come encoded"

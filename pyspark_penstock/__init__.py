@@ -1,7 +1,7 @@
 """Entry points with which Spark finds the data source `penstock` without registration, and pytest
 finds the plugin.
 
-Spark looks for data sources in the modules on the path whose names begin with `pyspark_`.
+Spark discovers data sources in modules whose names start with `pyspark_`.
 Source: `pyspark.sql.worker.lookup_data_sources`.
 """
 

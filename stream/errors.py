@@ -157,8 +157,8 @@ class WalSlotLost(StreamError):
 
 
 class WalVanished(StreamError):
-    """The marker that was written when the WAL was opened is gone, and with it perhaps the newest
-    slots or all of them.
+    """The marker that was written when the WAL was opened is missing, and possibly some or all
+    slots as well.
     """
 
     def __init__(self, key: str) -> None:

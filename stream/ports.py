@@ -250,7 +250,7 @@ class StreamMetadata(Protocol):
 
     def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
         """Return the open streams of this writer, each with max(committed end, start), from which
-        recovery of its WAL looks for records.
+        recovery of its WAL searches for records.
         """
         ...
 

@@ -388,7 +388,9 @@ class Storage:
         self._release(end)
 
     def _release(self, checked_end: int = 0) -> None:
-        """Acknowledge what was held back. Slots below `checked_end` are in the right store."""
+        """Acknowledge the groups that were held back. Slots below `checked_end` are in the right
+        store.
+        """
         while self._held and self._acknowledging.is_set():
             if not self._check.is_trusted and self._held.first >= checked_end:
                 break
@@ -465,7 +467,7 @@ class Storage:
             raise self._failure
 
     def _end_move(self, moved: Sequence[MovedSlot], target: WalStoreIdentity | None) -> None:
-        """Acknowledge what was uploaded, and write to the other store."""
+        """Acknowledge the uploaded groups and write to the other store."""
         old_store, self._wal_store = self.wal_store_id, target
         keys = [wal_key(self._identity, slot.sequence, old_store) for slot in moved]
         self._moved = ()
@@ -507,11 +509,11 @@ class Storage:
         opened = (
             await self._metadata.open_streams([request for _, request in wanted]) if wanted else []
         )
-        for (at, request), answer in zip(wanted, opened, strict=True):
-            if isinstance(answer, Exception):
-                results[at] = answer
+        for (at, request), response in zip(wanted, opened, strict=True):
+            if isinstance(response, Exception):
+                results[at] = response
             elif request.stream_id not in self._handles:
-                handle = StreamHandle(answer)
+                handle = StreamHandle(response)
                 self._handles[request.stream_id] = handle
                 results[at] = handle
         return results

@@ -114,7 +114,7 @@ class TailConsumer:
     def socket(self) -> socket.socket:
         return self._connection.socket
 
-    def ask(self) -> None:
+    def send_request(self) -> None:
         _OFFSET.pack_into(self._frame, self._offset_at, self.end)
         self.socket.sendall(self._frame)
 
@@ -122,11 +122,11 @@ class TailConsumer:
         """Receive the available bytes, and send the next request after a response; return whether
         `end` advanced.
         """
-        answer = self._connection.received()
-        if answer is None:
+        reply = self._connection.received()
+        if reply is None:
             return False
-        _, body_at = parse_response_header(_FETCH, 12, answer)
-        response = fetch.decode_response(Reader(answer, body_at), 12)
+        _, body_at = parse_response_header(_FETCH, 12, reply)
+        response = fetch.decode_response(Reader(reply, body_at), 12)
         partition = response.responses[0].partitions[0]
         if partition.error_code:
             raise _RefusedRead(f"Fetch: error {partition.error_code}")
@@ -140,7 +140,7 @@ class TailConsumer:
             self.end = base + _LAST_DELTA.unpack_from(records, at + _LAST_DELTA_AT)[0] + 1
             at += _BATCH_BYTES + length
         self.received_bytes += at
-        self.ask()
+        self.send_request()
         return self.end > before
 
 
@@ -166,11 +166,11 @@ class FixedProducer:
 
     def read(self) -> None:
         """Receive what is there. Raises RuntimeError for a rejected batch."""
-        answer = self._connection.received()
-        if answer is None:
+        reply = self._connection.received()
+        if reply is None:
             return
-        _, body_at = parse_response_header(_PRODUCE, 12, answer)
-        response = produce.decode_response(Reader(answer, body_at), 12)
+        _, body_at = parse_response_header(_PRODUCE, 12, reply)
+        response = produce.decode_response(Reader(reply, body_at), 12)
         code = response.responses[0].partition_responses[0].error_code
         if code:
             raise RuntimeError(f"Produce: error {code}")
@@ -193,7 +193,7 @@ def until_led(bootstrap: str, topic: str) -> None:
     while time.monotonic() < deadline:
         reader = TailConsumer(bootstrap, topic, wait_ms=0)
         try:
-            reader.ask()
+            reader.send_request()
             while reader.answers_count == 0:
                 reader.read()
         except _RefusedRead:
@@ -226,7 +226,7 @@ def fan_out(
         selector.register(end.socket, selectors.EVENT_READ, end)
     try:
         for reader in readers:
-            reader.ask()
+            reader.send_request()
         began = time.perf_counter()
         writer.send()
         while True:
@@ -262,7 +262,7 @@ def steady(bootstrap: str, topic: str, mb_per_s: float, seconds: float) -> Deliv
         selector.register(end.socket, selectors.EVENT_READ, end)
     count, latencies = max(1, int(seconds / interval)), list[float]()
     try:
-        reader.ask()
+        reader.send_request()
         began = time.perf_counter()
         while len(latencies) < count:
             now = time.perf_counter() - began

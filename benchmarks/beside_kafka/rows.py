@@ -65,7 +65,7 @@ def _every(value: float, *, beside_kafka: bool = True) -> Mapping[str, Bar]:
 
 
 def _processes(value: float) -> Mapping[str, Bar]:
-    """Return an absolute bar of brokers that are processes of their own."""
+    """Return an absolute bar of brokers in separate processes."""
     return dict.fromkeys(("file", "moto", "versitygw"), Bar(value, beside_kafka=False))
 
 

@@ -103,7 +103,7 @@ def leaders(client: WireClient) -> list[int]:
     from penstock.protocol.gen import metadata
 
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=moves.TOPIC)])
-    response = client.ask(apis.METADATA, request, metadata.MetadataResponse)
+    response = client.send_request(apis.METADATA, request, metadata.MetadataResponse)
     found = {row.partition_index: row.leader_id for row in response.topics[0].partitions}
     return [found[index] for index in sorted(found)]
 
@@ -126,7 +126,7 @@ def kill(system: System, size: Size) -> Mapping[str, float]:
                 system.brokers[victim].start()
                 _until_led_as_planned(system, ids)
                 # The client pauses up to 10 s between attempts to reach the broker that is back;
-                # without a connection to any other, it could not ask who leads.
+                # without a connection to any other, it could not request the leader.
                 _until_acknowledged(load, range(moves.PARTITIONS), time.perf_counter())
                 time.sleep(_SETTLE_S)
     for led, moment in events:

@@ -2,7 +2,7 @@
 
 A system is a context manager; at its end, also after an error, nothing runs any more. Both have
 their default settings, except that groups do not wait for more members before their first
-rebalance. A system with several brokers has one controller in a process of its own.
+rebalance. A system with several brokers has one controller in a separate process.
 """
 
 import os

@@ -21,8 +21,8 @@ from penstock.controller.api.load_messages import (
     PROBLEMS_PER_REPORT_MAX,
     UNTUNED_PER_REPORT_MAX,
     DamagedObject,
+    ProblemLog,
     ReportLoad,
-    Troubles,
     UntunedClient,
 )
 from penstock.objectstore.errors import ObjectStoreError
@@ -85,9 +85,9 @@ class LoadReporter:
             self._lag_s = max(self._lag_s, loop.time() - due)
 
     async def _report(self) -> None:
-        answer = self._partitions.append_times.take(self._loop.time())
-        if answer is None and self._is_excluded:
-            answer = await self._time_store_write()
+        response = self._partitions.append_times.take(self._loop.time())
+        if response is None and self._is_excluded:
+            response = await self._time_store_write()
         items, rest, rest_count = await in_turns(
             self._meter.sample(list(self._partitions), self._loop.time())
         )
@@ -99,13 +99,13 @@ class LoadReporter:
             items=items,
             rest=rest,
             rest_count=rest_count,
-            append_p50_ms=answer[0] if answer else None,
-            append_p99_ms=answer[1] if answer else None,
+            append_p50_ms=response[0] if response else None,
+            append_p99_ms=response[1] if response else None,
             loop_lag_ms=lag_s * 1_000,
             store=self._requests.sample(self._store_stats(), self._loop.time())
             if self._store_stats
             else None,
-            troubles=self._troubles(),
+            problems=self._problems(),
         )
         try:
             self._is_excluded = (
@@ -114,13 +114,13 @@ class LoadReporter:
         except (TimeoutError, ControllerError) as error:
             _log.info("load_report_failed", error=str(error))
 
-    def _troubles(self) -> Troubles | None:
+    def _problems(self) -> ProblemLog | None:
         now = self._loop.time()
         failing, damaged = self._partitions.failing(), self._damage.listed(now)
         untuned = self._partitions.producer_watch.listed(now)
         if not failing and not damaged and not untuned:
             return None
-        return Troubles(
+        return ProblemLog(
             failing=tuple(failing[:PROBLEMS_PER_REPORT_MAX]),
             failing_count=len(failing),
             damaged=tuple(

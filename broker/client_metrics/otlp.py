@@ -14,7 +14,7 @@ FIELDS_MAX: Final = 32_768
 """Fields of MetricsData and of ResourceMetrics, which take up to 30 ms; Java pushes two or three
 per metric.
 """
-ANSWER_FIELDS_MAX: Final = 64
+RESPONSE_FIELDS_MAX: Final = 64
 """Fields of an ExportMetricsServiceResponse, which has one, and of each of its partial successes,
 which have two.
 """
@@ -35,7 +35,7 @@ class MetricsInvalid(Exception):
     """Raised for bytes that are not valid metrics, or not a valid response."""
 
 
-class ReceiverAnswer(NamedTuple):
+class ReceiverResponse(NamedTuple):
     """The receiver's response to accepted metrics. rejected_count: rejected data points. message:
     the reason, or a warning if none was rejected; truncated.
     """
@@ -78,10 +78,10 @@ def with_resource(metrics: Buffer, resource: bytes) -> bytes:
     return b"".join(parts)
 
 
-def read_answer(answer: Buffer) -> ReceiverAnswer:
+def read_response(response: Buffer) -> ReceiverResponse:
     """Return the contents of an ExportMetricsServiceResponse. Raises MetricsInvalid."""
     rejected_count, message = 0, b""
-    for tag, content in _fields(memoryview(answer)):
+    for tag, content in _fields(memoryview(response)):
         if tag != _FIRST:
             continue
         for inner, value in _fields(content):
@@ -91,7 +91,7 @@ def read_answer(answer: Buffer) -> ReceiverAnswer:
                 message = bytes(value[:MESSAGE_BYTES_MAX])
     if rejected_count > _INT64_MAX:  # negative
         rejected_count = 0
-    return ReceiverAnswer(rejected_count, message.decode(errors="replace"))
+    return ReceiverResponse(rejected_count, message.decode(errors="replace"))
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -99,8 +99,8 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:
     at = count = 0
     while at < len(view):
         count += 1
-        if count > ANSWER_FIELDS_MAX:
-            raise MetricsInvalid(f"there are more than {ANSWER_FIELDS_MAX} fields")
+        if count > RESPONSE_FIELDS_MAX:
+            raise MetricsInvalid(f"there are more than {RESPONSE_FIELDS_MAX} fields")
         tag, begin, at = _field_at(view, at)
         yield tag, view[begin:at]
 

@@ -8,7 +8,7 @@ arrive later. Brokers number connections in the order of acceptance.
 from collections import OrderedDict
 from typing import Final, TypeAlias
 
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 
 PRODUCERS_MAX: Final = 50_000
 MEMBERS_MAX: Final = 100_000
@@ -16,7 +16,7 @@ MEMBERS_MAX: Final = 100_000
 Key: TypeAlias = tuple[str | int, ...]
 
 
-class LateRequest(CannotAnswer):
+class LateRequest(CannotRespond):
     """Raised for a request that the client has abandoned; it is not executed. The client no longer
     reads its connection.
     """

@@ -127,8 +127,8 @@ class CoordinatorShards(Generic[State]):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         state = self._states.get(partition)
         if state is not None:
-            may_answer = self._log.leads_alone if is_read else self._log.can_write
-            return state if may_answer else ErrorCode.NOT_COORDINATOR
+            may_respond = self._log.leads_alone if is_read else self._log.can_write
+            return state if may_respond else ErrorCode.NOT_COORDINATOR
         is_ours = partition in self._loaders or (
             partition not in self._released and self._log.is_ours(partition)
         )

@@ -9,9 +9,9 @@ from typing import Final
 
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.authorization import allows_cluster, note_change, requester_of
+from penstock.broker.requests.authorization import allows_cluster, record_change, requester_of
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
@@ -58,7 +58,7 @@ def handle_describe_acls(node: Node, ctx: RequestContext) -> Response:
         request.permission_type,
     )
     if problem := wanted.problem():
-        raise CannotAnswer(f"invalid DescribeAcls request: {problem}")
+        raise CannotRespond(f"invalid DescribeAcls request: {problem}")
     patterns: dict[tuple[int, str, int], list[describe_acls.AclDescription]] = {}
     for acl in node.image.acls.matching(wanted):
         pattern = acl.resource_type, acl.resource_name, acl.pattern_type
@@ -114,7 +114,7 @@ async def _create(
         for acl, was_known, item in zip(acls, known, items, strict=True)
         if item.status is Status.OK and not was_known
     ]
-    note_change(node, ctx, "acls_added", added)
+    record_change(node, ctx, "acls_added", added)
     return await listed(create_acls.AclCreationResult(*_problem(item)) for item in items)
 
 
@@ -159,7 +159,7 @@ async def _delete(
     except (ControllerError, TimeoutError) as error:
         return [delete_acls.DeleteAclsFilterResult(code_of(error), str(error))] * len(filters)
     removed = dict.fromkeys(acl for item in items for acl in item.acls)
-    note_change(node, ctx, "acls_removed", [acl_text(acl) for acl in removed])
+    record_change(node, ctx, "acls_removed", [acl_text(acl) for acl in removed])
     return await listed(
         delete_acls.DeleteAclsFilterResult(*_problem(item), [_matching(acl) for acl in item.acls])
         for item in items

@@ -14,7 +14,7 @@ from penstock.base.clock import wall_ms
 from penstock.base.log_levels import AUDIT
 from penstock.base.log_limit import LogLimit
 from penstock.broker.errors import ErrorCode
-from penstock.broker.network.dispatcher import CannotAnswer, Dispatcher
+from penstock.broker.network.dispatcher import CannotRespond, Dispatcher
 from penstock.broker.network.request import ConnectionInfo, RequestContext, Respond, Response
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.node import Node
@@ -99,7 +99,7 @@ class AuthenticatingDispatcher:
         key = int.from_bytes(frame[:_KEY_BYTES], "big")
         if sasl.phase is SaslPhase.COMPLETE and not self._begins_reauthentication(sasl, key):
             if sasl.is_expired(self._loop.time()):
-                raise CannotAnswer("the client did not authenticate again in time")
+                raise CannotRespond("the client did not authenticate again in time")
             return self._inner.start(connection, frame, respond)
         return self._authenticate(connection, sasl, key, frame, respond)
 
@@ -122,7 +122,7 @@ class AuthenticatingDispatcher:
                 return self._handshake(sasl, self._context(connection, frame), respond)
             if key == apis.API_VERSIONS.key:
                 return self._inner.start(connection, frame, respond)
-        raise CannotAnswer(f"unexpected request (API key {key}) during SASL authentication")
+        raise CannotRespond(f"unexpected request (API key {key}) during SASL authentication")
 
     # --- requests ---------------------------------------------------------------------------------
 

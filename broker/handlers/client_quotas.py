@@ -14,7 +14,7 @@ from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from penstock.broker.network.hosts import resolve
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.authorization import check_cluster, note_change, requester_of
+from penstock.broker.requests.authorization import check_cluster, record_change, requester_of
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
@@ -157,7 +157,7 @@ async def handle_alter_client_quotas(node: Node, ctx: RequestContext) -> Respons
         results = {item.entity: (code, detail) for item in alterations}
     if not request.validate_only:
         done = [entity_text(entity) for entity, (code, _) in results.items() if not code]
-        note_change(node, ctx, "quotas_altered", done)
+        record_change(node, ctx, "quotas_altered", done)
     entries = await listed(
         altering.ResponseEntryData(
             code,
@@ -194,13 +194,13 @@ async def _altered(
         entity: (ErrorCode.INVALID_REQUEST, f"{host} is not a valid IP or resolvable host.")
         for entity, host in unknown.items()
     }
-    asked = AlterQuotas(
+    requested = AlterQuotas(
         alterations=[item for item in alterations if item.entity not in unknown],
         validate_only=validate_only,
         forwarded_for=requester_of(node, ctx),
     )
-    if asked.alterations:
-        altered = await node.client.alter_quotas(asked, timeout_s=_TIMEOUT_S)
+    if requested.alterations:
+        altered = await node.client.alter_quotas(requested, timeout_s=_TIMEOUT_S)
         for item in altered.results:
             code = ErrorCode.NONE if item.status is Status.OK else code_of_status(item.status)
             results[item.entity] = code, item.detail

@@ -13,7 +13,7 @@ from penstock.base.listeners import SecurityProtocol
 from penstock.base.principal import ANONYMOUS, USER, Principal
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, kafka_error
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.authorization import allows, note_change, requester_of
+from penstock.broker.requests.authorization import allows, record_change, requester_of
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
@@ -74,7 +74,7 @@ async def handle_create_delegation_token(node: Node, ctx: RequestContext) -> Res
     response.max_timestamp_ms = token.max_ms
     response.token_id = token.token_id
     response.hmac = node.delegation_tokens.hmac_of(token.token_id)
-    note_change(node, ctx, "delegation_token_created", [f"{token.token_id} of {owner}"])
+    record_change(node, ctx, "delegation_token_created", [f"{token.token_id} of {owner}"])
     return encode_response(ctx, response)
 
 
@@ -106,19 +106,19 @@ async def handle_renew_delegation_token(node: Node, ctx: RequestContext) -> Resp
     response = renewing.RenewDelegationTokenResponse()
     try:
         token_id = await _shown_token(node, ctx, request.hmac)
-        asked = RenewDelegationToken(
+        requested = RenewDelegationToken(
             token_id=token_id,
             principal=str(ctx.connection.principal),
             period_ms=min(period_ms, longest_ms) if period_ms > 0 else longest_ms,
             forwarded_for=requester_of(node, ctx),
         )
-        token = (await node.client.renew_delegation_token(asked, timeout_s=_TIMEOUT_S)).token
+        token = (await node.client.renew_delegation_token(requested, timeout_s=_TIMEOUT_S)).token
     except (ControllerError, KafkaError, TimeoutError) as error:
         response.error_code = code_of(error)
         response.expiry_timestamp_ms = _time_with(response.error_code)
     else:
         response.expiry_timestamp_ms = token.expiry_ms
-        note_change(node, ctx, "delegation_token_renewed", [f"{token_id} of {token.owner}"])
+        record_change(node, ctx, "delegation_token_renewed", [f"{token_id} of {token.owner}"])
     return encode_response(ctx, response)
 
 
@@ -127,19 +127,19 @@ async def handle_expire_delegation_token(node: Node, ctx: RequestContext) -> Res
     response = expiring.ExpireDelegationTokenResponse()
     try:
         token_id = await _shown_token(node, ctx, request.hmac)
-        asked = ExpireDelegationToken(
+        requested = ExpireDelegationToken(
             token_id=token_id,
             principal=str(ctx.connection.principal),
             period_ms=request.expiry_time_period_ms,
             forwarded_for=requester_of(node, ctx),
         )
-        token = (await node.client.expire_delegation_token(asked, timeout_s=_TIMEOUT_S)).token
+        token = (await node.client.expire_delegation_token(requested, timeout_s=_TIMEOUT_S)).token
     except (ControllerError, KafkaError, TimeoutError) as error:
         response.error_code = code_of(error)
         response.expiry_timestamp_ms = _time_with(response.error_code)
     else:
         response.expiry_timestamp_ms = token.expiry_ms
-        note_change(node, ctx, "delegation_token_expired", [f"{token_id} of {token.owner}"])
+        record_change(node, ctx, "delegation_token_expired", [f"{token_id} of {token.owner}"])
     return encode_response(ctx, response)
 
 

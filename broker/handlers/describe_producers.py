@@ -38,7 +38,7 @@ PRODUCERS_MAX: Final = 100_000
 NOT_LEADER_OR_FOLLOWER, so that clients request them again.
 """
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-_ASK_TIMEOUT_S: Final = 5.0
+_REQUEST_TIMEOUT_S: Final = 5.0
 
 
 async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response:
@@ -63,12 +63,12 @@ async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response
                 await slices.turn()
         topics.append(TopicResponse(topic.name, partitions))
     if ctx.client_id is not None:
-        await _ask_leaders(node, topics)
+        await _query_leaders(node, topics)
     response.topics = topics
     return encode_response(ctx, response)
 
 
-async def _ask_leaders(node: Node, topics: Sequence[TopicResponse]) -> None:
+async def _query_leaders(node: Node, topics: Sequence[TopicResponse]) -> None:
     """Fill in the responses of the leaders of partitions for which this broker is another
     candidate.
     """
@@ -86,15 +86,17 @@ async def _ask_leaders(node: Node, topics: Sequence[TopicResponse]) -> None:
         return
     peers = node.connect_peers()
     try:
-        async with asyncio.timeout(_ASK_TIMEOUT_S):
-            await asyncio.gather(*(_ask(peers, leader, parts) for leader, parts in wanted.items()))
+        async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+            await asyncio.gather(
+                *(_send_request(peers, leader, parts) for leader, parts in wanted.items())
+            )
     except TimeoutError:
         return
     finally:
         peers.close()
 
 
-async def _ask(
+async def _send_request(
     peers: PeerConnections, leader: NodeId, parts: Mapping[tuple[str, int], PartitionResponse]
 ) -> None:
     indexes: dict[str, list[int]] = {}
@@ -102,7 +104,7 @@ async def _ask(
         indexes.setdefault(name, []).append(index)
     request = DescribeProducersRequest([TopicRequest(*item) for item in indexes.items()])
     try:
-        response = await peers.ask(
+        response = await peers.send_request(
             leader, apis.DESCRIBE_PRODUCERS, 0, request, DescribeProducersResponse
         )
     except (PeerGone, OSError, EOFError, WireError):

@@ -42,25 +42,25 @@ TOPICS_MAX: Final = 2_000
 async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, decode_request)
     if not await _is_cursor_valid(request):
-        answer = DescribeTopicPartitionsResponse(
+        response = DescribeTopicPartitionsResponse(
             topics=await listed(
                 _refused(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics
             )
         )
-        return encode_response(ctx, answer)
+        return encode_response(ctx, response)
     if not request.topics:
         names = await _described_names(node, ctx, request)
-        answer = await _page(node, ctx, names[:TOPICS_MAX], request)
+        response = await _page(node, ctx, names[:TOPICS_MAX], request)
     else:
         names = await _smallest(_first(request), (topic.name for topic in request.topics))
         shown = names[:TOPICS_MAX]
         denied = await find_denied_topics(node, ctx, Operation.DESCRIBE, shown)
-        answer = await _page(node, ctx, (name for name in shown if name not in denied), request)
+        response = await _page(node, ctx, (name for name in shown if name not in denied), request)
         refused = (_refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in sorted(denied))
-        answer.topics = [*answer.topics, *await listed(refused)]
-    if answer.next_cursor is None and len(names) > TOPICS_MAX:
-        answer.next_cursor = ResponseCursor(names[TOPICS_MAX], 0)
-    return encode_response(ctx, answer)
+        response.topics = [*response.topics, *await listed(refused)]
+    if response.next_cursor is None and len(names) > TOPICS_MAX:
+        response.next_cursor = ResponseCursor(names[TOPICS_MAX], 0)
+    return encode_response(ctx, response)
 
 
 def _first(request: DescribeTopicPartitionsRequest) -> str:

@@ -16,7 +16,7 @@ from penstock.protocol.errors import WireError
 from penstock.protocol.gen import list_offsets
 from penstock.protocol.offset_specs import LATEST
 
-ASK_TIMEOUT_S: Final = 5.0
+VERIFY_TIMEOUT_S: Final = 5.0
 _VERSION: Final = 10
 
 PartitionName = tuple[UUID, str, int]
@@ -39,16 +39,16 @@ async def end_offsets(
         return found
     peers = node.connect_peers()
     try:
-        async with asyncio.timeout(ASK_TIMEOUT_S):
+        async with asyncio.timeout(VERIFY_TIMEOUT_S):
             answers = await asyncio.gather(
-                *(_ask(peers, leader, wanted) for leader, wanted in by_leader.items())
+                *(_send_request(peers, leader, wanted) for leader, wanted in by_leader.items())
             )
     except TimeoutError:
         return found
     finally:
         peers.close()
-    for answer in answers:
-        found.update(answer)
+    for response in answers:
+        found.update(response)
     return found
 
 
@@ -61,7 +61,7 @@ def _led_here(node: Node, wanted: Sequence[PartitionName]) -> dict[tuple[UUID, i
     }
 
 
-async def _ask(
+async def _send_request(
     peers: PeerConnections, leader: NodeId, wanted: Sequence[PartitionName]
 ) -> dict[tuple[UUID, int], int]:
     ids = {name: topic_id for topic_id, name, _ in wanted}
@@ -77,7 +77,7 @@ async def _ask(
     ]
     request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
     try:
-        response = await peers.ask(
+        response = await peers.send_request(
             leader, apis.LIST_OFFSETS, _VERSION, request, list_offsets.ListOffsetsResponse
         )
     except (PeerGone, OSError, EOFError, WireError):

@@ -12,7 +12,7 @@ from penstock.base.acls import Operation
 from penstock.base.ids import Offset
 from penstock.broker.errors import ErrorCode, code_of
 from penstock.broker.handlers.fetch.fetch_target import check_leader_epoch
-from penstock.broker.handlers.topics.forks import answer_fork_points, asks_for_fork_points
+from penstock.broker.handlers.topics.forks import handle_fork_points, is_fork_point_request
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
 from penstock.broker.requests.authorization import check_cluster, undescribed_topics
@@ -64,9 +64,9 @@ _WAIT_OPEN_S: Final = 2.0
 
 async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, decode_request)
-    if asks_for_fork_points(request.topics):
+    if is_fork_point_request(request.topics):
         check_cluster(node, ctx, Operation.CLUSTER_ACTION)
-        return await answer_fork_points(node, ctx, request)
+        return await handle_fork_points(node, ctx, request)
     names = {topic.name for topic in request.topics}
     denied = await undescribed_topics(node, ctx, names)
     limit = asyncio.Semaphore(_LOOKUPS_AT_ONCE_COUNT)

@@ -18,7 +18,7 @@ from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers.topics.frozen_topics import describe_frozen_topics
 from penstock.broker.handlers.topics.topic_creation import create_topics
-from penstock.broker.network.request import LongAnswer, RequestContext, Response
+from penstock.broker.network.request import LongResponse, RequestContext, Response
 from penstock.broker.partition.leaders import Gone, announced_leader
 from penstock.broker.requests import advertised
 from penstock.broker.requests.authorization import (
@@ -100,7 +100,7 @@ class PartitionCache:
         """Return the encoded partitions of a topic, valid until the next call. 0.4 ms for 10,000
         unchanged partitions, 5 us for each changed one.
 
-        unnamed: a broker that may not lead any more. gone: see `announced_leader`.
+        unnamed: a broker that must not lead any more. gone: see `announced_leader`.
         """
         nodes = [
             (node.node_id, node.node_epoch, node.fenced, node.draining) for node in image.nodes
@@ -137,31 +137,31 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
         request. librdkafka would only retry a second after a response that lists the dead one.
         """
         await node.peer_watch.until_certain()
-        answer = handle_now(node, ctx)
-        return await answer if isinstance(answer, Awaitable) else answer
+        response = handle_now(node, ctx)
+        return await response if isinstance(response, Awaitable) else response
 
     def handle_now(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
         request = decoded(ctx, decode_request)
-        answer = _Answer(node, ctx, request, cache)
+        response = _ResponseBuilder(node, ctx, request, cache)
         requested = request.topics
         if request.frozen_topics:
-            return answer.of_frozen_topics(requested or ())
+            return response.of_frozen_topics(requested or ())
         if requested is None or (not requested and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
             if len(node.image.topics) > SLICE_COUNT:
-                return answer.of_all_in_slices()
-            return answer.encode(answer.all_topics())
+                return response.of_all_in_slices()
+            return response.encode(response.all_topics())
         if ctx.api_version in _WITHOUT_IDS and any(
             topic.topic_id is not None or topic.name is None for topic in requested
         ):
-            return answer.encode(list(map(_refused, requested)))
+            return response.encode(list(map(_refused, requested)))
         if len(requested) > SLICE_COUNT:
-            return answer.in_slices(requested)
-        answer.check(requested)
-        missing = answer.creatable(_creatable(node, request, requested))
+            return response.in_slices(requested)
+        response.check(requested)
+        missing = response.creatable(_creatable(node, request, requested))
         if missing:
-            return answer.after_creating(requested, missing)
+            return response.after_creating(requested, missing)
         unique = dict.fromkeys(map(_named, requested))
-        return answer.encode(list(answer.topics_for(unique, {})))
+        return response.encode(list(response.topics_for(unique, {})))
 
     return handle_metadata
 
@@ -222,7 +222,7 @@ async def _create(node: Node, ctx: RequestContext, names: list[str]) -> dict[str
     }
 
 
-class _Answer:
+class _ResponseBuilder:
     """Builds the response to one request."""
 
     def __init__(
@@ -382,7 +382,7 @@ class _Answer:
         # A leader in the first slices may have left since.
         brokers = {broker.node_id: broker for broker in (*earlier.brokers, *head.brokers)}
         head.brokers = list(brokers.values())
-        return LongAnswer(partial(self._frame, head, found))
+        return LongResponse(partial(self._frame, head, found))
 
     def _add_operations(self, topic: EncodedTopic) -> None:
         head = topic.head
@@ -432,7 +432,7 @@ def partition_metadata(
     """Describe a partition. A partition without a live leader has LEADER_NOT_AVAILABLE, and lists
     the next leader if it is known (`broker.partition.leaders`).
 
-    live: the brokers that are not fenced. unnamed: a broker that may not lead any more. gone: see
+    live: the brokers that are not fenced. unnamed: a broker that must not lead any more. gone: see
     `announced_leader`.
     """
     leader = announced_leader(image, partition, gone)

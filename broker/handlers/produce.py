@@ -13,8 +13,8 @@ from penstock.base.clock import monotonic_ms
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
 from penstock.broker.errors import ErrorCode
 from penstock.broker.handlers import verification
-from penstock.broker.network.dispatcher import CannotAnswer
-from penstock.broker.network.request import LongAnswer, RequestContext, Respond
+from penstock.broker.network.dispatcher import CannotRespond
+from penstock.broker.network.request import LongResponse, RequestContext, Respond
 from penstock.broker.partition.append import NAMED_TWICE, CheckedBatch, Content, PartitionAppend
 from penstock.broker.partition.mirrored import MirroredBatches
 from penstock.broker.partition.partition import Partition
@@ -60,7 +60,7 @@ def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> Awaitab
     acks=0.
     """
     if not node.can_write():
-        raise CannotAnswer(
+        raise CannotRespond(
             "Produce request while the controller is unreachable: the client should look up the"
             " leader at another broker"
         )
@@ -188,7 +188,7 @@ class _ProduceCall:
 
     def _end(self) -> None:
         if self._request.acks == _ACKS_NONE:
-            self._finish_without_answer()
+            self._finish_without_response()
         else:
             self._watch()
         self._settle_one()
@@ -235,7 +235,7 @@ class _ProduceCall:
             return None
         if isinstance(found, Partition):
             content = self._checked(found, wanted.records, result)
-            if content is None or self._ask_coordinator(found, content, result):
+            if content is None or self._query_coordinator(found, content, result):
                 return None
             return found, content
         if found is ErrorCode.LEADER_NOT_AVAILABLE:
@@ -326,7 +326,7 @@ class _ProduceCall:
         )
         self._settle_one()
 
-    def _ask_coordinator(
+    def _query_coordinator(
         self, partition: Partition, content: Content, result: ProducePartitionResult
     ) -> bool:
         """Append the part when the transaction coordinator has responded. Returns False if no
@@ -340,25 +340,27 @@ class _ProduceCall:
         if producer is None or isinstance(content.verdict, Refusal):
             return False
         node, adds = self._node, self._adds
-        if not verification.needs_answer(node, transactional_id, partition, producer, adds=adds):
+        if not verification.needs_verification(
+            node, transactional_id, partition, producer, adds=adds
+        ):
             return False
         self._pending_count += 1
 
-        def admitted(answer: Guard | ErrorCode) -> None:
-            if isinstance(answer, Guard) and node.can_write():
-                self._append([(partition, content)], [result], answer)
-            elif isinstance(answer, Guard):
+        def admitted(response: Guard | ErrorCode) -> None:
+            if isinstance(response, Guard) and node.can_write():
+                self._append([(partition, content)], [result], response)
+            elif isinstance(response, Guard):
                 self._refuse(
                     partition.topic_name, records, result, ErrorCode.NOT_LEADER_OR_FOLLOWER
                 )
             else:
                 code, result.error_message = verification.refusal_of_produce(
-                    answer, self._ctx.api_version
+                    response, self._ctx.api_version
                 )
                 self._refuse(partition.topic_name, records, result, code)
             self._settle_one()
 
-        verification.ask(node, transactional_id, partition, producer, admitted, adds=adds)
+        verification.send_request(node, transactional_id, partition, producer, admitted, adds=adds)
         return True
 
     def _checked(
@@ -399,7 +401,7 @@ class _ProduceCall:
             if not self._node.can_write():
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 self._refuse(partition.topic_name, records, result, code)
-            elif refusal is not None or not self._ask_coordinator(partition, content, result):
+            elif refusal is not None or not self._query_coordinator(partition, content, result):
                 self._append([(partition, content)], [result], refusal=refusal)
             self._settle_one()
 
@@ -422,7 +424,7 @@ class _ProduceCall:
             timer.cancel()
             if isinstance(found, Partition) and self._node.can_write():
                 content = self._checked(found, records, result)
-                if content is not None and not self._ask_coordinator(found, content, result):
+                if content is not None and not self._query_coordinator(found, content, result):
                     self._append([(found, content)], [result])
             else:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(found, Partition) else found
@@ -486,11 +488,11 @@ class _ProduceCall:
                 [(partition.topic_name, result) for partition, result in leaving]
             )
         throttle_ms = 0 if ctx.quota is None else self._throttle(ctx.quota, is_answered=True)
-        answer = ctx.correlation_id, ctx.api_version, self._results, throttle_ms, endpoints
+        response = ctx.correlation_id, ctx.api_version, self._results, throttle_ms, endpoints
         self._respond(
-            encode_produce_response(*answer)
+            encode_produce_response(*response)
             if ctx.body is None
-            else LongAnswer(partial(encode_produce_response, *answer))
+            else LongResponse(partial(encode_produce_response, *response))
         )
         for partition, _ in leaving:
             if partition.notice is not None:
@@ -525,13 +527,13 @@ class _ProduceCall:
             result.current_leader = hints.current_leader(name, result.index)
         return hints.endpoints()
 
-    def _finish_without_answer(self) -> None:
+    def _finish_without_response(self) -> None:
         """Finish a request with acks=0. The only way to report a known error is closing the
         connection; the client then refreshes its metadata.
         """
         names = self._errors()
         if names:
-            raise CannotAnswer(f"Produce request with acks=0 failed: {', '.join(names)}")
+            raise CannotRespond(f"Produce request with acks=0 failed: {', '.join(names)}")
         if self._ctx.quota is not None:
             self._throttle(self._ctx.quota, is_answered=False)
         self._respond(None)

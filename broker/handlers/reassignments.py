@@ -17,7 +17,7 @@ from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.requests.authorization import (
     allows_cluster,
     check_cluster,
-    note_change,
+    record_change,
     requester_of,
 )
 from penstock.broker.requests.dispatch import encode_response
@@ -138,7 +138,7 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
         for part in topic.partitions
         if not part.error_code
     ]
-    note_change(node, ctx, "partitions_reassigned", changed)
+    record_change(node, ctx, "partitions_reassigned", changed)
     return encode_response(
         ctx,
         alter.AlterPartitionReassignmentsResponse(
@@ -192,10 +192,10 @@ async def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -
             if (topic := topics.by_name(item.name)) is not None
         )
     found = await listed(_ongoing(topic, partitions) for topic, partitions in requested)
-    answer = listing.ListPartitionReassignmentsResponse(
+    response = listing.ListPartitionReassignmentsResponse(
         error_message=None, topics=[topic for topic in found if topic.partitions]
     )
-    return encode_response(ctx, answer)
+    return encode_response(ctx, response)
 
 
 def _ongoing(
@@ -245,7 +245,7 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
             results.setdefault(name.topic, []).append(
                 elect.PartitionResult(name.partition, code, message)
             )
-    note_change(node, ctx, "leaders_elected", elected)
+    record_change(node, ctx, "leaders_elected", elected)
     return encode_response(
         ctx,
         elect.ElectLeadersResponse(

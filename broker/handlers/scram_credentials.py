@@ -12,7 +12,7 @@ from penstock.base.acls import Operation
 from penstock.base.scram import ScramMechanism, credential_of
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.authorization import check_cluster, note_change, requester_of
+from penstock.broker.requests.authorization import check_cluster, record_change, requester_of
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
@@ -70,7 +70,7 @@ def _result(node: Node, name: str, count: int) -> DescribeUserScramCredentialsRe
 
 async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, altering.decode_request)
-    asked = AlterScramCredentials(
+    requested = AlterScramCredentials(
         deletions=await listed(
             ScramDeletion(user=item.name, mechanism=item.mechanism) for item in request.deletions
         ),
@@ -79,9 +79,11 @@ async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -
     )
     try:
         check_cluster(node, ctx, Operation.ALTER)
-        altered = await node.client.alter_scram_credentials(asked, timeout_s=_TIMEOUT_S)
+        altered = await node.client.alter_scram_credentials(requested, timeout_s=_TIMEOUT_S)
     except (ControllerError, KafkaError, TimeoutError) as error:
-        users = [item.user for item in asked.deletions] + [item.user for item in asked.upsertions]
+        users = [item.user for item in requested.deletions] + [
+            item.user for item in requested.upsertions
+        ]
         code, detail = code_of(error), str(error)
         results = await listed(
             altering.AlterUserScramCredentialsResult(user, code, detail)
@@ -89,7 +91,7 @@ async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -
         )
     else:
         done = [item.user for item in altered.results if item.status is Status.OK]
-        note_change(node, ctx, "users_altered", done)
+        record_change(node, ctx, "users_altered", done)
         results = await listed(
             altering.AlterUserScramCredentialsResult(
                 item.user, code_of_status(item.status), item.detail or None

@@ -197,7 +197,7 @@ async def _add_for_broker(
         ProducerIdentity(item.producer_id, item.producer_epoch),
         adds=not item.verify_only,
     )
-    codes = await _unknown(node, wanted) or await node.transactions.answer_leader(
+    codes = await _unknown(node, wanted) or await node.transactions.respond_to_leader(
         membership, wanted
     )
     return add_partitions_to_txn.AddPartitionsToTxnResult(
@@ -385,18 +385,18 @@ async def _commit_offsets(
     if (
         not isinstance(found, Partition)
         or not request.group_id
-        or not verification.needs_answer(node, transactional_id, found, producer, adds=adds)
+        or not verification.needs_verification(node, transactional_id, found, producer, adds=adds)
     ):
         # The coordinator of the group or the log decides.
         return await commit(verification.required_guard(node, transactional_id, adds=adds))
-    answer = await verification.answer(node, transactional_id, found, producer, adds=adds)
-    if isinstance(answer, ErrorCode):
-        code = verification.refusal_of_commit(answer, ctx.api_version)
+    response = await verification.answer(node, transactional_id, found, producer, adds=adds)
+    if isinstance(response, ErrorCode):
+        code = verification.refusal_of_commit(response, ctx.api_version)
         return dict.fromkeys(offsets, code)
     try:
-        return await commit(answer)
+        return await commit(response)
     finally:
-        found.log.verifications.release(answer)
+        found.log.verifications.release(response)
 
 
 def _offsets_to_commit(

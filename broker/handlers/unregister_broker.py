@@ -11,7 +11,7 @@ from penstock.base.acls import Operation
 from penstock.base.ids import NodeId
 from penstock.broker.errors import code_of
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.authorization import check_cluster, note_change, requester_of
+from penstock.broker.requests.authorization import check_cluster, record_change, requester_of
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
@@ -35,5 +35,5 @@ async def handle_unregister_broker(node: Node, ctx: RequestContext) -> Response:
         response.error_code = code_of(error)
         response.error_message = error.detail if isinstance(error, RequestRefused) else str(error)
     if not response.error_code:
-        note_change(node, ctx, "broker_unregistered", [str(request.broker_id)])
+        record_change(node, ctx, "broker_unregistered", [str(request.broker_id)])
     return encode_response(ctx, response)

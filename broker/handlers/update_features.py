@@ -9,7 +9,7 @@ from typing import Final
 from penstock.base.acls import Operation
 from penstock.broker.errors import ErrorCode, code_of
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.authorization import check_cluster, note_change, requester_of
+from penstock.broker.requests.authorization import check_cluster, record_change, requester_of
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
@@ -39,7 +39,7 @@ async def handle_update_features(node: Node, ctx: RequestContext) -> Response:
             levels = [
                 f"{item.feature}={item.max_version_level}" for item in request.feature_updates
             ]
-            note_change(node, ctx, "features_updated", levels)
+            record_change(node, ctx, "features_updated", levels)
         if ctx.api_version <= _LAST_WITH_RESULTS:
             response.results = [
                 UpdatableFeatureResult(name, ErrorCode.NONE, ErrorCode.NONE.name)

@@ -49,7 +49,7 @@ def transactional_producer(records: memoryview | None) -> ProducerIdentity | Non
     return ProducerIdentity(producer_id, epoch)
 
 
-def needs_answer(
+def needs_verification(
     node: Node,
     transactional_id: str,
     partition: Partition,
@@ -57,7 +57,7 @@ def needs_answer(
     *,
     adds: bool,
 ) -> bool:
-    """Return True if the coordinator must be asked before a batch of this producer is appended.
+    """Return True if the coordinator must verify the producer before a batch is appended.
 
     Later batches of a transaction need no verification, nor do fenced epochs, which the partition
     rejects itself.
@@ -69,11 +69,11 @@ def needs_answer(
         return False
     return adds or (
         node.config.transaction_partition_verification_enable
-        and _can_be_asked(node, transactional_id)
+        and _supports_verification(node, transactional_id)
     )
 
 
-def ask(
+def send_request(
     node: Node,
     transactional_id: str,
     partition: Partition,
@@ -96,7 +96,7 @@ def ask(
         return
     own.waiting.append(admitted)
     if is_new:
-        _Question(node, transactional_id, partition, producer, own).ask()
+        _Question(node, transactional_id, partition, producer, own).send_request()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class _Question:
     producer: ProducerIdentity
     guard: Guard
 
-    def ask(self) -> None:
-        self.node.verifier.ask(
+    def send_request(self) -> None:
+        self.node.verifier.send_request(
             Membership(self.transactional_id, self.producer, adds=self.guard.adds),
             (self.partition.topic_name, self.partition.index),
             self._answered,
@@ -121,7 +121,7 @@ class _Question:
     def _answered(self, code: ErrorCode) -> None:
         verifications = self.partition.log.verifications
         if code is ErrorCode.NONE and verifications.must_verify_again(self.guard):
-            self.ask()
+            self.send_request()
         elif self.guard.waiting:
             verifications.answered(self.guard, code)
 
@@ -146,7 +146,7 @@ async def answer(
             found.holders_count += 1
         done.set_result(found)
 
-    ask(node, transactional_id, partition, producer, admitted, adds=adds)
+    send_request(node, transactional_id, partition, producer, admitted, adds=adds)
     try:
         return await done
     except asyncio.CancelledError:
@@ -196,7 +196,7 @@ def commit_adds(version: int) -> bool:
     return version >= _COMMIT_ADDS
 
 
-def _can_be_asked(node: Node, transactional_id: str) -> bool:
+def _supports_verification(node: Node, transactional_id: str) -> bool:
     """Return True unless the coordinator is known to run an older version, during a
     rolling update.
     """

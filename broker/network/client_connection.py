@@ -13,7 +13,7 @@ from penstock.broker.config import BrokerConfig
 from penstock.broker.network.admission import CallLater, Deadline
 from penstock.broker.network.closing_order import ClosingOrder
 from penstock.broker.network.connection import FrameReader, ResponseOrder, ResponseSlot
-from penstock.broker.network.dispatcher import CannotAnswer, Dispatcher
+from penstock.broker.network.dispatcher import CannotRespond, Dispatcher
 from penstock.broker.network.handshake_order import HandshakeOrder
 from penstock.broker.network.request import UNKNOWN_SOFTWARE, Respond, Response
 from penstock.broker.network.request_memory import RequestMemory
@@ -393,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
         respond = partial(self._answer, slot, self._api_key(frame), self.last_bytes_at)
         try:
             coroutine = self._server.dispatcher.start(self, frame, respond)
-        except (WireError, CannotAnswer) as error:
+        except (WireError, CannotRespond) as error:
             self.close(str(error))
             return
         if coroutine is not None:
@@ -408,7 +408,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _run(self, coroutine: Coroutine[Any, Any, Response], respond: Respond) -> None:
         try:
             response = await coroutine
-        except (WireError, CannotAnswer) as error:
+        except (WireError, CannotRespond) as error:
             self.close(str(error))
             return
         finally:

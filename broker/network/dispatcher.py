@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from penstock.broker.network.request import ConnectionInfo, Respond, Response
 
 
-class CannotAnswer(Exception):
+class CannotRespond(Exception):
     """Raised if a request has no error response. The connection is closed and the message is
     logged.
     """

@@ -1,7 +1,7 @@
 """Detect within milliseconds that the process of another broker has died.
 
 The kernel closes the sockets of a killed process, so an idle connection to it breaks before its
-clients ask for the next leader. The controller fences the dead broker only after the session
+clients request the next leader. The controller fences the dead broker only after the session
 timeout; until then Metadata would return it, and librdkafka would retry a second later.
 """
 
@@ -56,8 +56,8 @@ class PeerWatch:
         peers: PeerConnections,
         on_change: Callable[[BrokerIncarnation], None],
     ) -> None:
-        """node_id: this broker, which is not watched. on_change: called when a broker becomes gone
-        or is back. Must not block or raise.
+        """node_id: this broker, which is not watched. on_change: called when a broker process dies
+        or returns. Must not block or raise.
         """
         self._node_id = node_id
         self._peers = peers

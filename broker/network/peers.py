@@ -40,7 +40,7 @@ class PeerConnections:
         self._access = access
         self._peers: dict[NodeId, tuple[NodeEpoch, AsyncConnection]] = {}
 
-    async def ask(
+    async def send_request(
         self, node_id: NodeId, api: ApiSpec, version: int, request: object, kind: type[_T]
     ) -> _T:
         """Send a request message of this API and return the response, decoded as this message type.
@@ -48,7 +48,7 @@ class PeerConnections:
         """
         peer = await self._connect(node_id)
         try:
-            return await peer.ask(api, request, kind, version=version)
+            return await peer.send_request(api, request, kind, version=version)
         except BaseException:
             # Also after a timeout: a late response must not be taken for that of the next request.
             self._drop(node_id)

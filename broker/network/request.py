@@ -16,7 +16,7 @@ from penstock.broker.security.sasl import SaslState
 from penstock.stream.wal.sender import Sender
 
 
-class LongAnswer(Struct, frozen=True):
+class LongResponse(Struct, frozen=True):
     """The response to a long request, encoded by the dispatcher in a thread. encode: uses only data
     that does not change.
     """
@@ -24,7 +24,7 @@ class LongAnswer(Struct, frozen=True):
     encode: "Callable[[], Buffer | Sequence[Buffer]]"
 
 
-Response: TypeAlias = Buffer | Sequence[Buffer] | LongAnswer | None
+Response: TypeAlias = Buffer | Sequence[Buffer] | LongResponse | None
 """A complete frame with its size prefix, in one or more buffers (never joined). None: no response
 (acks=0). LongAnswer: from handlers only, never passed to a connection.
 """

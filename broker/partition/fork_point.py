@@ -1,8 +1,8 @@
 """Find fork points, and abort the transactions inherited by a fork or by a restored topic.
 
 A fork ends at a batch boundary in committed objects. The source may still commit its open
-transactions, but the fork cannot, because their producers do not write to it. A restored topic has
-lost what was uncommitted when it was deleted.
+transactions, but the fork cannot, because their producers do not write to it. A restored topic
+lacks transactions that were uncommitted when it was deleted.
 """
 
 from collections.abc import Sequence

@@ -214,8 +214,8 @@ class Partition:
         """Return whole batches from cache or store, the first one regardless of its size. Costs at
         least one GET if they are cold.
 
-        Skips empty batches left by log compaction, unless nothing follows them: clients that only
-        look at records would fetch the same offset again.
+        Skips empty batches left by log compaction, unless nothing follows them: clients that ignore
+        empty batches would fetch the same offset again.
 
         Raises OffsetOutOfRange (trimmed meanwhile), and the store's errors.
         """

@@ -1,7 +1,7 @@
 """Admit the first batch of a transaction only if its coordinator has added this partition
 (KIP-890). Otherwise the transaction would hang, and committed reads would wait forever.
 
-`broker.handlers.verification` asks the coordinator.
+`broker.handlers.verification` sends the request to the coordinator.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ class Guard:
     """One verification, from the request to the coordinator until its batches are appended.
 
     A marker may end the transaction meanwhile, so that the response is outdated. After a marker of
-    its producer nothing is appended under the guard, and the coordinator is asked again. Later
+    its producer nothing is appended under the guard, and the request is repeated. Later
     batches of an open transaction need no verification.
     """
 
@@ -81,7 +81,9 @@ class Verifications:
         return guard
 
     def must_verify_again(self, guard: Guard) -> bool:
-        """Return True if the caller has to ask again, because the response may be outdated."""
+        """Return True if the caller has to repeat the request, because the response may be
+        outdated.
+        """
         is_stale, guard.is_stale = guard.is_stale, False
         return is_stale and self._guards.get((guard.producer_id, guard.producer_epoch)) is guard
 

@@ -86,8 +86,8 @@ class Throttles:
 
 class ClientQuotas:
     """The quotas of users and clients on one broker. Only clients with a quota are tracked, at most
-    `CLIENTS_MAX`: the longest idle one is dropped first, and every one after `IDLE_MS`; it then
-    begins with an unused quota. Changes of quotas keep the measured usage.
+    `CLIENTS_MAX`: the longest idle one is dropped first, and each after `IDLE_MS`; it then starts
+    with an unused quota. Changes of quotas keep the measured usage.
     """
 
     def __init__(self, window: Window) -> None:

@@ -175,7 +175,7 @@ def requester_of(node: Node, ctx: RequestContext) -> Requester:
     )
 
 
-def note_change(node: Node, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
+def record_change(node: Node, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
     """Log a change made by the client, if clients are identified: it is authenticated, or there is
     an authorizer.
     """

@@ -11,10 +11,10 @@ import structlog
 
 from penstock.base.log_limit import LogLimit
 from penstock.broker.errors import ErrorCode, code_of
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.request import (
     ConnectionInfo,
-    LongAnswer,
+    LongResponse,
     RequestContext,
     Respond,
     Response,
@@ -79,7 +79,7 @@ def error_response(api: ApiSpec, version: int, code: int) -> object | None:
     return response if has_field else None
 
 
-def encode_response(ctx: RequestContext, message: object) -> bytearray | LongAnswer:
+def encode_response(ctx: RequestContext, message: object) -> bytearray | LongResponse:
     """Encode a generated response message as a whole frame for this request. Responses to long
     requests are encoded later.
     """
@@ -93,7 +93,7 @@ def encode_response(ctx: RequestContext, message: object) -> bytearray | LongAns
         CODECS[ctx.api_key].encode_response,
         message,
     )
-    return LongAnswer(encode) if ctx.is_long else encode()
+    return LongResponse(encode) if ctx.is_long else encode()
 
 
 class RequestDispatcher:
@@ -161,21 +161,21 @@ class RequestDispatcher:
             return self._run_inline(inline, ctx, respond)
         handler = self._handlers.get(key)
         if handler is None:
-            raise CannotAnswer(f"{header.api.name} is not served here")
+            raise CannotRespond(f"{header.api.name} is not served here")
         check_session(self._node, ctx)
         try:
             response = handler(self._node, ctx)
-        except (WireError, CannotAnswer):
+        except (WireError, CannotRespond):
             raise
         except LongRequest as long:
-            work = self._answer_long(handler, ctx, long.decode)
+            work = self._respond_long(handler, ctx, long.decode)
             return work_of(ctx, self._finish(handler, ctx, work))
         except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
             respond(self._failed(ctx, error))
             return None
         if not isinstance(response, _AT_ONCE) and isinstance(response, Awaitable):
             return work_of(ctx, self._finish(handler, ctx, response))
-        assert not isinstance(response, LongAnswer), "what is made in one turn is short"
+        assert not isinstance(response, LongResponse), "what is made in one turn is short"
         respond(response)
         return None
 
@@ -184,31 +184,33 @@ class RequestDispatcher:
     ) -> Coroutine[Any, Any, Response] | None:
         try:
             handler(self._node, ctx, respond)
-        except (WireError, CannotAnswer):
+        except (WireError, CannotRespond):
             raise
         except LongRequest as long:
             # The connection starts no other request meanwhile, which keeps the order of Produce.
-            work = self._answer_long(partial(_as_task, handler), ctx, long.decode)
+            work = self._respond_long(partial(_as_task, handler), ctx, long.decode)
             return work_of(ctx, self._finish_inline(ctx, work))
         except Exception as error:
             self._log_failure(ctx, error)
-            raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed") from error
+            raise CannotRespond(f"{apis.APIS[ctx.api_key].name} failed") from error
         if ctx.quota is not None:
             ctx.quota.leave()
         return None
 
-    async def _answer_long(self, handler: Handler, ctx: RequestContext, decode: Decode) -> Response:
+    async def _respond_long(
+        self, handler: Handler, ctx: RequestContext, decode: Decode
+    ) -> Response:
         """Handle a request that is not decoded yet."""
         if is_of_brokers(ctx) and is_broker(self._node, ctx):
-            return await self._answer_decoded(handler, ctx, decode)
+            return await self._respond_decoded(handler, ctx, decode)
         slot = await self._long.slot()
         ctx.on_wait = slot.free
         try:
-            return await self._answer_decoded(handler, ctx, decode)
+            return await self._respond_decoded(handler, ctx, decode)
         finally:
             slot.free()
 
-    async def _answer_decoded(
+    async def _respond_decoded(
         self, handler: Handler, ctx: RequestContext, decode: Decode
     ) -> Response:
         await self._long.decode(ctx, decode)
@@ -220,11 +222,11 @@ class RequestDispatcher:
     async def _finish_inline(self, ctx: RequestContext, work: Awaitable[Response]) -> Response:
         try:
             return await work
-        except (WireError, CannotAnswer):
+        except (WireError, CannotRespond):
             raise
         except Exception as error:
             self._log_failure(ctx, error)
-            raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed") from error
+            raise CannotRespond(f"{apis.APIS[ctx.api_key].name} failed") from error
 
     async def _finish(
         self, handler: Handler, ctx: RequestContext, response: Awaitable[Response]
@@ -233,8 +235,8 @@ class RequestDispatcher:
             try:
                 return await self._long.encoded(ctx, await response)
             except LongRequest as long:
-                return await self._answer_long(handler, ctx, long.decode)
-        except (WireError, CannotAnswer):
+                return await self._respond_long(handler, ctx, long.decode)
+        except (WireError, CannotRespond):
             raise
         except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
             return self._failed(ctx, error)
@@ -245,11 +247,11 @@ class RequestDispatcher:
             self._log_failure(ctx, error)
         message = error_response(apis.APIS[ctx.api_key], ctx.api_version, code)
         if message is None:
-            raise CannotAnswer(
+            raise CannotRespond(
                 f"{apis.APIS[ctx.api_key].name} failed: {code.name}: {error}"
             ) from error
         response = encode_response(ctx, message)
-        return response.encode() if isinstance(response, LongAnswer) else response
+        return response.encode() if isinstance(response, LongResponse) else response
 
     def _log_failure(self, ctx: RequestContext, error: Exception) -> None:
         suppressed = self._log_limit.take(self._loop.time())

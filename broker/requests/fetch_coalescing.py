@@ -35,8 +35,8 @@ class SharedCall(Protocol):
     """A Fetch request whose partitions were looked up."""
 
     def serves(self, ctx: RequestContext) -> bool:
-        """Return whether this client may receive the shared response, and would receive an
-        identical one to a request of its own.
+        """Return whether this client may receive the shared response, and would otherwise receive
+        an identical one.
         """
         ...
 
@@ -62,7 +62,7 @@ def same_key(ctx: RequestContext) -> SameKey | None:
     return ctx.api_version, bytes(memoryview(ctx.frame)[ctx.body_offset :])
 
 
-class SameAnswer(Struct, eq=False):
+class SharedResponse(Struct, eq=False):
     """A response without errors, and with records from the log cache or none."""
 
     call: SharedCall
@@ -91,13 +91,13 @@ class SameWait(Struct, eq=False):
     fetches: "SameFetches"
     key: SameKey
     call: SharedCall
-    followers: deque[asyncio.Future["SameAnswer | SameWait | None"]] | None = None
+    followers: deque[asyncio.Future["SharedResponse | SameWait | None"]] | None = None
 
-    async def follow(self) -> "SameAnswer | SameWait | None":
+    async def follow(self) -> "SharedResponse | SameWait | None":
         """Wait for the response of the leader. Returns the wait itself if the caller becomes the
         leader, and None if it has to look up the log itself.
         """
-        followed: asyncio.Future[SameAnswer | SameWait | None] = (
+        followed: asyncio.Future[SharedResponse | SameWait | None] = (
             asyncio.get_running_loop().create_future()
         )
         if self.followers is None:
@@ -110,7 +110,7 @@ class SameWait(Struct, eq=False):
                 self.pass_on()
             raise
 
-    def settle(self, answer: SameAnswer | None) -> None:
+    def settle(self, answer: SharedResponse | None) -> None:
         """Respond to all followers; None: they have to look up the log themselves."""
         self.fetches.forget(self)
         followers, self.followers = self.followers, None
@@ -138,11 +138,11 @@ class SameFetches:
     def __init__(self) -> None:
         self._seen: set[SameKey] = set()
         self._trust_count = 0
-        self._turn: dict[SameKey, SameAnswer | None] = {}
+        self._turn: dict[SameKey, SharedResponse | None] = {}
         self._waits: dict[SameKey, SameWait] = {}
         self._call_soon = asyncio.get_running_loop().call_soon
 
-    def note(self, key: SameKey, answer: SameAnswer | None) -> None:
+    def note(self, key: SameKey, answer: SharedResponse | None) -> None:
         """Keep a response until the end of the event loop iteration. None: the fetch will wait."""
         if not self._turn:
             self._call_soon(self._turn.clear)
@@ -163,7 +163,7 @@ class SameFetches:
         self._trust_count -= 1
         return True
 
-    def answer(self, key: SameKey) -> SameAnswer | None:
+    def answer(self, key: SameKey) -> SharedResponse | None:
         return self._turn.get(key)
 
     def will_wait(self, key: SameKey) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
 from penstock.broker.requests.node import Node
@@ -28,15 +28,15 @@ def check_session(node: Node, ctx: RequestContext) -> None:
     """
     if ctx.api_key in _CLOSED and not node.can_write():
         name = apis.APIS[ctx.api_key].name
-        raise CannotAnswer(
+        raise CannotRespond(
             f"a {name} request arrived while the controller is unreachable: the client should use"
             " another broker"
         )
-    if ctx.api_key == apis.METADATA.key and not node.can_write() and _knows_others(node):
+    if ctx.api_key == apis.METADATA.key and not node.can_write() and _has_peers(node):
         asyncio.get_running_loop().call_soon(ctx.connection.close_quietly)
 
 
-def _knows_others(node: Node) -> bool:
+def _has_peers(node: Node) -> bool:
     return any(state.node_id != node.node_id and not state.fenced for state in node.image.nodes)
 
 

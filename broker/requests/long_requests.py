@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar, cast
 
 from penstock.broker.errors import ErrorCode, kafka_error
-from penstock.broker.network.request import LongAnswer, RequestContext, Response
+from penstock.broker.network.request import LongResponse, RequestContext, Response
 from penstock.protocol.apis import APIS
 from penstock.protocol.errors import RequestTooLong, TooManyElements
 from penstock.protocol.framing import decode_body
@@ -114,7 +114,7 @@ class LongRequests:
 
     async def encoded(self, ctx: RequestContext, response: Response) -> Response:
         """Return the encoded response. Raises UnencodableValue."""
-        if not isinstance(response, LongAnswer):
+        if not isinstance(response, LongResponse):
             return response
         return await self._run(ctx, response.encode)
 

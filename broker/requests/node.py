@@ -40,7 +40,7 @@ class Node(LocalBroker, Protocol):
 
     @property
     def log_dir(self) -> str:
-        """Return the name of the object store for clients that ask for log directories."""
+        """Return the name of the object store for clients that request log directories."""
         ...
 
     @property

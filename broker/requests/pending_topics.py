@@ -17,7 +17,7 @@ FAILURES_MAX: Final = 1_000
 
 class PendingTopics:
     """The pending topics of one broker. A topic is created once at a time, and again after a
-    failure only when members are no longer told about it. The oldest of FAILURES_MAX failures are
+    failure only when it is no longer reported to members. The oldest of FAILURES_MAX failures are
     dropped first.
     """
 

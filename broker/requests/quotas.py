@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, cast
 
 from penstock.base.clock import MonotonicClock
-from penstock.broker.network.request import LongAnswer, RequestContext, Respond, Response
+from penstock.broker.network.request import LongResponse, RequestContext, Respond, Response
 from penstock.broker.quotas.clients import ClientQuotas, RequestQuota
 from penstock.protocol import apis
 from penstock.protocol.throttle import write_throttle
@@ -84,7 +84,7 @@ def _settled(ctx: RequestContext, quota: RequestQuota, response: Response) -> Re
     """
     throttle_ms = quota.settle()
     if throttle_ms and response is not None:  # acks=0 has already muted its connection
-        assert not isinstance(response, LongAnswer), "the dispatcher encodes it first"
+        assert not isinstance(response, LongResponse), "the dispatcher encodes it first"
         head = response if isinstance(response, bytearray) else response[0]
         assert isinstance(head, bytearray), "frames begin with a writable buffer"
         write_throttle(apis.APIS[ctx.api_key], ctx.api_version, head, throttle_ms)

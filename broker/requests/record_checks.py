@@ -189,7 +189,7 @@ class RecordChecks:
             verdict = self._validate(request, self._inline)
         except TakesLong:
             return None
-        self._note_bad(request, verdict)
+        self._record_bad(request, verdict)
         return verdict
 
     def _validate(self, request: CheckRequest, check: RecordCheck) -> Verdict:
@@ -210,7 +210,7 @@ class RecordChecks:
             check = self._of_thread.check = RecordCheck()
         return self._validate(request, check)
 
-    def _note_bad(self, request: CheckRequest, verdict: Verdict) -> None:
+    def _record_bad(self, request: CheckRequest, verdict: Verdict) -> None:
         if not isinstance(verdict, Refusal):
             return
         reason = verdict.reason or _REASON_OF_CODE.get(verdict.code, _OTHER_REASON)
@@ -295,7 +295,7 @@ class RecordChecks:
                 verdict = _unavailable(repr(error))
             else:
                 verdict = done.result()
-            self._note_bad(request, verdict)
+            self._record_bad(request, verdict)
             self._begin_schemas(partition, check, request, verdict)
 
         loop = asyncio.get_running_loop()

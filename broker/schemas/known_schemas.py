@@ -92,7 +92,7 @@ class KnownSchemas:
         known = self._known.get(number)
         run = asyncio.get_running_loop().run_in_executor
         try:
-            schema = await run(self._threads, self._ask, number, known)
+            schema = await run(self._threads, self._send_request, number, known)
         except RegistryError as error:
             self._paused_until_s = self._now_s() + PAUSE_S
             self._failure = str(error)
@@ -103,7 +103,7 @@ class KnownSchemas:
             self._known.popitem(last=False)
         return schema
 
-    def _ask(self, number: int, known: _Known | None) -> RegisteredSchema:
+    def _send_request(self, number: int, known: _Known | None) -> RegisteredSchema:
         """Request a schema, or only its subjects if it is known. Runs in a thread."""
         try:
             subjects = tuple(self._registry.subjects_of(number))

@@ -18,7 +18,7 @@ from msgspec import MsgspecError
 from penstock.broker.schemas import messages
 from penstock.broker.schemas.messages import FRAME_BYTES, Request, Verdict
 
-ANSWER_S: Final = 20.0
+RESPONSE_S: Final = 20.0
 """Far above the CPU limit of the worker: the machine may be busy."""
 PAUSE_S: Final = 1.0
 """Pause after a process that ended for another reason than its limits."""
@@ -86,8 +86,8 @@ class CheckProcess:
         try:
             if self._worker is None:
                 self._worker = await _Worker.start()
-            async with asyncio.timeout(ANSWER_S):
-                return await self._worker.ask(request)
+            async with asyncio.timeout(RESPONSE_S):
+                return await self._worker.send_request(request)
         except (OSError, EOFError, TimeoutError, MsgspecError) as error:
             status = await self._end_worker()
             if status is not None and -status in LIMIT_SIGNALS:
@@ -134,7 +134,7 @@ class _Worker:
         ours.setblocking(False)
         return cls(process, directory, *await asyncio.open_connection(sock=ours))
 
-    async def ask(self, request: Request) -> Verdict:
+    async def send_request(self, request: Request) -> Verdict:
         """Raises OSError, EOFError, MsgspecError."""
         data = messages.encode(request)
         self._writer.write(len(data).to_bytes(FRAME_BYTES, "big"))

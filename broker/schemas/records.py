@@ -182,7 +182,7 @@ class _BatchCheck:
             raise _NeedsSchema(number)
         schema, compiled = found
         if not schema.type:
-            self._ask_again(number)
+            self._request_again(number)
             return f": the schema registry has no schema {number}"
         if isinstance(compiled, str):
             return f": schema {number}: {compiled}"
@@ -192,11 +192,11 @@ class _BatchCheck:
             return f": schema {number}: {error}"
         subject = subject_of(self._request.topic, part, strategy, validator.record_name)
         if subject not in schema.subjects:
-            self._ask_again(number)
+            self._request_again(number)
             return _not_under(number, subject, strategy, validator)
         return _problem(validator, payload)
 
-    def _ask_again(self, number: int) -> None:
+    def _request_again(self, number: int) -> None:
         """Raises _NeedsSchema unless the broker has just looked up the schema: another client may
         have registered it since.
         """

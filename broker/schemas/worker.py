@@ -1,4 +1,5 @@
-"""Worker process that checks schemas and records for a broker. It ends with its standard input.
+"""Worker process that checks schemas and records for a broker. It exits when its standard input is
+closed.
 
 A schema may take exponential time, a small value much memory, and native code may overflow its
 stack. The kernel kills this process at its CPU and memory limits; the broker then rejects the batch
@@ -29,7 +30,7 @@ def main() -> None:
     serve(lambda request: encode(check.answer(decode_request(request))))
 
 
-def serve(answer: Callable[[bytearray], bytes]) -> None:
+def serve(response: Callable[[bytearray], bytes]) -> None:
     """Limit the resources of this process, and handle requests on its standard input until it is
     closed.
     """
@@ -42,7 +43,7 @@ def serve(answer: Callable[[bytearray], bytes]) -> None:
     with socket.socket(fileno=_STDIN) as connection:
         while request := _read(connection):
             signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)
-            found = answer(request)
+            found = response(request)
             signal.setitimer(signal.ITIMER_PROF, 0)
             connection.sendall(len(found).to_bytes(FRAME_BYTES, "big") + found)
 

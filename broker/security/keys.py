@@ -146,15 +146,15 @@ async def _from_http(url: str) -> bytes:
             headers={"Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
         ) as session,
-        session.get(url, allow_redirects=False) as answer,
+        session.get(url, allow_redirects=False) as response,
     ):
-        if answer.status != _OK:
-            where = answer.headers.get("Location")
+        if response.status != _OK:
+            where = response.headers.get("Location")
             raise ValueError(
-                f"HTTP status {answer.status} instead of 200"
+                f"HTTP status {response.status} instead of 200"
                 + (f"; redirects, here to {where[:200]!r}, are not followed" if where else "")
             )
-        async for part in answer.content.iter_any():
+        async for part in response.content.iter_any():
             document += part
             _check_size(document)
     return bytes(document)

@@ -126,9 +126,9 @@ class ScramServer:
         self._header = found["header"].encode()
         self._nonce = found["nonce"] + self._own_nonce
         salt = base64.b64encode(credential.salt).decode()
-        answer = f"r={self._nonce},s={salt},i={credential.iterations}"
-        self._first_messages = f"{found['bare']},{answer}".encode()
-        return Challenge(answer.encode())
+        response = f"r={self._nonce},s={salt},i={credential.iterations}"
+        self._first_messages = f"{found['bare']},{response}".encode()
+        return Challenge(response.encode())
 
     def _final(self, text: str) -> Done:
         found = _CLIENT_FINAL.fullmatch(text)

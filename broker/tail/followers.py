@@ -27,7 +27,7 @@ class TailFollowers:
         self.redirects = RedirectTable()
         self._requested_at: dict[BrokerIncarnation, float] = {}
 
-    def note_request(self, request: FetchRequest) -> bool:
+    def record_request(self, request: FetchRequest) -> bool:
         """Return whether a live broker sent the request. It then counts as a follower, until it is
         dead, stops sending requests, or leaves.
         """

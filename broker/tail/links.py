@@ -41,7 +41,7 @@ GREET_S: Final = 2.0
 """The interval of requests to a broker in another rack while no consumer needs its tails: less than
 half of `broker.tail.followers.FOLLOWED_S`.
 """
-ANSWER_MAX_S: Final = 5.0
+RESPONSE_MAX_S: Final = 5.0
 UNUSED_S: Final = 60.0
 TAILS_MAX: Final = 10_000
 """Partitions of one leader: as many as one Fetch may contain."""
@@ -264,7 +264,7 @@ class TailLinks:
                     if link.backs_off(self._clock()):
                         await self._back_off(link)
                     else:
-                        await self._ask(link)
+                        await self._send_request(link)
                         await self._rest(link)
                 except _UNREACHABLE as error:
                     self._broke(link, error)
@@ -322,14 +322,14 @@ class TailLinks:
                 async with asyncio.timeout(GREET_S):
                     await link.has_news.wait()
 
-    async def _ask(self, link: _Link) -> None:
+    async def _send_request(self, link: _Link) -> None:
         """Request changes in the tails of the session. Raises the errors in `_UNREACHABLE`."""
-        asked = {key: tail for key, tail in link.tails.items() if tail.is_known}
-        request = link.session.request(asked)
+        requested = {key: tail for key, tail in link.tails.items() if tail.is_known}
+        request = link.session.request(requested)
         response = await self._answer(self._peers, link, request)
         link.is_reached, link.has_failed = True, False
         if link.session.answered(response):
-            self._take(link, asked, response)
+            self._take(link, requested, response)
         else:
             await asyncio.sleep(_RETRY_FIRST_MS / 1_000)
 
@@ -350,11 +350,13 @@ class TailLinks:
     async def _answer(
         self, peers: PeerConnections, link: _Link, request: FetchRequest
     ) -> FetchResponse:
-        async with asyncio.timeout(ANSWER_MAX_S):
-            return await peers.ask(link.node_id, apis.FETCH, FETCH_VERSION, request, FetchResponse)
+        async with asyncio.timeout(RESPONSE_MAX_S):
+            return await peers.send_request(
+                link.node_id, apis.FETCH, FETCH_VERSION, request, FetchResponse
+            )
 
     def _take(
-        self, link: _Link, asked: Mapping[PartitionKey, TailPartition], response: FetchResponse
+        self, link: _Link, requested: Mapping[PartitionKey, TailPartition], response: FetchResponse
     ) -> None:
         """Apply the reports of the leader. Raises WireError."""
         slots: dict[str, ObjectRange] = {}
@@ -363,7 +365,7 @@ class TailLinks:
             assert topic.topic_id is not None, "this version has ids"
             for result in topic.partitions:
                 key = PartitionKey(topic.topic_id, result.partition_index)
-                tail = asked.get(key)
+                tail = requested.get(key)
                 if tail is None or link.tails.get(key) is not tail:
                     continue
                 if result.error_code:

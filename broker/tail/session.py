@@ -24,7 +24,7 @@ _FIRST_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 WAIT_MS: Final = 500
-_ANSWER_BYTES_MAX: Final = 1 << 20
+_RESPONSE_BYTES_MAX: Final = 1 << 20
 """The limit of a response, over all partitions: about 25,000 slots."""
 
 LEAVES_BYTES: Final = 0
@@ -39,7 +39,7 @@ class TailSession:
         self._replica = ReplicaState(me.node_id, me.node_epoch)
         self._session_id = _NO_SESSION
         self._epoch = _FIRST_EPOCH
-        self._asked: dict[PartitionKey, Position] = {}
+        self._requested: dict[PartitionKey, Position] = {}
         """The state of each partition in the leader's session."""
 
     def request(
@@ -54,14 +54,14 @@ class TailSession:
         if not tails:
             self.reset()
         wanted = _wanted(tails)
-        changed = [key for key, state in wanted.items() if self._asked.get(key) != state]
-        gone = [key for key in self._asked if key not in wanted]
-        self._asked = wanted
+        changed = [key for key, state in wanted.items() if self._requested.get(key) != state]
+        gone = [key for key in self._requested if key not in wanted]
+        self._requested = wanted
         return FetchRequest(
             replica_state=self._replica,
             max_wait_ms=WAIT_MS,
             min_bytes=1,
-            max_bytes=LEAVES_BYTES if leaves else _ANSWER_BYTES_MAX,
+            max_bytes=LEAVES_BYTES if leaves else _RESPONSE_BYTES_MAX,
             session_id=session_id,
             session_epoch=self._epoch if tails else _FINAL_EPOCH,
             topics=_topics({key: wanted[key] for key in changed}),
@@ -85,7 +85,7 @@ class TailSession:
     def reset(self) -> None:
         """Start a new session after an error."""
         self._session_id, self._epoch = _NO_SESSION, _FIRST_EPOCH
-        self._asked.clear()
+        self._requested.clear()
 
 
 def first_request(
@@ -94,7 +94,7 @@ def first_request(
     """Return a request without a session, which gets an immediate response."""
     return FetchRequest(
         replica_state=ReplicaState(me.node_id, me.node_epoch),
-        max_bytes=_ANSWER_BYTES_MAX,
+        max_bytes=_RESPONSE_BYTES_MAX,
         topics=_topics(_wanted(tails)),
     )
 
@@ -108,7 +108,7 @@ def _topics(wanted: Mapping[PartitionKey, Position]) -> list[FetchTopic]:
     for key, (offset, leader_epoch) in wanted.items():
         topics.setdefault(key.topic_id, []).append(
             FetchPartition(
-                key.partition, leader_epoch, offset, partition_max_bytes=_ANSWER_BYTES_MAX
+                key.partition, leader_epoch, offset, partition_max_bytes=_RESPONSE_BYTES_MAX
             )
         )
     return [FetchTopic(topic_id, partitions=items) for topic_id, items in topics.items()]

@@ -43,7 +43,7 @@ class TransactionCoordinator:
     is durable. Late requests are rejected: those of version 2 have the epoch of their transaction,
     and others arrive on an older connection than one used since (`ConnectionOrder`). Requests of
     producers wait at most SETTLE_WAIT_S for the previous transaction, then get
-    CONCURRENT_TRANSACTIONS. Requests of brokers do not wait, because others wait behind them.
+    CONCURRENT_TRANSACTIONS. Requests of brokers do not wait, because they would delay others.
 
     now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`).
     """
@@ -170,7 +170,7 @@ class TransactionCoordinator:
 
         return await self._submit(transactional_id, step)
 
-    async def answer_leader(
+    async def respond_to_leader(
         self, membership: Membership, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         """Respond to a partition leader that has batches of the transaction: add the partitions, or

@@ -426,14 +426,14 @@ class Transaction:
         self.pending = outcome
 
     def _persist(
-        self, metadata: TransactionMetadata, answer: ErrorCode = ErrorCode.NONE
+        self, metadata: TransactionMetadata, response: ErrorCode = ErrorCode.NONE
     ) -> Persist:
         assert self.pending is None, f"{self.current.transactional_id}: {self.pending} is in flight"
         assert metadata.state in _VALID_NEXT[self.current.state], (
             f"{self.current.state.label} to {metadata.state.label}"
         )
         self.pending = metadata
-        return Persist(metadata, answer)
+        return Persist(metadata, response)
 
 
 def _completed(outcome: TransactionMetadata, now_ms: int) -> TransactionMetadata:

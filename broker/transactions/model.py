@@ -61,7 +61,7 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A transaction whose coordinator is asked whether it includes partitions, or to add them."""
+    """A transaction whose coordinator verifies or adds partitions."""
 
     transactional_id: str
     producer: ProducerIdentity

@@ -55,7 +55,7 @@ class MarkerPeers:
             await self._write_here(wanted)
             if node_id == self._node.node_id
             else _codes(
-                await self._peers.ask(
+                await self._peers.send_request(
                     node_id,
                     _API,
                     _VERSION,
@@ -84,7 +84,7 @@ class MarkerPeers:
         }
 
 
-AnswerLocally: TypeAlias = Callable[
+RespondLocally: TypeAlias = Callable[
     [Membership, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, ErrorCode]]
 ]
 """Responds for a transaction that this broker coordinates:
@@ -98,12 +98,12 @@ class CoordinatorPeers:
     It has its own connections, because a response may wait until a marker is written.
     """
 
-    def __init__(self, node: LocalBroker, answer_locally: AnswerLocally) -> None:
+    def __init__(self, node: LocalBroker, respond_locally: RespondLocally) -> None:
         self._node = node
-        self._answer_locally = answer_locally
+        self._respond_locally = respond_locally
         self._peers = node.connect_peers()
 
-    async def ask(
+    async def send_request(
         self, node_id: NodeId, wanted: Mapping[Membership, Sequence[TopicPartition]]
     ) -> Mapping[tuple[str, TopicPartition], ErrorCode]:
         """Ask one broker. If it rejects the whole request, its error applies to every partition.
@@ -111,14 +111,14 @@ class CoordinatorPeers:
         """
         if node_id == self._node.node_id:
             answers = await asyncio.gather(
-                *(self._answer_locally(item, partitions) for item, partitions in wanted.items())
+                *(self._respond_locally(item, partitions) for item, partitions in wanted.items())
             )
             return {
                 (item.transactional_id, partition): code
                 for item, codes in zip(wanted, answers, strict=True)
                 for partition, code in codes.items()
             }
-        response = await self._peers.ask(
+        response = await self._peers.send_request(
             node_id,
             apis.ADD_PARTITIONS_TO_TXN,
             _ADD_VERSION,

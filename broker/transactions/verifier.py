@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 QUESTIONS_PER_REQUEST_MAX: Final = 2_000
 REQUEST_TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.02
-ANSWER_MAX_S: Final = 1.0
+RESPONSE_MAX_S: Final = 1.0
 """How long a verification is retried. The previous transaction needs one or two PUTs to end."""
 _ASKED_AGAIN: Final = frozenset(
     {
@@ -58,13 +58,13 @@ Ask: TypeAlias = Callable[[NodeId, Mapping[Membership, Sequence[TopicPartition]]
 
 
 class TransactionVerifier:
-    def __init__(self, coordinator_of: CoordinatorOf, ask: Ask) -> None:
+    def __init__(self, coordinator_of: CoordinatorOf, send_request: Ask) -> None:
         self._coordinator_of = coordinator_of
-        self._ask = ask
+        self._send_request = send_request
         self._queues: dict[NodeId, _Queue] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
-    def ask(
+    def send_request(
         self,
         membership: Membership,
         partition: TopicPartition,
@@ -73,10 +73,10 @@ class TransactionVerifier:
         """Ask the coordinator. `answered` is called once, later, within ANSWER_MAX_S and the time
         of one request, with NONE if the transaction includes the partition.
 
-        A coordinator that is moving, loading, or still ending the previous transaction is asked
-        again after RETRY_S.
+        A coordinator that is moving, loading, or still ending the previous transaction gets the
+        request again after RETRY_S.
         """
-        deadline = asyncio.get_running_loop().time() + ANSWER_MAX_S
+        deadline = asyncio.get_running_loop().time() + RESPONSE_MAX_S
         self._route(_Question(membership, partition, answered, deadline))
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class TransactionVerifier:
         node_id = self._coordinator_of(question.membership.transactional_id)
         if node_id is None:
             # Never immediately: the caller is not ready for the response yet.
-            self._ask_again(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._request_again(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         queue = self._queues.setdefault(node_id, _Queue())
         queue.waiting.append(question)
@@ -111,7 +111,7 @@ class TransactionVerifier:
             wanted.setdefault(question.membership, []).append(question.partition)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                return await self._ask(node_id, wanted)
+                return await self._send_request(node_id, wanted)
         except Exception as error:  # noqa: BLE001 - whatever failed, every question gets an answer
             log.info(
                 "transaction_verification_failed",
@@ -129,11 +129,11 @@ class TransactionVerifier:
                 ErrorCode.NETWORK_EXCEPTION,
             )
             if code in _ASKED_AGAIN and now < question.deadline:
-                self._ask_again(question, code)
+                self._request_again(question, code)
             else:
                 question.answered(code)
 
-    def _ask_again(self, question: _Question, code: ErrorCode) -> None:
+    def _request_again(self, question: _Question, code: ErrorCode) -> None:
         loop = asyncio.get_running_loop()
 
         def due() -> None:

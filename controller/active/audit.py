@@ -36,7 +36,7 @@ class AdminLog:
         self._refusals = LogLimit()
 
     def answered(self, request: m.Message, reply: m.Reply[Any], context: CallContext) -> None:
-        """Log what the request has changed."""
+        """Log the changes of a request."""
         kind = type(request)
         if reply.status is not m.Status.OK or kind not in CHANGES:
             return
@@ -85,7 +85,7 @@ def _forwarded_by(client: m.Requester | None, caller: Caller | None) -> dict[str
 
 
 def _done(
-    text: Callable[[_Asked], str], asked: Iterable[_Asked], items: Iterable[m.ItemResult]
+    text: Callable[[_Asked], str], requested: Iterable[_Asked], items: Iterable[m.ItemResult]
 ) -> list[str]:
     """Return the distinct descriptions of completed items. Rejected items may lack a description,
     because their codes may be unknown.
@@ -93,7 +93,7 @@ def _done(
     return list(
         dict.fromkeys(
             text(each)
-            for each, item in zip(asked, items, strict=True)
+            for each, item in zip(requested, items, strict=True)
             if item.status is m.Status.OK
         )
     )

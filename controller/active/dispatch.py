@@ -299,7 +299,7 @@ class Dispatch:
         def decide(image: MetadataImage, request: m.Message, now_ms: Millis) -> Result[Any]:
             result = manager(image, request, now_ms)
             if creates_streams:
-                self._note_new_streams(image, result)
+                self._record_new_streams(image, result)
             return result
 
         async def handle(
@@ -321,8 +321,8 @@ class Dispatch:
 
         return handle
 
-    def _note_new_streams(self, image: MetadataImage, result: Result[Any]) -> None:
-        """Record new streams. The writer runs this before any client can know them."""
+    def _record_new_streams(self, image: MetadataImage, result: Result[Any]) -> None:
+        """Record new streams. The writer runs this before they are visible to any client."""
         created = [
             record.stream_id for record in result.records if isinstance(record, StreamCreated)
         ]

@@ -127,8 +127,8 @@ the broker's own id (`callers.ACTS_AS`), or change nothing (`BROKERS_READ`).
 
 
 def needs_of(request: m.Message, image: MetadataImage) -> Iterator[Need]:
-    asked: Any = request
-    yield from RIGHTS[type(request)](asked, image)
+    requested: Any = request
+    yield from RIGHTS[type(request)](requested, image)
 
 
 BROKERS_READ: Final = frozenset(

@@ -142,8 +142,8 @@ class ControllerService:
         unary = {request.__name__: self._unary(request) for request in requests}
         unary[DescribeController.__name__] = self._describe
         unary |= {
-            request.__name__: self._out_of_turn(request, answer)
-            for request, answer in (about or {}).items()
+            request.__name__: self._out_of_turn(request, response)
+            for request, response in (about or {}).items()
         }
         self._role = role
         self._listener = Listener(
@@ -220,7 +220,7 @@ class ControllerService:
         return _encode(Reply(controller_epoch=leadership.epoch, value=status))
 
     def _out_of_turn(
-        self, request_type: type[Message], answer: About
+        self, request_type: type[Message], response: About
     ) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
         decoder = msgspec.msgpack.Decoder(request_type)
 
@@ -236,7 +236,7 @@ class ControllerService:
                     if leadership.active
                     else None
                 )
-                reply = stale or await answer(request, context.time_remaining())
+                reply = stale or await response(request, context.time_remaining())
                 self._audit.answered(request, reply, context)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 reply = Reply(
@@ -569,8 +569,8 @@ class _Feed:
             await self._send_committed(max_bytes)
 
     async def _send_committed(self, max_bytes: int) -> None:
-        """Send one message; without records it is a heartbeat. A follower that is behind the start
-        of the log gets a snapshot first.
+        """Send one message; without records it is a heartbeat. A follower whose log ends before the
+        start of this log receives a snapshot first.
         """
         if self._next < self._quorum.first_offset:
             await self._send_snapshot()

@@ -37,7 +37,7 @@ class _Pending:
     work: Work
     size_bytes: int
     deadline: float
-    answer: "asyncio.Future[Reply[Any]]"
+    response: "asyncio.Future[Reply[Any]]"
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class RuntimeCounters:
 @dataclass(slots=True)
 class _Between:
     look: Callable[[MetadataImage], Any]
-    answer: "asyncio.Future[Any]" = field(repr=False)
+    response: "asyncio.Future[Any]" = field(repr=False)
 
 
 class Runtime:
@@ -143,14 +143,14 @@ class Runtime:
         NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full, the
         reply is CONTROLLER_BUSY.
         """
-        known = self._known_answer(request_id)
+        known = self._cached_response(request_id)
         limit_s = self._config.request_timeout_ms / 1_000
         wait_s = limit_s if timeout_s is None else min(timeout_s, limit_s)
-        answer = known or self._enqueue(name, work, size_bytes, wait_s, request_id)
-        if isinstance(answer, Reply):
-            return answer
+        response = known or self._enqueue(name, work, size_bytes, wait_s, request_id)
+        if isinstance(response, Reply):
+            return response
         async with asyncio.timeout(wait_s):
-            return await asyncio.shield(answer)
+            return await asyncio.shield(response)
 
     async def with_committed_image(self, look: Callable[[MetadataImage], _T]) -> _T:
         """Call `look` between two batches, when everything in the image is committed. `look` must
@@ -160,10 +160,10 @@ class Runtime:
         waiting = _Between(look, asyncio.get_running_loop().create_future())
         self._between.append(waiting)
         self._wake.set()
-        found: _T = await waiting.answer
+        found: _T = await waiting.response
         return found
 
-    def _known_answer(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
+    def _cached_response(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
         """Return the reply that an earlier attempt received or still waits for. An attempt that
         expired in the queue never ran, so it runs now.
         """
@@ -195,15 +195,15 @@ class Runtime:
         pending = _Pending(
             name, work, size_bytes, self._now() + wait_s, asyncio.get_running_loop().create_future()
         )
-        pending.answer.add_done_callback(_retrieve)
+        pending.response.add_done_callback(_retrieve)
         self._queue.append(pending)
         self._queue_bytes += size_bytes
         if request_id:
-            self._replies[request_id] = pending.answer
+            self._replies[request_id] = pending.response
             if len(self._replies) > config.reply_cache_count_max:
                 self._replies.popitem(last=False)
         self._wake.set()
-        return pending.answer
+        return pending.response
 
     async def _run(self) -> None:
         try:
@@ -238,12 +238,12 @@ class Runtime:
     def _look_between(self) -> None:
         while self._between:
             waiting = self._between.popleft()
-            if waiting.answer.done():
+            if waiting.response.done():
                 continue
             try:
-                waiting.answer.set_result(waiting.look(self._image))
+                waiting.response.set_result(waiting.look(self._image))
             except Exception as error:  # noqa: BLE001 - it belongs to the caller, who gets it
-                waiting.answer.set_exception(error)
+                waiting.response.set_exception(error)
 
     def _take_batch(self) -> list[_Pending]:
         batch: list[_Pending] = []
@@ -259,7 +259,7 @@ class Runtime:
             self._queue_bytes -= pending.size_bytes
             if pending.deadline <= now:
                 self.counters.expired += 1
-                pending.answer.set_exception(
+                pending.response.set_exception(
                     TimeoutError(f"{pending.name} waited too long in the controller's queue")
                 )
                 continue
@@ -300,10 +300,10 @@ class Runtime:
             if isinstance(error, NotLeader):
                 lost = error
             for pending in batch:
-                pending.answer.set_exception(lost)
+                pending.response.set_exception(lost)
             raise
         for pending, reply in zip(batch, replies, strict=True):
-            pending.answer.set_result(reply)
+            pending.response.set_result(reply)
 
     def _put_back(self, rest: list[_Pending]) -> None:
         """Put requests that exceed the batch at the front of the next one."""
@@ -357,15 +357,15 @@ class Runtime:
             error if isinstance(error, NotLeader) else QuorumClosed("the controller is stopping")
         )
         for pending in self._queue:
-            pending.answer.set_exception(stopping)
+            pending.response.set_exception(stopping)
         for waiting in self._between:
-            if not waiting.answer.done():
-                waiting.answer.set_exception(stopping)
+            if not waiting.response.done():
+                waiting.response.set_exception(stopping)
         self._queue.clear()
         self._between.clear()
 
 
-def _retrieve(answer: "asyncio.Future[Reply[Any]]") -> None:
+def _retrieve(response: "asyncio.Future[Reply[Any]]") -> None:
     """Retrieve the exception, so that asyncio does not log it if the caller no longer waits."""
-    if not answer.cancelled():
-        answer.exception()
+    if not response.cancelled():
+        response.exception()

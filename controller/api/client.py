@@ -59,9 +59,9 @@ class ImageReached(Protocol):
     async def reached(self, offset: MetadataOffset, deadline: float) -> None: ...
 
 
-def log_problem(trouble: str) -> None:
+def log_problem(problem: str) -> None:
     """Log that a controller cannot be used. Nodes pass this to their clients."""
-    _log.warning("controller_refused_connection", reason=trouble, next="retrying")
+    _log.warning("controller_refused_connection", reason=problem, next="retrying")
 
 
 class ControllerClient:
@@ -88,13 +88,13 @@ class ControllerClient:
     ) -> None:
         assert addresses, "at least one controller address"
         self.tls = tls
-        self.trouble = ""
+        self.problem = ""
         """Why the last connection failed, if TLS or the certificate was the reason; otherwise
         empty.
         """
         self._consecutive_failures = 0
         self._on_problem = on_problem
-        self._trouble_told: dict[str, float] = {}
+        self._reported_problem: dict[str, float] = {}
         self._pem: PemFiles | None = None
         """The files used by the channels."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -139,9 +139,9 @@ class ControllerClient:
 
     def worked(self) -> None:
         """Record that a controller responded."""
-        self.trouble = ""
+        self.problem = ""
         self._consecutive_failures = 0
-        self._trouble_told.clear()
+        self._reported_problem.clear()
 
     @property
     def is_locked_out(self) -> bool:
@@ -161,13 +161,13 @@ class ControllerClient:
                 why += f"; this side's {own}"
         else:
             return
-        self.trouble = f"{address}: {why}" if why else ""
+        self.problem = f"{address}: {why}" if why else ""
         self._consecutive_failures = self._consecutive_failures + 1 if why else 0
         now = asyncio.get_running_loop().time()
-        reported_at = self._trouble_told.get(self.trouble, float("-inf"))
+        reported_at = self._reported_problem.get(self.problem, float("-inf"))
         if why and now - reported_at >= PROBLEM_INTERVAL_S:
-            self._trouble_told[self.trouble] = now
-            self._on_problem(self.trouble)
+            self._reported_problem[self.problem] = now
+            self._on_problem(self.problem)
 
     def redirect(self, leader: str) -> None:
         """Try `leader` first from now on; empty: the next address."""
@@ -459,7 +459,7 @@ class ControllerClient:
             if self._active == address:
                 self.redirect("")
             self.failed(address, error)
-            return self.trouble or f"{address}: {error.code().name}: {error.details()}"
+            return self.problem or f"{address}: {error.code().name}: {error.details()}"
         self.worked()
         reply: m.Reply[_T] = self._decoder(value_type).decode(data)
         if reply.offset > 0 or reply.status is m.Status.STALE_CONTROLLER_EPOCH:

@@ -120,7 +120,7 @@ class _OlderSnapshot(ControllerError):
 
 
 class _Stream:
-    """A stream of one controller, with a connection of its own."""
+    """A stream of one controller, with a separate connection."""
 
     def __init__(self, address: str, tls: TlsFiles | None, *, attempt: int, now: float) -> None:
         self.address = address
@@ -295,7 +295,7 @@ class MetadataFollower:
             raise TimeoutError(
                 f"no controller responded within {timeout_s:.1f} s (last tried:"
                 f" {self._client.address})"
-                + (f"; {self._client.trouble}" if self._client.trouble else "")
+                + (f"; {self._client.problem}" if self._client.problem else "")
             )
 
     async def stop(self) -> None:

@@ -88,7 +88,7 @@ class UntunedClient(Message, frozen=True, kw_only=True):
     for_ms: int
 
 
-class Troubles(Message, frozen=True, kw_only=True):
+class ProblemLog(Message, frozen=True, kw_only=True):
     """Partitions and objects that a broker cannot open or read: at most `PROBLEMS_PER_REPORT_MAX`
     of each kind; the counts include all. untuned: at most `UNTUNED_PER_REPORT_MAX` clients.
     """
@@ -118,7 +118,7 @@ class ReportLoad(Message, frozen=True, kw_only=True):
     append_p99_ms: float | None = None
     loop_lag_ms: float = 0.0
     store: StoreRequests | None = None
-    troubles: Troubles | None = None
+    problems: ProblemLog | None = None
 
 
 class LoadReported(Message, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ class BrokerLoad(Message, frozen=True, kw_only=True):
     append_p99_ms: float | None = None
     loop_lag_ms: float | None = None
     store: StoreRequests | None = None
-    troubles: Troubles | None = None
+    problems: ProblemLog | None = None
     session: BrokerSession | None = None
 
 

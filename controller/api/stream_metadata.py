@@ -92,11 +92,11 @@ class ControllerStreamMetadata:
                 node_id=self._node.node_id, node_epoch=self._node.node_epoch, items=items
             )
             try:
-                answer = await self._client.open_streams(message, timeout_s=self._timeout_s)
+                response = await self._client.open_streams(message, timeout_s=self._timeout_s)
             except (RequestRefused, FollowerStopped) as error:
                 raise self._without_stream(error) from error
             opened += [
-                _opened(request, item) for request, item in zip(chunk, answer.items, strict=True)
+                _opened(request, item) for request, item in zip(chunk, response.items, strict=True)
             ]
         return opened
 
@@ -109,10 +109,10 @@ class ControllerStreamMetadata:
                 node_id=self._node.node_id, node_epoch=self._node.node_epoch, count=wanted
             )
             try:
-                answer = await self._client.prepare_objects(message, timeout_s=self._timeout_s)
+                response = await self._client.prepare_objects(message, timeout_s=self._timeout_s)
             except (RequestRefused, FollowerStopped) as error:
                 raise self._without_stream(error) from error
-            prepared += [PreparedObject(item.object_id, item.key) for item in answer.items]
+            prepared += [PreparedObject(item.object_id, item.key) for item in response.items]
         return prepared
 
     async def commit(self, commit: CommitObjects) -> None:

@@ -157,13 +157,13 @@ class TlsFiles:
 
     def _log_expiry(self) -> None:
         now = self._now()
-        trouble = self.expiry()
-        if trouble and now - self._expiry_logged_at >= EXPIRY_LOG_INTERVAL_S:
+        problem = self.expiry()
+        if problem and now - self._expiry_logged_at >= EXPIRY_LOG_INTERVAL_S:
             self._expiry_logged_at = now
             _log.error(
                 "tls_certificate_expires",
                 file=self._config.certificate,
-                reason=f"this node's {trouble}",
+                reason=f"this node's {problem}",
                 next="replace the certificate in this file; no restart is needed",
             )
 

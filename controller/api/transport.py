@@ -188,10 +188,10 @@ class Channel:
     def unary(self, method: str) -> UnaryCallable:
         call = cast("UnaryCallable", self._channel.unary_unary(f"/{CONTROLLER_SERVICE}/{method}"))
 
-        async def ask(request: bytes, *, timeout: float, metadata: Metadata = ()) -> bytes:
+        async def send_request(request: bytes, *, timeout: float, metadata: Metadata = ()) -> bytes:
             return await _cancellable(call(request, timeout=timeout, metadata=metadata))
 
-        return ask
+        return send_request
 
     def follow(self) -> StreamCall:
         return _Stream(self._channel.stream_stream(f"/{METADATA_SERVICE}/{FOLLOW}")())

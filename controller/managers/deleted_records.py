@@ -1,8 +1,8 @@
 """Retain records deleted by DeleteRecords for the grace period of the topic, then drop them.
 
 A log start never decreases: retained records can only be restored as a fork
-(`controller.managers.forks`). A txn stream is retained like its data stream, so that a fork knows
-which transactions were aborted.
+(`controller.managers.forks`). A txn stream is retained like its data stream, so that a fork
+excludes aborted transactions.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ def trim_grace(
     """Return how long the records removed by a trim are retained, or None if they are not.
 
     Retention ends the grace period of records deleted earlier, because they are older. wanted:
-    whether the request asks for it. default_ms: the grace period of topics without their own.
+    whether the request includes it. default_ms: the grace period of topics without their own.
     """
     if stream.kind == "txn":
         data = _data_of(image, stream)

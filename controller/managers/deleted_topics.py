@@ -49,8 +49,8 @@ def delete_topics(
     count: CountPartitions = count_nothing,
 ) -> Result[ItemResults]:
     """Delete topics. They can be restored until their grace period ends; without one, they are
-    removed with all their streams, as are deleted ones on request. Owners notice that their streams
-    are gone; objects are destroyed when nothing refers to them.
+    removed with all their streams, as are deleted ones on request. Owners detect that their streams
+    were removed; objects are destroyed when no stream references them.
 
     grace_ms: the grace period of topics without their own. count: counts the partitions of each
     topic for the quota of the client.

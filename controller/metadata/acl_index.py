@@ -21,10 +21,10 @@ from penstock.base.acls import (
 from penstock.base.principal import Principal
 from penstock.controller.metadata.records import AclEntry
 
-ANSWERS_MAX: Final = 100_000
+RESPONSES_MAX: Final = 100_000
 """A decision takes about 200 bytes. All are dropped when there are more."""
 
-CLIENT_ANSWERS_MAX: Final = 20_000
+CLIENT_RESPONSES_MAX: Final = 20_000
 """Decisions for one principal at one host, so that a client that uses many different names does not
 evict those of others.
 """
@@ -255,10 +255,10 @@ class AclIndex:
     ) -> None:
         if len(question[2]) > REMEMBERED_CHARS_MAX:
             return
-        if self.remembered_count >= ANSWERS_MAX:
+        if self.remembered_count >= RESPONSES_MAX:
             self._forget()
         answers = self._answers.setdefault((principal, host), {})
-        if len(answers) >= CLIENT_ANSWERS_MAX:
+        if len(answers) >= CLIENT_RESPONSES_MAX:
             self.remembered_count -= len(answers)
             answers.clear()
         answers[question] = allowed

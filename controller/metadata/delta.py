@@ -97,11 +97,11 @@ class MetadataDelta:
         return delta
 
     def note(self, record: Record) -> None:
-        self._note_cluster(record)
-        self._note_settings(record)
-        self._note_log(record)
+        self._record_cluster(record)
+        self._record_settings(record)
+        self._record_log(record)
 
-    def _note_cluster(self, record: Record) -> None:
+    def _record_cluster(self, record: Record) -> None:
         match record:
             case TopicRecord() | TopicUndeleted() | FrozenTopicRecord() | FrozenTopicRemoved():
                 self.topic_ids.add(record.topic_id)
@@ -120,7 +120,7 @@ class MetadataDelta:
             case _:
                 pass
 
-    def _note_settings(self, record: Record) -> None:
+    def _record_settings(self, record: Record) -> None:
         match record:
             case ConfigRecord():
                 self.configs.add((record.resource_type, record.resource_name))
@@ -139,7 +139,7 @@ class MetadataDelta:
             case _:
                 pass
 
-    def _note_log(self, record: Record) -> None:
+    def _record_log(self, record: Record) -> None:
         match record:
             case (
                 StreamCreated()

@@ -333,7 +333,7 @@ class MetadataImage:
 
     def _ranges_replaced(self, record: RangesReplaced) -> None:
         dropped = self.streams.drop(record.stream_id, frozenset(record.removed_object_ids))
-        self.streams.note_cleaned(record.stream_id, record.cleaned_end)
+        self.streams.record_cleaned(record.stream_id, record.cleaned_end)
         if self.streams.add(record.object_id, record.replacement):
             self.objects.refer(record.object_id)
         for entry in dropped:

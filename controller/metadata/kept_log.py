@@ -50,7 +50,7 @@ class KeptLog(msgspec.Struct, frozen=True, gc=False):
         return KeptLog(self.start_offset, self.trims, entries)
 
     def without(self, end_offset: Offset) -> "KeptLog | None":
-        """Return what is left if only trims above `end_offset` count, or None."""
+        """Return the log after dropping trims up to `end_offset`, or None if it is empty."""
         trims = tuple(trim for trim in self.trims if trim.end_offset > end_offset)
         if not trims:
             return None

@@ -149,8 +149,8 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ForkPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a forked partition branches off its source, and what its first leader needs to know
-    about the source's log.
+    """Where a forked partition branches off its source, and the state of the source's log that its
+    first leader needs.
     """
 
     source_topic_id: UUID

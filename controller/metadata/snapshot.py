@@ -110,7 +110,7 @@ class ImageCopy:
         ranges: dict[ObjectId, list[RangeEntry]] = {}
         for stream in self.streams:
             yield from _stream(stream)
-            _note_ranges(stream, ranges)
+            _record_ranges(stream, ranges)
         for state in self.objects:
             yield from _object(state, ranges.pop(state.object_id, []))
         yield from self.lasts
@@ -156,7 +156,7 @@ def _stream(stream: StreamState) -> Iterator[Record]:
         yield StreamTrimmed(stream.stream_id, trim.end_offset, trim.grace)
 
 
-def _note_ranges(stream: StreamState, ranges: dict[ObjectId, list[RangeEntry]]) -> None:
+def _record_ranges(stream: StreamState, ranges: dict[ObjectId, list[RangeEntry]]) -> None:
     """Add the stream's entries to `ranges`, by object."""
     for entry in (*stream.kept_entries, *stream.entries):
         part = RangeEntry(

@@ -307,7 +307,7 @@ class StreamsImage:
             insort(state.entries, entry, key=_start)
         return True
 
-    def note_cleaned(self, stream_id: StreamId, cleaned_end: Offset) -> None:
+    def record_cleaned(self, stream_id: StreamId, cleaned_end: Offset) -> None:
         state = self.known(stream_id)
         state.cleaned_end = max(state.cleaned_end, cleaned_end)
 

@@ -128,7 +128,8 @@ class RaftCore:
     @property
     def may_campaign(self) -> bool:
         """Whether this controller may campaign: it is a voter, or was one before the newest,
-        uncommitted members. If one of two voters leaves, only the leaving one can commit that.
+        uncommitted members. If one of two voters is removed, only that voter can commit the
+        removal.
         """
         log = self.log
         if log.members_index <= self.commit:
@@ -456,7 +457,7 @@ class RaftCore:
             if isinstance(message, Append):
                 self.promises.learn(message.promises)
             self._on_append(message) if isinstance(message, Append) else self._on_install(message)
-            self._answer_heartbeat(message)
+            self._respond_to_heartbeat(message)
         elif isinstance(message, AppendReply) and self.is_leader:
             self._on_append_reply(message)
         elif isinstance(message, HeartbeatReply) and self.is_leader:
@@ -511,7 +512,7 @@ class RaftCore:
             self.needs_snapshot = max(self.needs_snapshot, install.index)
         self._reply_accepted(install, self.commit)
 
-    def _answer_heartbeat(self, message: Append | Install) -> None:
+    def _respond_to_heartbeat(self, message: Append | Install) -> None:
         """Respond to the first message of each heartbeat round immediately if the disk is busy.
 
         Not before the term is durable: a voter that has lost it could follow the previous leader.

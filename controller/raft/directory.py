@@ -50,7 +50,7 @@ class JournalOwner(Protocol):
         """Number of the newest segment; 0: none."""
         ...
 
-    def note_journal(self, number: int) -> None:
+    def record_journal(self, number: int) -> None:
         """Store the number of a durable new segment. Durable on return."""
         ...
 

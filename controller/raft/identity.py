@@ -87,7 +87,7 @@ class Identity:
         """See `controller.raft.directory.JournalOwner`."""
         return int(self._read(_JOURNAL) or 0)
 
-    def note_journal(self, number: int) -> None:
+    def record_journal(self, number: int) -> None:
         """See `controller.raft.directory.JournalOwner`."""
         self._write(_JOURNAL, str(number))
 

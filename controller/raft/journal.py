@@ -220,7 +220,7 @@ class Journal:
             self._write(encode_frame(self._hard, base, (), self._owner.directory_id))
             self._files.rename(beside, name)
             self._files.sync()
-            self._owner.note_journal(self._number + 1)
+            self._owner.record_journal(self._number + 1)
         except OSError as error:
             self._failed = True
             raise JournalFailed(self._where(self._number + 1), error) from error

@@ -121,7 +121,7 @@ class _Proposed:
     index: int
     term: int
     end_offset: MetadataOffset
-    answer: "asyncio.Future[MetadataOffset]"
+    response: "asyncio.Future[MetadataOffset]"
 
 
 class RaftQuorum:
@@ -316,7 +316,7 @@ class RaftQuorum:
         )
         self._proposed.append(proposed)
         self._node.pump()
-        await proposed.answer
+        await proposed.response
 
     @property
     def writes(self) -> LatencyHistogram:
@@ -360,7 +360,7 @@ class RaftQuorum:
         )
         self._proposed.append(proposed)
         self._node.pump()
-        return await proposed.answer
+        return await proposed.response
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
         """See Quorum.confirm. One round trip to a majority; nothing for a quorum of one."""
@@ -369,10 +369,10 @@ class RaftQuorum:
         number = core.read_round() if core.term == epoch else None
         if number is None:
             raise NotLeader(self._leadership.address)
-        answer: asyncio.Future[None] = self._loop.create_future()
-        self._reads.append((number, answer))
+        response: asyncio.Future[None] = self._loop.create_future()
+        self._reads.append((number, response))
         self._node.pump()
-        await answer
+        await response
 
     def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
         """See Quorum.read. From memory; records are not copied."""
@@ -537,11 +537,11 @@ class RaftQuorum:
         while self._proposed:
             first = self._proposed[0]
             if first.index <= core.commit and core.log.term_at(first.index) in {first.term, None}:
-                _answer(first.answer, first.end_offset)
+                _answer(first.response, first.end_offset)
             elif core.is_leader and core.term == first.term:
                 return
             else:
-                _refuse(first.answer, NotLeader(self.address_of(core.leader)))
+                _refuse(first.response, NotLeader(self.address_of(core.leader)))
             self._proposed.popleft()
 
     def _settle_reads(self, core: RaftCore) -> None:
@@ -549,11 +549,11 @@ class RaftQuorum:
             return
         confirmed = core.confirmed_round if core.is_leader else 0
         while self._reads and (self._reads[0][0] <= confirmed or not core.is_leader):
-            _, answer = self._reads.popleft()
+            _, response = self._reads.popleft()
             if core.is_leader:
-                _answer(answer, None)
+                _answer(response, None)
             else:
-                _refuse(answer, NotLeader(self.address_of(core.leader)))
+                _refuse(response, NotLeader(self.address_of(core.leader)))
 
     def _end(self) -> None:
         """Fail all waiters: this controller no longer decides."""
@@ -562,9 +562,9 @@ class RaftQuorum:
             self._node.check_running()
         except Exception as error:  # noqa: BLE001 - whatever ended the node is what its waiters get
             for proposed in self._proposed:
-                _refuse(proposed.answer, error)
-            for _, answer in self._reads:
-                _refuse(answer, error)
+                _refuse(proposed.response, error)
+            for _, response in self._reads:
+                _refuse(response, error)
         self._proposed.clear()
         self._reads.clear()
         self._wake()
@@ -575,14 +575,14 @@ class RaftQuorum:
         waiters.set()
 
 
-def _answer(answer: "asyncio.Future[_T]", value: _T) -> None:
-    if not answer.done():
-        answer.set_result(value)
+def _answer(response: "asyncio.Future[_T]", value: _T) -> None:
+    if not response.done():
+        response.set_result(value)
 
 
-def _refuse(answer: "asyncio.Future[_T]", error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
+def _refuse(response: "asyncio.Future[_T]", error: Exception) -> None:
+    if not response.done():
+        response.set_exception(error)
 
 
 def _join(recovered: Recovered, snapshot: Base) -> None:

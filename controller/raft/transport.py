@@ -333,23 +333,23 @@ class _Sender:
             try:
                 backoff_s = await self._send_all(call, self._hello_to(self._node_id))
             except (RpcFailed, TimeoutError, asyncio.InvalidStateError) as error:
-                trouble = self._trouble(error)
+                problem = self._problem(error)
                 is_refused = isinstance(error, RpcFailed) and error.code() in _REFUSALS
                 if isinstance(error, RpcFailed) and error.code() is StatusCode.DATA_LOSS:
                     self._answered(self._node_id, error.details() or "")
-                backoff_s = REFUSED_BACKOFF_S if trouble else pause_after(error)
+                backoff_s = REFUSED_BACKOFF_S if problem else pause_after(error)
                 if (
                     (self._connected and not is_refused)
                     or logged is None
-                    or trouble not in {"", logged}
+                    or problem not in {"", logged}
                 ):
-                    logged = trouble
+                    logged = problem
                     _log.log(
-                        WARNING if trouble else INFO,
+                        WARNING if problem else INFO,
                         "peer_unreachable",
                         peer=self._node_id,
                         address=address,
-                        detail=trouble or _detail(error),
+                        detail=problem or _detail(error),
                     )
             finally:
                 attempt += 1
@@ -359,7 +359,7 @@ class _Sender:
                 await channel.close()
             await asyncio.sleep(backoff_s)
 
-    def _trouble(self, error: BaseException) -> str:
+    def _problem(self, error: BaseException) -> str:
         """Return the problem with TLS or this controller's certificate, or "" if there is none."""
         if not isinstance(error, RpcFailed):
             return ""

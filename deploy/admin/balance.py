@@ -29,7 +29,9 @@ def propose_moves(
 ) -> MovesProposed:
     """Return the loads of all brokers and at most `moves_max` moves. Raises NoController."""
     request = ProposeMoves(topics=tuple(topics), moves_max=moves_max)
-    return _ask(controller, lambda client: client.propose_moves(request, timeout_s=_TIMEOUT_S))
+    return _send_request(
+        controller, lambda client: client.propose_moves(request, timeout_s=_TIMEOUT_S)
+    )
 
 
 def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
@@ -42,7 +44,7 @@ def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
         )
         for move in moves
     ]
-    results = _ask(
+    results = _send_request(
         controller,
         lambda client: client.move_leaders(MoveLeaders(moves=items), timeout_s=_TIMEOUT_S),
     )
@@ -51,7 +53,7 @@ def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
     ]
 
 
-def _ask(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
+def _send_request(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
     return asyncio.run(_call(controller, call))
 
 

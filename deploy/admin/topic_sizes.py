@@ -67,7 +67,7 @@ def topic_sizes(
     sizes: _Sizes = {}
     for leader in sorted({part.leader for topic in topics for part in topic.partitions}):
         if leader in addresses:
-            sizes |= _ask(addresses[leader], _led_by(topics, leader))
+            sizes |= _send_request(addresses[leader], _led_by(topics, leader))
     return [_topic(topic, sizes, prices) for topic in topics]
 
 
@@ -79,19 +79,19 @@ def _led_by(topics: Sequence[TopicView], leader: int) -> list[wire.DescribableLo
     return [wire.DescribableLogDirTopic(name, indexes) for name, indexes in led.items() if indexes]
 
 
-def _ask(address: str, topics: list[wire.DescribableLogDirTopic]) -> _Sizes:
+def _send_request(address: str, topics: list[wire.DescribableLogDirTopic]) -> _Sizes:
     with WireClient(address) as client:
-        answer = client.ask(
+        response = client.send_request(
             apis.DESCRIBE_LOG_DIRS,
             wire.DescribeLogDirsRequest(topics, details=True),
             wire.DescribeLogDirsResponse,
         )
-    codes = [answer.error_code, *(result.error_code for result in answer.results)]
+    codes = [response.error_code, *(result.error_code for result in response.results)]
     if any(codes):
         raise KafkaFailed(f"the broker at {address} returned no sizes: error {max(codes)}")
     return {
         (topic.name, part.partition_index): part
-        for result in answer.results
+        for result in response.results
         for topic in result.topics
         for part in topic.partitions
         if not part.is_future_key

@@ -145,8 +145,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         print(f"penstock {VERSION}")
         raise typer.Exit
 

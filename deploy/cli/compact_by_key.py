@@ -163,7 +163,7 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
 
 
 def plan_by_key(job: ByKeyJob) -> list[PassPlan]:
-    """Return what a run would compact now. Changes nothing. Raises as `compact_by_key`."""
+    """Return the logs that a run would compact now. Changes nothing. Raises as `compact_by_key`."""
     return _run(job, TopicCleaner.plan)
 
 

@@ -46,7 +46,7 @@ class ControllerRewrites:
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
         """Prepare objects. Raises NoController, ExpectedError."""
         try:
-            answer = await self._client.prepare_rewrite(
+            response = await self._client.prepare_rewrite(
                 PrepareRewrite(count=count, ttl_ms=ttl_ms), timeout_s=_TIMEOUT_S
             )
         except TimeoutError as error:
@@ -55,7 +55,7 @@ class ControllerRewrites:
             raise ExpectedError(
                 f"the controller rejected the preparation of objects: {error}"
             ) from None
-        return [PreparedObject(item.object_id, item.key) for item in answer.items]
+        return [PreparedObject(item.object_id, item.key) for item in response.items]
 
     async def commit(
         self, stream_id: StreamId, exchanges: Sequence[Exchange], *, is_ordered: bool = False
@@ -69,7 +69,7 @@ class ControllerRewrites:
             is_ordered=is_ordered,
         )
         try:
-            answer = await self._client.commit_rewrite(request, timeout_s=_TIMEOUT_S)
+            response = await self._client.commit_rewrite(request, timeout_s=_TIMEOUT_S)
         except TimeoutError as error:
             raise NoController(
                 "it is unknown whether the last commit succeeded; it is safe to run the"
@@ -79,7 +79,7 @@ class ControllerRewrites:
             return [f"its topic was deleted: {error}"] * len(exchanges)
         except RequestRefused as error:
             raise ExpectedError(f"the controller rejected the commit: {error}") from None
-        return [(item.detail or item.status.name) if item.status else "" for item in answer.items]
+        return [(item.detail or item.status.name) if item.status else "" for item in response.items]
 
 
 class Target(NamedTuple):

@@ -114,18 +114,18 @@ def _names(ctx: typer.Context, kind: str) -> list[str]:
     if given.get("command_config"):
         security.use_file(given["command_config"])
     # Commands that read the store or contact a controller have no --bootstrap.
-    asked = ctx.params.get("bootstrap") or os.environ.get("PENSTOCK_BOOTSTRAP", "")
-    brokers = find_brokers(asked).bootstrap
+    requested = ctx.params.get("bootstrap") or os.environ.get("PENSTOCK_BOOTSTRAP", "")
+    brokers = find_brokers(requested).bootstrap
     properties = security.current_security()
     path = _cache_path(f"{brokers}\n{properties.username}\n{properties.certificate}\n{kind}")
     known = _read_cache(path)
     if known is None:
-        known = _within_deadline(lambda: _ask(brokers, kind))
+        known = _within_deadline(lambda: _send_request(brokers, kind))
         _write_cache(path, known)
     return known
 
 
-def _within_deadline(ask: Callable[[], list[str]]) -> list[str]:
+def _within_deadline(send_request: Callable[[], list[str]]) -> list[str]:
     """Return the answer. Raises TimeoutError; the thread that still waits ends with the process."""
     from contextvars import copy_context
     from queue import Empty, SimpleQueue
@@ -136,7 +136,7 @@ def _within_deadline(ask: Callable[[], list[str]]) -> list[str]:
 
     def run() -> None:
         try:
-            answers.put(context.run(ask))
+            answers.put(context.run(send_request))
         except BaseException as error:  # noqa: BLE001 - raised again by the caller
             answers.put(error)
 
@@ -150,10 +150,10 @@ def _within_deadline(ask: Callable[[], list[str]]) -> list[str]:
     return found
 
 
-def _ask(brokers: str, kind: str) -> list[str]:
-    from penstock.deploy.cli.names import ask_names
+def _send_request(brokers: str, kind: str) -> list[str]:
+    from penstock.deploy.cli.names import request_names
 
-    return ask_names(brokers, kind)[:NAMES_MAX]
+    return request_names(brokers, kind)[:NAMES_MAX]
 
 
 def _cache_path(key: str) -> Path:

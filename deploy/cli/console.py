@@ -112,7 +112,7 @@ def console(
     """Serve a web console: overview, nodes, topics and their objects, moves, groups, transactions,
     records, snapshots, configs, security and the doctor.
 
-    It is read-only unless --allow-changes is given. Without --login, everyone with access to the
+    It is read-only without --allow-changes. Without --login, everyone with access to the
     address can see the cluster, so addresses other than loopback require --login or
     --allow-insecure. With --login, users act with their own rights.
 

@@ -136,7 +136,7 @@ def doctor(
         settle_s=settle,
         records=records,
     )
-    report = _examine(options, ask=not yes)
+    report = _examine(options, send_request=not yes)
     if output is not Format.TABLE:
         from penstock.deploy.output import print_document
 
@@ -198,7 +198,7 @@ def _age_ms(text: str) -> int:
     return int(match[1]) * _MS[match[2]]
 
 
-def _examine(options: "DoctorOptions", *, ask: bool) -> "Report":
+def _examine(options: "DoctorOptions", *, send_request: bool) -> "Report":
     import asyncio
 
     from penstock.deploy.doctor.examination import Examination
@@ -225,7 +225,7 @@ def _examine(options: "DoctorOptions", *, ask: bool) -> "Report":
 
     def confirm(orphans: "Sequence[Suspect]") -> bool:
         close()
-        return not ask or _confirm_deletion(orphans)
+        return not send_request or _confirm_deletion(orphans)
 
     try:
         return asyncio.run(Examination(options, show_progress, confirm).run())

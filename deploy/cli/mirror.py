@@ -286,7 +286,7 @@ def _print_text(view: "MirrorView") -> None:
         f"{view.groups} groups",
     ]
     parts += [f"failed: {', '.join(failed)}"] if failed else []
-    parts += [f"retrying: {text}" for text in view.trouble]
+    parts += [f"retrying: {text}" for text in view.problem]
     say("  ".join(parts))
 
 
@@ -318,7 +318,7 @@ def _page(view: "MirrorView") -> "RenderableType":
             size(topic.bytes),
         )
     errors = [f"{topic.topic}: {topic.error}" for topic in view.topics if topic.error]
-    lines = [*errors, *(f"retrying: {text}" for text in view.trouble)]
+    lines = [*errors, *(f"retrying: {text}" for text in view.problem)]
     head = f"{view.source} to {view.target}, {view.groups} groups"
     return Group(cell(head), table, *(cell(line) for line in lines))
 

@@ -6,7 +6,7 @@ from typing import Final
 from penstock.deploy.clients.brokers import Brokers
 
 
-def ask_names(bootstrap: str, kind: str) -> list[str]:
+def request_names(bootstrap: str, kind: str) -> list[str]:
     """Return names in order. kind: a key of KINDS. Raises KafkaFailed."""
     return sorted(KINDS[kind](bootstrap))
 

@@ -233,12 +233,12 @@ def trace(
 
     For example: penstock reassign trace orders-0
     """
-    from penstock.deploy.admin.reassign.trace import ask_move, parse_partition
+    from penstock.deploy.admin.reassign.trace import parse_partition, request_move
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.output import print_document, print_table
 
     key = parse_partition(partition)
-    move = ask_move(find_controller(controller, state_file, os.environ), key)
+    move = request_move(find_controller(controller, state_file, os.environ), key)
     if move is None:
         raise ExpectedError(
             f"{key} has no planned move (reassignment, preferred election or draining)"

@@ -185,7 +185,7 @@ class LimitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FormOptions:
-    """Options for the output format. At most one is given."""
+    """Options for the output format. At most one may be set."""
 
     output: Output = Format.TABLE
     parquet: Annotated[

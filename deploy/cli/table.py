@@ -477,9 +477,9 @@ def query(
     with one_line_errors("table"):
         from penstock.deploy.output import print_document
         from penstock.deploy.sql.forms import print_rows
-        from penstock.lake.table.query import query as ask
+        from penstock.lake.table.query import query as send_request
 
-        found: Any = ask(place.open(), sql)
+        found: Any = send_request(place.open(), sql)
     from penstock.lake.arrow.row_times import for_python
 
     shown = found.slice(0, max_rows)

@@ -34,7 +34,7 @@ def create(
     renewer: Annotated[
         list[str] | None,
         typer.Option(
-            help="User who may renew and expire it, besides the owner. Repeatable.",
+            help="Additional user who may renew and expire it. Repeatable.",
             show_default=False,
         ),
     ] = None,

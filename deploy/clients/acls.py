@@ -105,13 +105,13 @@ def selection_of(acl: AclView) -> AclSelection:
 
 def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
     """Return the ACLs in order. Raises KafkaFailed."""
-    answer = client.ask(
+    response = client.send_request(
         apis.DESCRIBE_ACLS,
         describe_acls.DescribeAclsRequest(*wanted.codes()),
         describe_acls.DescribeAclsResponse,
     )
-    if answer.error_code:
-        raise _refused(answer.error_code, answer.error_message)
+    if response.error_code:
+        raise _refused(response.error_code, response.error_message)
     return _sorted(
         _view(
             resource.resource_type,
@@ -119,7 +119,7 @@ def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
             resource.pattern_type,
             (acl.principal, acl.host, acl.operation, acl.permission_type),
         )
-        for resource in answer.resources
+        for resource in response.resources
         for acl in resource.acls
     )
 
@@ -138,22 +138,22 @@ def add_acls(client: WireClient, wanted: Sequence[AclSelection]) -> None:
                 kind, name, pattern, principal, host or "*", operation, permission
             )
         )
-    answer = client.ask(
+    response = client.send_request(
         apis.CREATE_ACLS, create_acls.CreateAclsRequest(creations), create_acls.CreateAclsResponse
     )
-    for result in answer.results:
+    for result in response.results:
         if result.error_code:
             raise _refused(result.error_code, result.error_message)
 
 
 def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
     """Remove ACLs, and return them in order. Raises KafkaFailed."""
-    answer = client.ask(
+    response = client.send_request(
         apis.DELETE_ACLS,
         delete_acls.DeleteAclsRequest([delete_acls.DeleteAclsFilter(*wanted.codes())]),
         delete_acls.DeleteAclsResponse,
     )
-    (result,) = answer.filter_results
+    (result,) = response.filter_results
     if result.error_code:
         raise _refused(result.error_code, result.error_message)
     return _sorted(

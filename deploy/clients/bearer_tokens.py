@@ -31,7 +31,7 @@ from penstock.deploy.clients.assertions import GRANT, Assertion
 from penstock.protocol.client.errors import KafkaFailed
 
 TIMEOUT_S: Final = 10.0
-ANSWER_BYTES_MAX: Final = 1 << 20
+RESPONSE_BYTES_MAX: Final = 1 << 20
 _SCHEMES: Final = ("https", "http", "file")
 _JWT_PARTS: Final = 3
 
@@ -98,7 +98,7 @@ class TokenSource:
 
     def _read(self) -> str:
         with Path(unquote(urlsplit(self.url).path)).open(encoding="ascii") as file:
-            return _checked(file.read(ANSWER_BYTES_MAX))
+            return _checked(file.read(RESPONSE_BYTES_MAX))
 
     def _request(self) -> str:
         headers = {"Accept": "application/json"}
@@ -114,8 +114,8 @@ class TokenSource:
         request = Request(  # noqa: S310 - `check` limits the schemes
             self.url, urlencode(form).encode(), headers
         )
-        with _opener(self.ca).open(request, timeout=TIMEOUT_S) as answer:
-            document = answer.read(ANSWER_BYTES_MAX)
+        with _opener(self.ca).open(request, timeout=TIMEOUT_S) as response:
+            document = response.read(RESPONSE_BYTES_MAX)
         try:
             found: Any = json.loads(document)
             return _checked(str(found["access_token"]))

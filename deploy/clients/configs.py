@@ -94,15 +94,15 @@ class ResourceView:
 def resources(bootstrap: str) -> list[ResourceView]:
     """Return the groups and client metrics subscriptions that have configs."""
     with WireClient(bootstrap) as client:
-        answer = client.ask(
+        response = client.send_request(
             apis.LIST_CONFIG_RESOURCES,
             list_config_resources.ListConfigResourcesRequest(list(_LISTED)),
             list_config_resources.ListConfigResourcesResponse,
         )
-    check(answer.error_code, None, "configs cannot be listed")
+    check(response.error_code, None, "configs cannot be listed")
     found = [
         ResourceView(_LISTED[item.resource_type], item.resource_name)
-        for item in answer.config_resources
+        for item in response.config_resources
     ]
     return sorted(found, key=lambda view: (view.type, view.name))
 
@@ -114,13 +114,13 @@ def describe(
     wanted = describe_configs.DescribeConfigsResource(*resource, None)
     request = describe_configs.DescribeConfigsRequest([wanted], True, with_docs)
     with Brokers(bootstrap) as brokers:
-        answer = brokers.ask(
+        response = brokers.send_request(
             apis.DESCRIBE_CONFIGS,
             request,
             describe_configs.DescribeConfigsResponse,
             node=_node_of(brokers, resource),
         )
-    (result,) = answer.results
+    (result,) = response.results
     check(result.error_code, result.error_message, "configs cannot be described")
     return sorted((_view(config) for config in result.configs), key=lambda view: view.name)
 
@@ -170,13 +170,13 @@ def alter(
     )
     request = incremental_alter_configs.IncrementalAlterConfigsRequest([wanted], validate_only)
     with Brokers(bootstrap) as brokers:
-        answer = brokers.ask(
+        response = brokers.send_request(
             apis.INCREMENTAL_ALTER_CONFIGS,
             request,
             incremental_alter_configs.IncrementalAlterConfigsResponse,
             node=_node_of(brokers, resource),
         )
-    (result,) = answer.responses
+    (result,) = response.responses
     check(result.error_code, result.error_message, "configs were not changed")
 
 

@@ -81,8 +81,8 @@ async def unless_locked_out(client: "ControllerClient", work: Awaitable[_T]) -> 
 
 def no_controller(client: "ControllerClient", controller: str, timeout_s: float) -> NoController:
     """Return the error for controllers that do not respond, with the reason if it is TLS."""
-    if client.trouble:
-        return NoController(f"no controller answers at {controller}: {client.trouble}")
+    if client.problem:
+        return NoController(f"no controller answers at {controller}: {client.problem}")
     return NoController(f"no controller answers at {controller} within {timeout_s:.0f} s")
 
 

@@ -42,21 +42,23 @@ def create_token(
         [creating.CreatableRenewers(USER, renewer) for renewer in renewers],
         lifetime_ms,
     )
-    answer = client.ask(
+    response = client.send_request(
         apis.CREATE_DELEGATION_TOKEN, request, creating.CreateDelegationTokenResponse
     )
-    check(answer.error_code, None, "no token was created")
+    check(response.error_code, None, "no token was created")
     return TokenView(
-        answer.token_id,
-        _password(answer.hmac),
-        str(Principal(answer.principal_type, answer.principal_name)),
+        response.token_id,
+        _password(response.hmac),
+        str(Principal(response.principal_type, response.principal_name)),
         str(
-            Principal(answer.token_requester_principal_type, answer.token_requester_principal_name)
+            Principal(
+                response.token_requester_principal_type, response.token_requester_principal_name
+            )
         ),
         [str(Principal(USER, renewer)) for renewer in renewers],
-        answer.issue_timestamp_ms,
-        answer.expiry_timestamp_ms,
-        answer.max_timestamp_ms,
+        response.issue_timestamp_ms,
+        response.expiry_timestamp_ms,
+        response.max_timestamp_ms,
     )
 
 
@@ -65,12 +67,12 @@ def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]
     owns, created or may renew; None for all.
     """
     owners = None if owner is None else [describing.DescribeDelegationTokenOwner(USER, owner)]
-    answer = client.ask(
+    response = client.send_request(
         apis.DESCRIBE_DELEGATION_TOKEN,
         describing.DescribeDelegationTokenRequest(owners),
         describing.DescribeDelegationTokenResponse,
     )
-    check(answer.error_code, None, "tokens cannot be listed")
+    check(response.error_code, None, "tokens cannot be listed")
     found = [
         TokenView(
             token.token_id,
@@ -89,7 +91,7 @@ def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]
             token.expiry_timestamp,
             token.max_timestamp,
         )
-        for token in answer.tokens
+        for token in response.tokens
     ]
     return sorted(found, key=lambda token: token.issued_ms)
 
@@ -97,18 +99,20 @@ def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]
 def renew_token(client: WireClient, token: TokenView, period_ms: int) -> int:
     """Renew a token; return its new expiry."""
     request = renewing.RenewDelegationTokenRequest(base64.b64decode(token.password), period_ms)
-    answer = client.ask(apis.RENEW_DELEGATION_TOKEN, request, renewing.RenewDelegationTokenResponse)
-    check(answer.error_code, None, f"token {token.token_id} was not renewed")
-    return answer.expiry_timestamp_ms
+    response = client.send_request(
+        apis.RENEW_DELEGATION_TOKEN, request, renewing.RenewDelegationTokenResponse
+    )
+    check(response.error_code, None, f"token {token.token_id} was not renewed")
+    return response.expiry_timestamp_ms
 
 
 def expire_token(client: WireClient, token: TokenView) -> None:
     """Expire a token: new logins with it fail immediately."""
     request = expiring.ExpireDelegationTokenRequest(base64.b64decode(token.password), -1)
-    answer = client.ask(
+    response = client.send_request(
         apis.EXPIRE_DELEGATION_TOKEN, request, expiring.ExpireDelegationTokenResponse
     )
-    check(answer.error_code, None, f"token {token.token_id} was not expired")
+    check(response.error_code, None, f"token {token.token_id} was not expired")
 
 
 def _password(hmac: bytes) -> str:

@@ -29,16 +29,16 @@ class FeatureLevel:
 
 def listed_features(client: WireClient) -> list[FeatureLevel]:
     """Return the features by name. Raises KafkaFailed."""
-    answer = client.ask(
+    response = client.send_request(
         apis.API_VERSIONS,
         api_versions.ApiVersionsRequest("penstock", "1"),
         api_versions.ApiVersionsResponse,
     )
-    check(answer.error_code, None, "ApiVersions")
-    levels = {item.name: item.max_version_level for item in answer.finalized_features}
+    check(response.error_code, None, "ApiVersions")
+    levels = {item.name: item.max_version_level for item in response.finalized_features}
     return [
         FeatureLevel(item.name, item.min_version, item.max_version, levels.get(item.name, 0))
-        for item in sorted(answer.supported_features, key=lambda item: item.name)
+        for item in sorted(response.supported_features, key=lambda item: item.name)
     ]
 
 
@@ -53,6 +53,8 @@ def set_levels(
         ],
         validate_only=validate_only,
     )
-    answer = client.ask(apis.UPDATE_FEATURES, request, update_features.UpdateFeaturesResponse)
-    if answer.error_code:
-        raise KafkaFailed(explain(answer.error_code, answer.error_message))
+    response = client.send_request(
+        apis.UPDATE_FEATURES, request, update_features.UpdateFeaturesResponse
+    )
+    if response.error_code:
+        raise KafkaFailed(explain(response.error_code, response.error_message))

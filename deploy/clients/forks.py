@@ -30,10 +30,12 @@ def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
         timeout_ms=_TIMEOUT_MS,
     )
     with WireClient(bootstrap) as client:
-        answer = client.ask(apis.CREATE_TOPICS, request, create_topics.CreateTopicsResponse)
+        response = client.send_request(
+            apis.CREATE_TOPICS, request, create_topics.CreateTopicsResponse
+        )
     return {
         item.name: explain(item.error_code, item.error_message)
-        for item in answer.topics
+        for item in response.topics
         if item.error_code
     }
 
@@ -53,7 +55,7 @@ def delete_on(
     request = delete_topics.DeleteTopicsRequest(
         topics=[delete_topics.DeleteTopicState(name) for name in names], timeout_ms=_TIMEOUT_MS
     )
-    answer = client.ask(apis.DELETE_TOPICS, request, delete_topics.DeleteTopicsResponse)
-    for item in answer.responses:
+    response = client.send_request(apis.DELETE_TOPICS, request, delete_topics.DeleteTopicsResponse)
+    for item in response.responses:
         check(item.error_code, item.error_message, f"topic {item.name!r} was not deleted")
-    return answer.responses
+    return response.responses

@@ -21,7 +21,7 @@ def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[Frozen
     Raises KafkaFailed, also for a name that no frozen topic has.
     """
     with WireClient(bootstrap) as client:
-        return [topic for topic in _ask(client, full_names) if not topic.of_live_topic]
+        return [topic for topic in _send_request(client, full_names) if not topic.of_live_topic]
 
 
 def deleted_topics(bootstrap: str) -> list[FrozenTopicInfo]:
@@ -34,7 +34,7 @@ def deleted_records(bootstrap: str) -> list[FrozenTopicInfo]:
     that have such records.
     """
     with WireClient(bootstrap) as client:
-        return [topic for topic in _ask(client, ()) if topic.of_live_topic]
+        return [topic for topic in _send_request(client, ()) if topic.of_live_topic]
 
 
 def full_name(topic: FrozenTopicInfo) -> str:
@@ -67,19 +67,19 @@ def delete_topic(bootstrap: str, name: str) -> FrozenTopicInfo | None:
     # One connection: the metadata of other brokers may not contain the deletion yet.
     with WireClient(bootstrap) as client:
         (result,) = delete_on(client, [name])
-        found = _ask(client, ())
+        found = _send_request(client, ())
     return next((topic for topic in found if topic.topic_id == result.topic_id), None)
 
 
-def _ask(client: WireClient, full_names: Sequence[str]) -> list[FrozenTopicInfo]:
+def _send_request(client: WireClient, full_names: Sequence[str]) -> list[FrozenTopicInfo]:
     request = metadata.MetadataRequest(
         topics=[metadata.MetadataRequestTopic(name=name) for name in full_names],
         allow_auto_topic_creation=False,
         frozen_topics=True,
     )
-    answer = client.ask(apis.METADATA, request, metadata.MetadataResponse)
+    response = client.send_request(apis.METADATA, request, metadata.MetadataResponse)
     found: list[FrozenTopicInfo] = []
-    for topic in answer.topics:
+    for topic in response.topics:
         if topic.error_code or not topic.frozen_topic:
             reason = (
                 known_code(topic.error_code).message

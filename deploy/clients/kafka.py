@@ -156,10 +156,10 @@ class Kafka:
         from confluent_kafka.admin._config import ConfigResource
 
         resource = ConfigResource(_TOPIC_RESOURCE, name)
-        answer: Future[dict[str, Any]] = self._admin.describe_configs(
+        response: Future[dict[str, Any]] = self._admin.describe_configs(
             [resource], request_timeout=TIMEOUT_S
         )[resource]
-        entries = self._result(answer, f"configs of {name!r} cannot be read")
+        entries = self._result(response, f"configs of {name!r} cannot be read")
         return {key: str(entry.value) for key, entry in sorted(entries.items())}
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -225,8 +225,8 @@ class Kafka:
         request = ConsumerGroupTopicPartitions(group, wanted)
         futures = self._admin.alter_consumer_group_offsets([request], request_timeout=TIMEOUT_S)
         failed = f"offsets of group {group!r} were not set; stop its members"
-        answer: Any = self._result(futures[group], failed)
-        for part in answer.topic_partitions:
+        response: Any = self._result(futures[group], failed)
+        for part in response.topic_partitions:
             if part.error is not None:
                 raise self.failure(part.error, failed)
 
@@ -250,11 +250,11 @@ class Kafka:
         except KafkaException as error:
             raise self.failure(cast("KafkaError", error.args[0]), failed) from None
         except TimeoutError:
-            raise KafkaFailed(f"{failed}: no answer within {TIMEOUT_S:.0f} s") from None
+            raise KafkaFailed(f"{failed}: no response within {TIMEOUT_S:.0f} s") from None
 
-    def _call(self, ask: Callable[[], _T]) -> _T:
+    def _call(self, send_request: Callable[[], _T]) -> _T:
         try:
-            return ask()
+            return send_request()
         except KafkaException as error:
             raise self.failure(
                 cast("KafkaError", error.args[0]), "the brokers did not respond"

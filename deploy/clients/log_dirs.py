@@ -32,7 +32,7 @@ def describe_log_dirs(
     """
     with Brokers(bootstrap) as client:
         wanted = client.partitions(list(topics)) if topics else None
-        asked = (
+        requested = (
             None
             if wanted is None
             else [wire.DescribableLogDirTopic(name, parts) for name, parts in wanted.items()]
@@ -41,15 +41,15 @@ def describe_log_dirs(
         for node_id in client.nodes():
             if brokers and node_id not in brokers:
                 continue
-            answer = client.ask(
+            response = client.send_request(
                 apis.DESCRIBE_LOG_DIRS,
-                wire.DescribeLogDirsRequest(asked),
+                wire.DescribeLogDirsRequest(requested),
                 wire.DescribeLogDirsResponse,
                 node=node_id,
             )
             failed = f"broker {node_id} cannot describe its log directories"
-            client.check(answer.error_code, None, failed)
-            for result in answer.results:
+            client.check(response.error_code, None, failed)
+            for result in response.results:
                 client.check(result.error_code, None, failed)
                 found.append(_view(node_id, result))
     return sorted(found, key=lambda item: (item.broker, item.log_dir))

@@ -26,10 +26,10 @@ def describe(controller: str) -> QuorumStatus:
     controllers if there is no leader.
     """
 
-    async def ask(client: "ControllerClient") -> QuorumStatus:
+    async def send_request(client: "ControllerClient") -> QuorumStatus:
         return await client.describe_quorum(timeout_s=_TIMEOUT_S)
 
-    return asyncio.run(_with_client(controller, ask))
+    return asyncio.run(_with_client(controller, send_request))
 
 
 def change(controller: str, request: "Callable[[ControllerClient], Awaitable[None]]") -> None:
@@ -39,10 +39,12 @@ def change(controller: str, request: "Callable[[ControllerClient], Awaitable[Non
     asyncio.run(_with_client(controller, request))
 
 
-async def _with_client(controller: str, ask: "Callable[[ControllerClient], Awaitable[T]]") -> T:
+async def _with_client(
+    controller: str, send_request: "Callable[[ControllerClient], Awaitable[T]]"
+) -> T:
     client = connect(controller)
     try:
-        return await unless_locked_out(client, ask(client))
+        return await unless_locked_out(client, send_request(client))
     except RequestRefused as error:
         raise ExpectedError(error.detail or error.status.name) from None
     except TimeoutError as error:
@@ -57,7 +59,7 @@ async def _describe_one(address: str) -> str:
     try:
         return _status_line(address, await client.describe(timeout_s=_EACH_S))
     except TimeoutError:
-        return f"  {client.trouble or f'{address}: no answer'}"
+        return f"  {client.problem or f'{address}: no response'}"
     finally:
         await client.close()
 

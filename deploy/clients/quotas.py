@@ -38,19 +38,19 @@ def list_quotas(client: WireClient, names: Mapping[str, str | None]) -> list[Quo
         describing.ComponentData(kind, _DEFAULT if name is None else _EXACT, name)
         for kind, name in names.items()
     ]
-    answer = client.ask(
+    response = client.send_request(
         apis.DESCRIBE_CLIENT_QUOTAS,
         describing.DescribeClientQuotasRequest(components),
         describing.DescribeClientQuotasResponse,
     )
-    if answer.error_code:
-        raise KafkaFailed(f"quotas cannot be listed: {answer.error_message}")
+    if response.error_code:
+        raise KafkaFailed(f"quotas cannot be listed: {response.error_message}")
     found = [
         QuotaView(
             {part.entity_type: part.entity_name for part in entry.entity},
             {value.key: value.value for value in entry.values},
         )
-        for entry in answer.entries or ()
+        for entry in response.entries or ()
     ]
     return sorted(found, key=lambda view: shown(view.entity))
 
@@ -63,11 +63,11 @@ def alter_quotas(
         [altering.EntityData(kind, name) for kind, name in names.items()],
         [altering.OpData(key, value or 0.0, value is None) for key, value in values.items()],
     )
-    answer = client.ask(
+    response = client.send_request(
         apis.ALTER_CLIENT_QUOTAS,
         altering.AlterClientQuotasRequest([entry]),
         altering.AlterClientQuotasResponse,
     )
-    for result in answer.entries:
+    for result in response.entries:
         if result.error_code:
             raise KafkaFailed(f"quotas of {shown(names)} were not changed: {result.error_message}")

@@ -128,7 +128,7 @@ def no_broker(target: Target, reason: str = "") -> NoResponse:
 
 
 def _malformed(bootstrap: str) -> str:
-    """Return what is wrong with the form of the addresses, or "" if nothing is."""
+    """Return an error message for malformed addresses, or ""."""
     for address in (part.strip() for part in bootstrap.split(",")):
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal()):

@@ -26,15 +26,15 @@ def list_users(client: WireClient, *names: str) -> list[UserView]:
     request = describing.DescribeUserScramCredentialsRequest(
         [describing.UserName(name) for name in names] or None
     )
-    answer = client.ask(
+    response = client.send_request(
         apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
         request,
         describing.DescribeUserScramCredentialsResponse,
     )
-    if answer.error_code:
-        raise KafkaFailed(f"users cannot be listed: {answer.error_message}")
+    if response.error_code:
+        raise KafkaFailed(f"users cannot be listed: {response.error_message}")
     found: list[UserView] = []
-    for result in answer.results:
+    for result in response.results:
         if result.error_code and result.error_code != _NOT_FOUND:
             raise KafkaFailed(f"user {result.user!r}: {result.error_message}")
         if not result.error_code:
@@ -62,9 +62,9 @@ def delete_credential(client: WireClient, name: str, mechanism: ScramMechanism) 
 
 
 def _alter(client: WireClient, request: altering.AlterUserScramCredentialsRequest) -> None:
-    answer = client.ask(
+    response = client.send_request(
         apis.ALTER_USER_SCRAM_CREDENTIALS, request, altering.AlterUserScramCredentialsResponse
     )
-    for result in answer.results:
+    for result in response.results:
         if result.error_code:
             raise KafkaFailed(f"user {result.user!r} was not changed: {result.error_message}")

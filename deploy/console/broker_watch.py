@@ -60,10 +60,10 @@ class BrokerWatch:
         for node_id, address in addresses.items():
             self._values_at.setdefault(node_id, now)
             refused = self._refusals.get(node_id)
-            if node_id in self._asking or (refused and now - refused.asked_at < REFUSED_S):
+            if node_id in self._asking or (refused and now - refused.requested_at < REFUSED_S):
                 continue
             self._asking[node_id] = loop.run_in_executor(
-                self._threads, self._ask, node_id, address, led.get(node_id, {})
+                self._threads, self._send_request, node_id, address, led.get(node_id, {})
             )
         if self._asking:
             await asyncio.wait(self._asking.values(), timeout=GRACE_S)
@@ -72,8 +72,8 @@ class BrokerWatch:
 
     def waiting_s(self, node_id: int) -> float:
         """Return how long a request has been waiting for a response of the broker."""
-        asked_at = self._asked_at.get(node_id)
-        return 0.0 if asked_at is None else max(0.0, self._now() - asked_at)
+        requested_at = self._asked_at.get(node_id)
+        return 0.0 if requested_at is None else max(0.0, self._now() - requested_at)
 
     def age_s(self, node_id: int) -> float | None:
         """Return the age of the last values from the broker; None if nothing was requested."""
@@ -90,7 +90,7 @@ class BrokerWatch:
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, node_id: int, address: str, led: Led) -> Measured:
+    def _send_request(self, node_id: int, address: str, led: Led) -> Measured:
         wait_at_most(REQUEST_S)
         # A broker that does not respond keeps the time of its first request.
         self._asked_at.setdefault(node_id, self._now())
@@ -100,7 +100,7 @@ class BrokerWatch:
         if found.responded or found.refusal:
             self._asked_at.pop(node_id, None)
         if found.responded:
-            self._values_at[node_id] = found.asked_at
+            self._values_at[node_id] = found.requested_at
         if found.refusal:
             self._refusals[node_id] = found
         else:

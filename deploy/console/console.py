@@ -34,7 +34,7 @@ from penstock.deploy.console.live import LiveCluster
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.page_builds import PageBuilds
 from penstock.deploy.console.records import can_browse
-from penstock.deploy.console.rights import NotAllowed, Rights, ask_rights
+from penstock.deploy.console.rights import NotAllowed, Rights, request_rights
 from penstock.deploy.console.rights_checks import RightsChecks
 from penstock.deploy.console.sessions import Session, Sessions
 from penstock.deploy.console.statements import is_available
@@ -253,7 +253,7 @@ class Console:
 
     def sees_details(self, session: Session) -> bool:
         """Return whether the user is currently known to have DESCRIBE on the cluster."""
-        return session.rights.sees_cluster and self.sessions.knows_rights(session)
+        return session.rights.sees_cluster and self.sessions.has_rights(session)
 
     def forget(self, token: str) -> None:
         """Drop all pages and responses of a session that has ended or whose rights have changed."""
@@ -270,7 +270,7 @@ class Console:
 
     async def _rights(self, session: Session) -> Rights:
         wait_at_most(REQUEST_S)
-        return await self.call(ask_rights, self.bootstrap, session.security)
+        return await self.call(request_rights, self.bootstrap, session.security)
 
 
 def console_of(request: Request) -> Console:

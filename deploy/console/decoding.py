@@ -143,11 +143,11 @@ class TopicDecoder:
                 "not decoded: other records on this page exceeded the limits; show fewer records"
             )
         before = self._process.ended_count
-        answer = self._process.decode(request)
+        response = self._process.decode(request)
         self._failures_left -= min(self._failures_left, self._process.ended_count - before)
-        if answer.problem:
-            raise _NotDecoded(f"not decoded ({where}): {part}{answer.problem}")
-        return BytesView(request.kind, answer.text, len(request.data), answer.is_cut, where)
+        if response.problem:
+            raise _NotDecoded(f"not decoded ({where}): {part}{response.problem}")
+        return BytesView(request.kind, response.text, len(request.data), response.is_cut, where)
 
 
 def _looks_framed(data: bytes) -> bool:

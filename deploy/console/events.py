@@ -62,7 +62,7 @@ async def _within_limits(
         async for text in events:
             if loop.time() >= ends_at or not console.is_open(session) or session.rights != rights:
                 return
-            yield text if console.sessions.knows_rights(session) else HEARTBEAT
+            yield text if console.sessions.has_rights(session) else HEARTBEAT
     finally:
         console.streams -= 1
         await events.aclose()

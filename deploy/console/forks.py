@@ -40,7 +40,7 @@ class ForkPlan:
 
 
 def plan_fork(bootstrap: str, wanted: ForkOptions) -> ForkPlan:
-    """Return what the fork would contain now. Raises UsageError, KafkaFailed."""
+    """Return the contents of the fork as of now. Raises UsageError, KafkaFailed."""
     if not wanted.name:
         raise UsageError("the fork needs a name")
     if wanted.snapshot and wanted.at_ms is not None:

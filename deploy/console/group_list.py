@@ -12,7 +12,7 @@ from penstock.deploy.admin.groups.lags import KnownEnds, group_lags
 from penstock.deploy.admin.groups.views import ListedGroup, OffsetView
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.wire import WireClient
-from penstock.deploy.console.broker_answers import Answers, BrokerAnswers
+from penstock.deploy.console.broker_responses import BrokerResponses, ResponseSet
 from penstock.protocol.client.errors import NoResponse
 
 LAG_S: Final = 8.0
@@ -53,9 +53,9 @@ class LastGroups:
     """The last known groups and lags by user and coordinator."""
 
     def __init__(self) -> None:
-        self._groups: BrokerAnswers[int, list[ListedGroup]] = BrokerAnswers()
-        self._lags: BrokerAnswers[tuple[int, tuple[str, ...]], Mapping[str, int | None]] = (
-            BrokerAnswers()
+        self._groups: BrokerResponses[int, list[ListedGroup]] = BrokerResponses()
+        self._lags: BrokerResponses[tuple[int, tuple[str, ...]], Mapping[str, int | None]] = (
+            BrokerResponses()
         )
 
     def drop(self, user: str) -> None:
@@ -71,7 +71,7 @@ class LastGroups:
         if not addresses:
             return GroupList(await call(_listed, live.bootstrap()), {})
         silent = live.silent_brokers()
-        found = await self._groups.ask(
+        found = await self._groups.send_request(
             user,
             {
                 node_id: _request_of_groups(call, node_id, address)
@@ -90,7 +90,7 @@ class LastGroups:
         coordinated: dict[int, list[ListedGroup]] = {}
         for group in groups:
             coordinated.setdefault(group.coordinator, []).append(group)
-        found = await self._lags.ask(
+        found = await self._lags.send_request(
             user,
             {
                 (node_id, tuple(group.group for group in of)): _request_of_lags(
@@ -103,14 +103,16 @@ class LastGroups:
         now, names = time.monotonic(), {group.group for group in groups}
         return {
             name: lag
-            for answer in sorted(found.last.values(), key=lambda each: each.asked_at)
-            if now - answer.asked_at < LAG_S
-            for name, lag in answer.value.items()
+            for response in sorted(found.last.values(), key=lambda each: each.requested_at)
+            if now - response.requested_at < LAG_S
+            for name, lag in response.value.items()
             if name in names
         }
 
 
-def _group_list(addresses: Mapping[int, str], found: Answers[int, list[ListedGroup]]) -> GroupList:
+def _group_list(
+    addresses: Mapping[int, str], found: ResponseSet[int, list[ListedGroup]]
+) -> GroupList:
     now = time.monotonic()
     groups: dict[str, ListedGroup] = {}
     ages: dict[int, float | None] = {}
@@ -119,7 +121,7 @@ def _group_list(addresses: Mapping[int, str], found: Answers[int, list[ListedGro
         if last is not None:
             groups |= {group.group: group for group in last.value}
         if node_id not in found.fresh and node_id not in found.refused:
-            ages[node_id] = None if last is None else now - last.asked_at
+            ages[node_id] = None if last is None else now - last.requested_at
     if not found.fresh and not groups:
         raise next(iter(found.refused.values()), NoResponse("no coordinator of groups responds"))
     refused = {node_id: str(error) for node_id, error in found.refused.items()}

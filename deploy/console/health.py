@@ -96,13 +96,13 @@ def diagnose(
     """
     live = [broker for broker in brokers.values() if not broker.is_fenced]
     ages = {CONTROLLERS: controllers_silent_s}
-    asked = [broker.age_s for broker in live if broker.age_s is not None]
-    if asked:
-        ages[BROKERS] = max(asked)
+    requested = [broker.age_s for broker in live if broker.age_s is not None]
+    if requested:
+        ages[BROKERS] = max(requested)
     if store is not None:
         ages[STORE] = store.silent_s
     is_refused = any(broker.refusal for broker in live)
-    if controllers_silent_s > STALE_S and asked and min(asked) > STALE_S and not is_refused:
+    if controllers_silent_s > STALE_S and requested and min(requested) > STALE_S and not is_refused:
         return Health((_no_cluster(controllers_silent_s), *_store(store, [])), ages)
     problems: list[Problem] = []
     if controllers_silent_s > STALE_S:

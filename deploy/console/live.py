@@ -149,12 +149,12 @@ class LiveCluster:
     async def traces(self, topic_id: UUID, partition: int) -> Sequence[MoveTrace]:
         """Return the reported moves of the partition; nothing if no controller leads."""
         try:
-            answer = await self._known_client().trace_move(
+            response = await self._known_client().trace_move(
                 TraceMove(topic_id=topic_id, partition=partition), timeout_s=TIMEOUT_S
             )
         except (TimeoutError, ControllerError):
             return ()
-        return answer.items
+        return response.items
 
     @contextmanager
     def changes_of(self, key: PartitionKey) -> Generator[asyncio.Event, None, None]:
@@ -216,16 +216,16 @@ class LiveCluster:
             age = None if session is None else session.heartbeat_age_ms
             # Later heartbeats are unknown, so a small age proves nothing.
             is_silent = age is not None and age > SILENT_S * 1_000
-            is_asked = self._measuring is not None and not node.fenced
+            is_outstanding = self._measuring is not None and not node.fenced
             found[node.node_id] = BrokerHealth(
                 node.node_id,
                 node.fenced,
                 age / 1_000 + since_loads if is_silent and age is not None else None,
                 session.ends_in_ms / 1_000 - since_loads if session is not None else None,
-                self._watch.waiting_s(node.node_id) if is_asked else 0.0,
-                self._watch.age_s(node.node_id) if is_asked else None,
+                self._watch.waiting_s(node.node_id) if is_outstanding else 0.0,
+                self._watch.age_s(node.node_id) if is_outstanding else None,
                 None if load is None else load.append_p99_ms,
-                self._watch.refusal(node.node_id) if is_asked else "",
+                self._watch.refusal(node.node_id) if is_outstanding else "",
             )
         return found
 
@@ -234,8 +234,8 @@ class LiveCluster:
         found = {
             (client.client_id, client.host): client
             for load in self._loads.values()
-            if load.troubles is not None
-            for client in load.troubles.untuned
+            if load.problems is not None
+            for client in load.problems.untuned
         }
         return [client for _, client in sorted(found.items())]
 

@@ -56,7 +56,7 @@ async def log_in(request: Request) -> Response:
             user,
             given.get("password", ""),
         )
-        allowed = await console.call(rights.ask_rights, console.bootstrap, security)
+        allowed = await console.call(rights.request_rights, console.bootstrap, security)
     except AuthenticationRefused as error:
         console.sessions.failed(address)
         return page(request, "login.html", 401, problem=str(error))

@@ -10,15 +10,17 @@ from penstock.protocol.client.errors import KafkaFailed, NoResponse
 _T = TypeVar("_T")
 
 
-async def listed(console: Console, ask: Callable[[WireClient], list[_T]]) -> tuple[list[_T], str]:
+async def listed(
+    console: Console, send_request: Callable[[WireClient], list[_T]]
+) -> tuple[list[_T], str]:
     """Return the list, or an empty one with the reason. Raises NoResponse."""
-    return await console.call(_listed, console.bootstrap, ask)
+    return await console.call(_listed, console.bootstrap, send_request)
 
 
-def _listed(bootstrap: str, ask: Callable[[WireClient], list[_T]]) -> tuple[list[_T], str]:
+def _listed(bootstrap: str, send_request: Callable[[WireClient], list[_T]]) -> tuple[list[_T], str]:
     with WireClient(bootstrap) as client:
         try:
-            return ask(client), ""
+            return send_request(client), ""
         except NoResponse:
             raise
         except KafkaFailed as error:

@@ -88,15 +88,15 @@ def log_in(bootstrap: str, base: ClientSecurity, user: str, password: str) -> Cl
     raise last
 
 
-def ask_rights(bootstrap: str, security: ClientSecurity) -> Rights:
+def request_rights(bootstrap: str, security: ClientSecurity) -> Rights:
     """Return the rights of a user. Raises KafkaFailed if they are unknown."""
     with WireClient(bootstrap, security) as client:
-        cluster = client.ask(
+        cluster = client.send_request(
             apis.DESCRIBE_CLUSTER,
             describe_cluster.DescribeClusterRequest(include_cluster_authorized_operations=True),
             describe_cluster.DescribeClusterResponse,
         )
-        answer = client.ask(
+        response = client.send_request(
             apis.METADATA,
             metadata.MetadataRequest(
                 None, allow_auto_topic_creation=False, include_topic_authorized_operations=True
@@ -108,7 +108,7 @@ def ask_rights(bootstrap: str, security: ClientSecurity) -> Rights:
         operations_of(cluster.cluster_authorized_operations),
         {
             topic.name: operations_of(topic.topic_authorized_operations)
-            for topic in answer.topics
+            for topic in response.topics
             if topic.name is not None and not topic.error_code
         },
     )

@@ -1,6 +1,6 @@
 """Request the rights of users from the brokers, with at most one request per session at a time.
 
-Invariant: if the brokers cannot be asked, the user's rights are unknown, and the user's requests
+Invariant: if the brokers do not respond, the user's rights are unknown, and the user's requests
 fail with NoResponse instead of being allowed or denied. A user that the brokers reject is logged
 out.
 """
@@ -32,11 +32,11 @@ class RightsChecks:
     def __init__(
         self,
         sessions: Sessions,
-        ask: Callable[[Session], Awaitable[Rights]],
+        send_request: Callable[[Session], Awaitable[Rights]],
         changed: Callable[[str], None],
     ) -> None:
         self._sessions = sessions
-        self._ask = ask
+        self._send_request = send_request
         self._changed = changed
         self._running: WeakKeyDictionary[Session, asyncio.Task[None]] = WeakKeyDictionary()
 
@@ -75,7 +75,7 @@ class RightsChecks:
 
     async def _check(self, session: Session) -> None:
         try:
-            found = await self._ask(session)
+            found = await self._send_request(session)
         except AuthenticationRefused as error:
             self._sessions.close(session)
             self._changed(session.token)

@@ -103,7 +103,7 @@ class Sessions:
         age_s = self._now() - session.rights_at
         return age_s > RIGHTS_S or (is_use and self.is_settling(session))
 
-    def knows_rights(self, session: Session) -> bool:
+    def has_rights(self, session: Session) -> bool:
         """Return whether the rights are recent enough to apply them."""
         return not session.rights.is_bounded or self._now() - session.rights_at <= UNKNOWN_S
 

@@ -53,7 +53,7 @@ class StoreProbe:
 
     async def check(self) -> None:
         """Send one request."""
-        asked_at = self._now()
+        requested_at = self._now()
         try:
             if self._store is None:
                 self._store = self._opens(self._url)
@@ -69,7 +69,7 @@ class StoreProbe:
             return
         except OSError as error:
             self._refusal = str(error)
-        self._responded_at = asked_at
+        self._responded_at = requested_at
 
     def health(self) -> StoreHealth | None:
         """Return the state; None if the store is not watched now."""

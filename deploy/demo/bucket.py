@@ -59,8 +59,8 @@ def request_counts(state: ClusterState) -> dict[str, int]:
     store = parse_store_url(state.store_url)
     assert isinstance(store, S3Config)
     host = urlsplit(store.endpoint or "").netloc
-    with urllib.request.urlopen(f"http://{host}{COUNTS_PATH}", timeout=10) as answer:
-        return msgspec.json.decode(answer.read(), type=dict[str, int])
+    with urllib.request.urlopen(f"http://{host}{COUNTS_PATH}", timeout=10) as response:
+        return msgspec.json.decode(response.read(), type=dict[str, int])
 
 
 def _roles(image: MetadataImage) -> dict[str, str]:

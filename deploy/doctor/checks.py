@@ -9,7 +9,7 @@ from itertools import groupby
 from statistics import median
 from typing import Final, NamedTuple
 
-from penstock.controller.api.load_messages import Troubles
+from penstock.controller.api.load_messages import ProblemLog
 from penstock.controller.api.messages import QuorumMember
 from penstock.deploy.admin.cost import Prices, storage_usd_month
 from penstock.deploy.doctor import findings as f
@@ -148,7 +148,7 @@ def controllers(facts: QuorumFacts) -> CheckResult:
     if quorum is None:
         roles = listed([f"{address}: {status.role}" for address, status in statuses.items()])
         no_leader = f.NO_LEADER.found(
-            answering=len(statuses), known=len(facts.controllers), roles=roles
+            responding=len(statuses), known=len(facts.controllers), roles=roles
         )
         return result(f.CONTROLLERS, "no leader", [no_leader])
     reached = {status.controller_id for status in statuses.values()}
@@ -198,7 +198,7 @@ def _lagging(member: QuorumMember) -> Finding:
     return f.CONTROLLER_LAGS.found(node_id=member.node_id, lag=member.lag, since=since)
 
 
-def versions(cluster: ClusterFacts, controllers_asked: Sequence[ControllerFacts]) -> CheckResult:
+def versions(cluster: ClusterFacts, queried_controllers: Sequence[ControllerFacts]) -> CheckResult:
     """Compare the versions of all running nodes."""
     by_version: dict[str, list[str]] = {}
     for broker in cluster.brokers:
@@ -206,7 +206,7 @@ def versions(cluster: ClusterFacts, controllers_asked: Sequence[ControllerFacts]
             by_version.setdefault(broker.version or "unknown", []).append(
                 f"broker {broker.node_id}"
             )
-    for item in controllers_asked:
+    for item in queried_controllers:
         if item.status is not None:
             by_version.setdefault(item.status.version or "unknown", []).append(
                 f"controller {item.status.controller_id}"
@@ -239,12 +239,12 @@ def brokers(cluster: ClusterFacts, notes: Mapping[int, str]) -> CheckResult:
     return result(f.BROKERS, f"{len(alive)} alive of {len(cluster.brokers)} registered", found)
 
 
-def listeners(cluster: ClusterFacts, asked: Sequence[ListenerFacts]) -> CheckResult:
+def listeners(cluster: ClusterFacts, requested: Sequence[ListenerFacts]) -> CheckResult:
     """Check the responses of listeners. Brokers that have died in the meantime are omitted."""
     found: list[Finding] = []
     alive = {broker.node_id for broker in cluster.brokers if not broker.fenced}
-    asked = [item for item in asked if item.node_id in alive]
-    for item in asked:
+    requested = [item for item in requested if item.node_id in alive]
+    for item in requested:
         if item.problem:
             found.append(
                 f.BROKER_AWAY.found(
@@ -269,8 +269,8 @@ def listeners(cluster: ClusterFacts, asked: Sequence[ListenerFacts]) -> CheckRes
             )
     return result(
         f.LISTENERS,
-        f"{len(asked)} addresses checked, at {len(asked) - len(found)} of them the right broker"
-        " responded",
+        f"{len(requested)} addresses checked, {len(requested) - len(found)} of them reach the right"
+        " broker",
         found,
     )
 
@@ -318,11 +318,11 @@ def partitions(
     return result(f.PARTITIONS, summary, found)
 
 
-def clients(troubles: Mapping[int, Troubles]) -> CheckResult:
+def clients(problems: Mapping[int, ProblemLog]) -> CheckResult:
     """List the clients that brokers report as untuned, once each."""
     untuned = {
         (item.client_id, item.host): item
-        for of_broker in troubles.values()
+        for of_broker in problems.values()
         for item in of_broker.untuned
     }
     found = [

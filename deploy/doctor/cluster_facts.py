@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError, RequestRefused
-from penstock.controller.api.load_messages import ProposeMoves, Troubles
+from penstock.controller.api.load_messages import ProblemLog, ProposeMoves
 from penstock.controller.api.messages import QuorumStatus
 from penstock.controller.metadata.configs import BROKER_RESOURCE
 from penstock.deploy.clients.controllers import connect
@@ -39,24 +39,24 @@ _EXPECTED: Final = re.compile(r"expected (\d+)")
 _BROKERS: Final = 1
 
 
-async def ask_controllers(addresses: str) -> QuorumFacts:
+async def query_controllers(addresses: str) -> QuorumFacts:
     """Query the controllers at these addresses, and the other members of the quorum. addresses:
     host:port of any controllers.
     """
-    asked = {item.address: item for item in await _describe(addresses.split(","))}
+    requested = {item.address: item for item in await _describe(addresses.split(","))}
     members = [
         address
-        for item in asked.values()
+        for item in requested.values()
         if item.status is not None
         for address in item.status.members
     ]
-    asked |= {item.address: item for item in await _describe(set(members) - set(asked))}
-    if all(item.status is None for item in asked.values()):
-        return QuorumFacts(addresses, tuple(asked.values()), None, {})
-    client = connect([item.address for item in asked.values() if item.status is not None])
+    requested |= {item.address: item for item in await _describe(set(members) - set(requested))}
+    if all(item.status is None for item in requested.values()):
+        return QuorumFacts(addresses, tuple(requested.values()), None, {})
+    client = connect([item.address for item in requested.values() if item.status is not None])
     try:
         quorum = await _quorum(client)
-        found = tuple(_without_duplicates(asked.values()))
+        found = tuple(_without_duplicates(requested.values()))
         return QuorumFacts(
             addresses,
             found,
@@ -91,10 +91,10 @@ async def _describe_one(address: str) -> ControllerFacts:
     return ControllerFacts(address, status, clock if status.now_ms else None)
 
 
-def _without_duplicates(asked: Iterable[ControllerFacts]) -> Iterable[ControllerFacts]:
+def _without_duplicates(requested: Iterable[ControllerFacts]) -> Iterable[ControllerFacts]:
     """Yield each controller once, also if two addresses belong to it."""
     known: set[int] = set()
-    for item in asked:
+    for item in requested:
         if item.status is None or item.status.controller_id not in known:
             yield item
         if item.status is not None:
@@ -108,7 +108,7 @@ async def _quorum(client: ControllerClient) -> QuorumStatus | None:
         return None
 
 
-async def _broker_reports(client: ControllerClient) -> tuple[dict[int, str], dict[int, Troubles]]:
+async def _broker_reports(client: ControllerClient) -> tuple[dict[int, str], dict[int, ProblemLog]]:
     """Return notes and troubles, by broker."""
     try:
         proposed = await client.propose_moves(ProposeMoves(moves_max=0), timeout_s=LEADER_S)
@@ -116,13 +116,13 @@ async def _broker_reports(client: ControllerClient) -> tuple[dict[int, str], dic
         return {}, {}
     notes = {int(broker.node_id): broker.note for broker in proposed.before if broker.note}
     return notes, {
-        int(broker.node_id): broker.troubles
+        int(broker.node_id): broker.problems
         for broker in proposed.before
-        if broker.troubles is not None
+        if broker.problems is not None
     }
 
 
-async def ask_listeners(seen: ClusterFacts, only: Collection[str]) -> list[ListenerFacts]:
+async def check_listeners(seen: ClusterFacts, only: Collection[str]) -> list[ListenerFacts]:
     """Connect to every live broker at each of its addresses. only: names of listeners; empty:
     all.
     """
@@ -137,12 +137,12 @@ async def ask_listeners(seen: ClusterFacts, only: Collection[str]) -> list[Liste
 
     async def one(node_id: int, name: str, address: str) -> ListenerFacts:
         async with turns:
-            return await asyncio.to_thread(_ask_listener, node_id, name, address)
+            return await asyncio.to_thread(_check_listener, node_id, name, address)
 
     return list(await asyncio.gather(*(one(*item) for item in wanted)))
 
 
-def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
+def _check_listener(node_id: int, name: str, address: str) -> ListenerFacts:
     """Request this broker's configs. Another broker rejects this, and its error names its id."""
     resource = describe_configs.DescribeConfigsResource(
         resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=["node.id"]
@@ -157,10 +157,10 @@ def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
         )
     with client:
         try:
-            configs_answer = client.ask(
+            configs_response = client.send_request(
                 apis.DESCRIBE_CONFIGS, configs, describe_configs.DescribeConfigsResponse, BROKER_S
             )
-            cluster_answer = client.ask(
+            cluster_response = client.send_request(
                 apis.DESCRIBE_CLUSTER, cluster, describe_cluster.DescribeClusterResponse, BROKER_S
             )
         except KafkaFailed as error:
@@ -169,7 +169,7 @@ def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
         node_id,
         name,
         address,
-        answered=(_node_id_of(configs_answer.results), cluster_answer.cluster_id),
+        answered=(_node_id_of(configs_response.results), cluster_response.cluster_id),
     )
 
 

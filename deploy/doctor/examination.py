@@ -17,11 +17,11 @@ import msgspec
 from penstock.base.errors import ExpectedError, StreamError
 from penstock.base.ids import WalStoreId
 from penstock.controller.api.errors import ControllerError
-from penstock.controller.api.load_messages import Troubles
+from penstock.controller.api.load_messages import ProblemLog
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.doctor import checks as judge
 from penstock.deploy.doctor import findings as f
-from penstock.deploy.doctor.cluster_facts import ask_controllers, ask_listeners
+from penstock.deploy.doctor.cluster_facts import check_listeners, query_controllers
 from penstock.deploy.doctor.facts import (
     ClockSpan,
     ClusterFacts,
@@ -50,11 +50,11 @@ from penstock.deploy.doctor.metadata import LiveMetadata, Metadata, StoredMetada
 from penstock.deploy.doctor.record_scan import read_newest
 from penstock.deploy.doctor.report import Report, build_report
 from penstock.deploy.doctor.store_facts import (
-    ask_backup,
-    ask_store,
     broker_clocks,
+    check_store,
     manifest_facts,
     newest_manifest,
+    read_backup_facts,
     wall_ms,
 )
 from penstock.deploy.doctor.wal_survey import (
@@ -210,13 +210,13 @@ class Examination:
         gathered, options = self._gathered, self._options
         if options.controllers:
             gathered.quorum = await self._step(
-                f.CONTROLLERS, "asking the controllers", ask_controllers(options.controllers)
+                f.CONTROLLERS, "asking the controllers", query_controllers(options.controllers)
             )
         if self._store is not None:
             gathered.store = await self._step(
                 f.STORE,
                 "asking the store",
-                ask_store(self._store, redact_url(options.store), uuid4().hex),
+                check_store(self._store, redact_url(options.store), uuid4().hex),
                 deadline_s=4 * STEP_S,
             )
         await self._step(f.PARTITIONS, "reading the metadata", self._open_metadata())
@@ -232,9 +232,9 @@ class Examination:
         gathered.published = expected_in_manifest(metadata.image)
         if metadata.is_live:
             gathered.listeners = await self._step(
-                f.LISTENERS, "asking the brokers", ask_listeners(first, options.listeners)
+                f.LISTENERS, "asking the brokers", check_listeners(first, options.listeners)
             )
-        await self._ask_backup(first.cluster_id)
+        await self._read_backup_facts(first.cluster_id)
         stores = self._stores if self._store_works() else None
         if stores is not None and await self._reach_wal_stores(stores, metadata.image):
             surveys = await self._step(
@@ -261,10 +261,10 @@ class Examination:
     async def _open_metadata(self) -> None:
         """Read the metadata from the controllers, or from their backup if none responds."""
         gathered = self._gathered
-        answering = gathered.quorum is not None and any(
+        responding = gathered.quorum is not None and any(
             item.status is not None for item in gathered.quorum.controllers
         )
-        if answering:
+        if responding:
             live = LiveMetadata(self._options.controllers)
             try:
                 await live.start()
@@ -291,7 +291,7 @@ class Examination:
     def _store_works(self) -> bool:
         return self._gathered.store is not None and not self._gathered.store.error
 
-    async def _ask_backup(self, cluster_id: str) -> None:
+    async def _read_backup_facts(self, cluster_id: str) -> None:
         """Read the backup and the manifest. They precede the listing, which may take long."""
         gathered, store = self._gathered, self._store
         if store is None or not self._store_works():
@@ -301,7 +301,7 @@ class Examination:
         facts = await self._step(
             f.BACKUP,
             "looking at the backup",
-            ask_backup(store, cluster_id, committed, self._store_now_ms()),
+            read_backup_facts(store, cluster_id, committed, self._store_now_ms()),
         )
         if facts is not None:
             gathered.checks[f.BACKUP] = judge.backup(facts)
@@ -418,7 +418,7 @@ class Examination:
         gathered.checks[f.MANIFEST] = judge.manifest(facts)
 
     def _store_now_ms(self) -> int:
-        """Return the time by the store's clock, which dates objects, if known."""
+        """Return the current time of the store's clock, or None if it is unknown."""
         clock = self._gathered.store.clock if self._gathered.store else None
         return int(wall_ms() + ((clock.ahead_min_ms + clock.ahead_max_ms) / 2 if clock else 0.0))
 
@@ -483,16 +483,16 @@ class Examination:
     def _judge_nodes(self, cluster: ClusterFacts, image: MetadataImage) -> None:
         checks, quorum = self._gathered.checks, self._gathered.quorum
         notes: Mapping[int, str] = quorum.notes if quorum else {}
-        troubles: Mapping[int, Troubles] = quorum.troubles if quorum else {}
+        problems: Mapping[int, ProblemLog] = quorum.problems if quorum else {}
         checks[f.VERSIONS] = judge.versions(cluster, quorum.controllers if quorum else ())
         if self._gathered.listeners is not None:
             checks[f.LISTENERS] = judge.listeners(cluster, self._gathered.listeners)
         checks[f.BROKERS] = judge.brokers(cluster, notes)
         checks[f.PARTITIONS] = judge.partitions(
-            cluster, int(wall_ms()), failing(image, troubles), unreadable(image, troubles)
+            cluster, int(wall_ms()), failing(image, problems), unreadable(image, problems)
         )
         if quorum is not None:
-            checks[f.CLIENTS] = judge.clients(troubles)
+            checks[f.CLIENTS] = judge.clients(problems)
 
     async def _judge_objects(self, inventory: Inventory) -> None:
         gathered, metadata, store = self._gathered, self._metadata, self._store

@@ -7,7 +7,7 @@ otherwise. Missing facts are None, with the reason in another field.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.controller.api.load_messages import Troubles
+from penstock.controller.api.load_messages import ProblemLog
 from penstock.controller.api.messages import ControllerStatus, QuorumStatus
 from penstock.stream.ports import BrokerIncarnation
 
@@ -66,7 +66,7 @@ class QuorumFacts:
     controllers: tuple[ControllerFacts, ...]
     quorum: QuorumStatus | None
     notes: Mapping[int, str]
-    troubles: Mapping[int, Troubles] = field(default_factory=dict[int, Troubles])
+    problems: Mapping[int, ProblemLog] = field(default_factory=dict[int, ProblemLog])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ object) are omitted.
 
 from collections.abc import Mapping
 
-from penstock.controller.api.load_messages import DamagedObject, Troubles
+from penstock.controller.api.load_messages import DamagedObject, ProblemLog
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.topics import PartitionKey, leader_of
 from penstock.deploy.doctor.facts import FailingFacts, UnreadableFacts
 from penstock.deploy.doctor.inventory import LostRange, lost_ranges
 
 
-def failing(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[FailingFacts]:
+def failing(image: MetadataImage, problems: Mapping[int, ProblemLog]) -> list[FailingFacts]:
     """Return the partitions that cannot be opened, by name."""
     found: list[FailingFacts] = []
-    for node_id, said in troubles.items():
+    for node_id, said in problems.items():
         for item in said.failing:
             topic, record = (
                 image.topics.by_id(item.topic_id),
@@ -31,10 +31,10 @@ def failing(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[Fail
     return sorted(found, key=lambda item: (item.topic, item.partition))
 
 
-def unreadable(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[UnreadableFacts]:
+def unreadable(image: MetadataImage, problems: Mapping[int, ProblemLog]) -> list[UnreadableFacts]:
     """Return the objects that a broker could not read, by key, with their ranges."""
     said: dict[str, dict[int, DamagedObject]] = {}
-    for node_id, of_broker in troubles.items():
+    for node_id, of_broker in problems.items():
         for item in of_broker.damaged:
             said.setdefault(item.key, {})[node_id] = item
     ids = (

@@ -181,7 +181,7 @@ NO_CONTROLLER: Final = Kind(
 NO_LEADER: Final = Kind(
     "no-quorum-leader",
     Level.FAIL,
-    "The controllers have no leader: {answering} of {known} respond ({roles}).",
+    "The controllers have no leader: {responding} of {known} respond ({roles}).",
     "Start those that do not respond: a majority of the voters must be running. `penstock"
     " quorum describe` shows them.",
 )

@@ -105,7 +105,7 @@ def lasting_problems(first: ClusterFacts, second: ClusterFacts) -> ClusterFacts:
 
 
 def expected_in_manifest(image: MetadataImage) -> frozenset[tuple[object, ...]]:
-    """Return what a manifest must contain: topics with partitions, WALs with first slots."""
+    """Return the expected contents of a manifest: topics with partitions, WALs with first slots."""
     topics: Iterable[tuple[object, ...]] = (
         (topic.topic_id, len(topic.partitions))
         for topic in (*image.topics, *image.frozen_topics)
@@ -118,7 +118,7 @@ def expected_in_manifest(image: MetadataImage) -> frozenset[tuple[object, ...]]:
 
 
 def found_in_manifest(root: ManifestRoot) -> frozenset[tuple[object, ...]]:
-    """Return what a manifest contains, comparable with `expected_in_manifest`."""
+    """Return the contents of a manifest, for comparison with `expected_in_manifest`."""
     topics: Iterable[tuple[object, ...]] = (
         (topic.topic_id, topic.partition_count) for topic in root.topics
     )

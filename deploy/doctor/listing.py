@@ -57,9 +57,9 @@ async def confirm_missing(store: ObjectStore, expected: Sequence[Expected]) -> l
                 return True
             return False
 
-    asked = expected[:HEADS_MAX]
-    gone = await asyncio.gather(*(is_gone(item) for item in asked))
-    return [item for item, is_missing in zip(asked, gone, strict=True) if is_missing] + list(
+    requested = expected[:HEADS_MAX]
+    gone = await asyncio.gather(*(is_gone(item) for item in requested))
+    return [item for item, is_missing in zip(requested, gone, strict=True) if is_missing] + list(
         expected[HEADS_MAX:]
     )
 

@@ -54,7 +54,7 @@ def wall_ms() -> float:
     return time.time_ns() / 1e6
 
 
-async def ask_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
+async def check_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
     """Probe the store. Store errors are part of the result."""
     ignored = ""
     key = f"{_PREFIX}{unique}"
@@ -71,7 +71,7 @@ async def ask_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
     except ObjectStoreError as error:
         return StoreFacts(url, error=str(error))
     except TimeoutError:
-        return StoreFacts(url, error=f"no answer within {STEP_S:.0f} s")
+        return StoreFacts(url, error=f"no response within {STEP_S:.0f} s")
     finally:
         await _delete_probes(store, [f"{key}-{number}" for number in range(SAMPLES)])
     return StoreFacts(url, "", ignored, latencies, clock, ids)
@@ -118,7 +118,7 @@ async def _delete_probes(store: ObjectStore, keys: list[str]) -> None:
         return
 
 
-async def ask_backup(
+async def read_backup_facts(
     store: ObjectStore, cluster_id: str, committed_offset: int, now_ms: int
 ) -> BackupFacts:
     """Read the state of the backup with two LISTs and one GET. committed_offset: read before this

@@ -72,11 +72,11 @@ def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
     ]
     with WireClient(bootstrap) as client:
         request = wire.CreateTopicsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS)
-        answer = client.ask(apis.CREATE_TOPICS, request, wire.CreateTopicsResponse)
-    for topic in answer.topics:
+        response = client.send_request(apis.CREATE_TOPICS, request, wire.CreateTopicsResponse)
+    for topic in response.topics:
         if topic.error_code not in {int(ErrorCode.NONE), int(ErrorCode.TOPIC_ALREADY_EXISTS)}:
             raise KafkaFailed(f"topic {topic.name!r} was not created: {topic.error_message}")
-    return {topic.name for topic in answer.topics if not topic.error_code}
+    return {topic.name for topic in response.topics if not topic.error_code}
 
 
 def send(

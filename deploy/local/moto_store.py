@@ -216,8 +216,8 @@ class _Handler(BaseHTTPRequestHandler):
             f"Date: {self.date_time_string()}",
             *(f"{name}: {value}" for name, value in headers),
         ]
-        is_told = any(name.lower() == "content-length" for name, _ in headers)
-        if not is_told and status[:3] not in _NO_BODY:
+        is_logged = any(name.lower() == "content-length" for name, _ in headers)
+        if not is_logged and status[:3] not in _NO_BODY:
             lines.append(f"Content-Length: {len(content)}")
         head = "\r\n".join((*lines, "", "")).encode("latin-1")
         self.wfile.write(head if self.command == "HEAD" else head + content)
@@ -290,7 +290,7 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
         "--host", default="127.0.0.1", help="address to bind; 0.0.0.0 or :: in containers"
     )
     parser.add_argument("--port", type=int, default=0)
-    asked = parser.parse_args(arguments)
+    requested = parser.parse_args(arguments)
     try:
         check_installed()
     except ExpectedError as error:
@@ -298,9 +298,11 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: leave(0))
     listening = (
-        socket.socket(fileno=asked.fd) if asked.fd is not None else listen(asked.port, asked.host)
+        socket.socket(fileno=requested.fd)
+        if requested.fd is not None
+        else listen(requested.port, requested.host)
     )
-    serve(make_front(*asked.bucket), listening, os.environ.get(SECRET_VARIABLE, ""))
+    serve(make_front(*requested.bucket), listening, os.environ.get(SECRET_VARIABLE, ""))
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:

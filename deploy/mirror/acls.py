@@ -31,16 +31,16 @@ class Acl(NamedTuple):
 
 def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
     """Return all ACLs; None if the cluster has no authorizer."""
-    answer = cluster.ask(
+    response = cluster.send_request(
         apis.DESCRIBE_ACLS,
         describe_acls.DescribeAclsRequest(
             ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
         ),
         describe_acls.DescribeAclsResponse,
     )
-    if known_code(answer.error_code) is ErrorCode.SECURITY_DISABLED:
+    if known_code(response.error_code) is ErrorCode.SECURITY_DISABLED:
         return None
-    cluster.check(answer.error_code, answer.error_message, "the ACLs cannot be read")
+    cluster.check(response.error_code, response.error_message, "the ACLs cannot be read")
     return frozenset(
         Acl(
             item.resource_type,
@@ -51,7 +51,7 @@ def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
             acl.operation,
             acl.permission_type,
         )
-        for item in answer.resources
+        for item in response.resources
         for acl in item.acls
     )
 
@@ -59,13 +59,13 @@ def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
 def create(cluster: Cluster, wanted: frozenset[Acl]) -> list[str]:
     """Add ACLs. Add ACLs; return why some were rejected."""
     ordered = sorted(wanted)
-    answer = cluster.ask(
+    response = cluster.send_request(
         apis.CREATE_ACLS,
         create_acls.CreateAclsRequest([create_acls.AclCreation(*acl) for acl in ordered]),
         create_acls.CreateAclsResponse,
     )
     return [
         f"{acl}: {explain(result.error_code, result.error_message)}"
-        for acl, result in zip(ordered, answer.results, strict=True)
+        for acl, result in zip(ordered, response.results, strict=True)
         if result.error_code
     ]

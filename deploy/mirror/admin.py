@@ -30,7 +30,7 @@ def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str,
     """Return the configs that were set for each topic; missing topics are omitted."""
     found: dict[str, dict[str, str]] = {}
     for start in range(0, len(names), _AT_ONCE):
-        answer = cluster.ask(
+        response = cluster.send_request(
             apis.DESCRIBE_CONFIGS,
             describe_configs.DescribeConfigsRequest(
                 [
@@ -40,7 +40,7 @@ def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str,
             ),
             describe_configs.DescribeConfigsResponse,
         )
-        for result in answer.results:
+        for result in response.results:
             if known_code(result.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             what = f"the configs of topic {result.resource_name!r} cannot be read"
@@ -70,12 +70,12 @@ def create_topic(
         -1,
         configs=[create_topics.CreatableTopicConfig(*item) for item in configs.items()],
     )
-    answer = cluster.ask(
+    response = cluster.send_request(
         apis.CREATE_TOPICS,
         create_topics.CreateTopicsRequest([topic], _TIMEOUT_MS, validates),
         create_topics.CreateTopicsResponse,
     )
-    for result in answer.topics:
+    for result in response.topics:
         if known_code(result.error_code) is not ErrorCode.TOPIC_ALREADY_EXISTS:
             what = f"topic {name!r} was not created"
             cluster.check(result.error_code, result.error_message, what)
@@ -109,12 +109,12 @@ def unknown_configs(cluster: Cluster, configs: Mapping[str, str]) -> set[str]:
 
 def add_partitions(cluster: Cluster, name: str, total: int) -> None:
     topic = create_partitions.CreatePartitionsTopic(name, total, None)
-    answer = cluster.ask(
+    response = cluster.send_request(
         apis.CREATE_PARTITIONS,
         create_partitions.CreatePartitionsRequest([topic], _TIMEOUT_MS),
         create_partitions.CreatePartitionsResponse,
     )
-    for result in answer.results:
+    for result in response.results:
         what = f"topic {name!r} got no partitions"
         cluster.check(result.error_code, result.error_message, what)
 
@@ -131,11 +131,11 @@ def alter_topic(cluster: Cluster, name: str, changes: Mapping[str, str | None]) 
             for config, value in changes.items()
         ],
     )
-    answer = cluster.ask(
+    response = cluster.send_request(
         apis.INCREMENTAL_ALTER_CONFIGS,
         incremental_alter_configs.IncrementalAlterConfigsRequest([resource], False),
         incremental_alter_configs.IncrementalAlterConfigsResponse,
     )
-    for result in answer.responses:
+    for result in response.responses:
         what = f"the configs of topic {name!r} were not changed"
         cluster.check(result.error_code, result.error_message, what)

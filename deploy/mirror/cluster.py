@@ -61,7 +61,7 @@ class Cluster(Brokers):
 
     def topics(self) -> tuple[str, dict[str, TopicInfo]]:
         """Return the id of the cluster, and its topics by name."""
-        answer = self.metadata()
+        response = self.metadata()
         found = {
             topic.name or "": TopicInfo(
                 topic.name or "",
@@ -69,10 +69,10 @@ class Cluster(Brokers):
                 len(topic.partitions),
                 topic.is_internal,
             )
-            for topic in answer.topics
+            for topic in response.topics
             if not topic.error_code
         }
-        return answer.cluster_id or "", found
+        return response.cluster_id or "", found
 
 
 def grouped(values: Mapping[Partition, _T]) -> dict[str, list[tuple[int, _T]]]:

@@ -64,19 +64,19 @@ def group_names(cluster: Cluster) -> tuple[list[str], list[int]]:
     silent: list[int] = []
     for node in cluster.retried(cluster.nodes):
         try:
-            answer = cluster.ask(
+            response = cluster.send_request(
                 apis.LIST_GROUPS,
                 list_groups.ListGroupsRequest(),
                 list_groups.ListGroupsResponse,
                 node=node,
             )
-            cluster.check(answer.error_code, None, f"broker {node} cannot list groups")
+            cluster.check(response.error_code, None, f"broker {node} cannot list groups")
         except Moved:
             silent.append(node)
             continue
         found |= {
             item.group_id
-            for item in answer.groups
+            for item in response.groups
             if item.protocol_type in _WITH_OFFSETS and item.group_type.lower() != "share"
         }
     return sorted(found), silent
@@ -102,13 +102,13 @@ def _commit(cluster: Cluster, group: str, offsets: Mapping[Partition, CommittedO
         )
         for topic, items in grouped(offsets).items()
     ]
-    answer = cluster.ask(
+    response = cluster.send_request(
         apis.OFFSET_COMMIT,
         offset_commit.OffsetCommitRequest(group, topics=topics),
         offset_commit.OffsetCommitResponse,
         node=cluster.coordinator(GROUP, group),
     )
-    codes = {part.error_code for topic in answer.topics for part in topic.partitions}
+    codes = {part.error_code for topic in response.topics for part in topic.partitions}
     if codes & _ACTIVE:
         return False
     for code in codes:

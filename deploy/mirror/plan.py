@@ -221,7 +221,7 @@ def copied_configs(configs: Mapping[str, str], context: MirrorContext) -> dict[s
 
 
 def left_out_configs(configs: Mapping[str, str], context: MirrorContext) -> set[str]:
-    """Return configs that are not copied and that users should know about."""
+    """Return configs that are not copied and that are reported to users."""
     return set(configs) - set(copied_configs(configs, context)) - _OWN - _OF_BROKERS
 
 

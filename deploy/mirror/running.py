@@ -111,8 +111,8 @@ def _why_not(session: MirrorSession, ends: dict[Partition, int], timeout_s: floa
             f"transactions are open at the source in {names}: their records are not copied before"
             " they end; see `penstock transactions` or kafka-transactions.sh"
         )
-    trouble = "; ".join(session.view().trouble)
-    return f"{names} is not copied after {timeout_s:.0f} s{': ' if trouble else ''}{trouble}"
+    problem = "; ".join(session.view().problem)
+    return f"{names} is not copied after {timeout_s:.0f} s{': ' if problem else ''}{problem}"
 
 
 class _Writes:

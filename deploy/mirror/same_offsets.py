@@ -55,7 +55,7 @@ class SameOffsets:
             parts = at_source_offsets(copy.batches, state.position, copy.next_offset)
             topic, index = state.key
             data.setdefault(topic, []).append(produce.PartitionProduceData(index, b"".join(parts)))
-        answer = self._target.ask(
+        response = self._target.send_request(
             apis.PRODUCE,
             produce.ProduceRequest(
                 acks=_ACKS_ALL,
@@ -72,7 +72,7 @@ class SameOffsets:
         by_key = {copy.state.key: copy for copy in copies}
         results = [
             (by_key[topic.name, part.index], part)
-            for topic in answer.responses
+            for topic in response.responses
             for part in topic.partition_responses
         ]
         for copy, part in results:
@@ -98,7 +98,7 @@ class SameOffsets:
                 topics.setdefault(topic, []).append(
                     delete_records.DeleteRecordsPartition(index, offset)
                 )
-            answer = self._target.ask(
+            response = self._target.send_request(
                 apis.DELETE_RECORDS,
                 delete_records.DeleteRecordsRequest(
                     [delete_records.DeleteRecordsTopic(*item) for item in topics.items()],
@@ -107,7 +107,7 @@ class SameOffsets:
                 delete_records.DeleteRecordsResponse,
                 node=leader,
             )
-            for result in answer.topics:
+            for result in response.topics:
                 for part in result.partitions:
                     state = behind[result.name, part.partition_index]
                     what = f"the log start of {state.name} cannot be moved at the target"

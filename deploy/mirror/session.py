@@ -87,7 +87,7 @@ class MirrorSession:
         self._loaded = Progress()
         self._sync = groups.GroupSync()
         self._group_count = 0
-        self._trouble = ""
+        self._problem = ""
         self._only_continues = False
 
     def __enter__(self) -> Self:
@@ -470,7 +470,7 @@ class MirrorSession:
 
     def record_problem(self, text: str) -> None:
         """Record the current failure of this thread, or "" after a success."""
-        self._trouble = text
+        self._problem = text
 
     def view(self) -> MirrorView:
         by_topic: dict[str, list[PartitionState]] = {}
@@ -486,11 +486,11 @@ class MirrorSession:
             TopicView(name, "failed", None, sources[name].partition_count, None, 0, 0, reason)
             for name, reason in self.plan.refused.items()
         ]
-        trouble = {worker.trouble for worker in self._all_workers()} | {self._trouble}
+        problem = {worker.problem for worker in self._all_workers()} | {self._problem}
         return mirror_view(
             self.source.where.bootstrap,
             self.target.where.bootstrap,
             sorted(topics, key=lambda topic: topic.topic),
             self._group_count,
-            sorted(trouble - {""}),
+            sorted(problem - {""}),
         )

@@ -53,14 +53,14 @@ def fetched(
         leader,
         _FETCH_BY_ID if all(state.topic_id for state in states) else _FETCH_BY_ID - 1,
     )
-    answer = source.ask(
+    response = source.send_request(
         apis.FETCH, _request(by_key, max_wait_ms), fetch.FetchResponse, node=leader, version=version
     )
-    source.check(answer.error_code, None, "records cannot be fetched from the source")
+    source.check(response.error_code, None, "records cannot be fetched from the source")
     found: list[Copy] = []
     lost: list[PartitionState] = []
     names = {state.topic_id: state.key[0] for state in states}
-    for topic in answer.responses:
+    for topic in response.responses:
         name = topic.topic if topic.topic_id is None else names[str(topic.topic_id)]
         for part in topic.partitions:
             state = by_key[name, part.partition_index]

@@ -41,18 +41,18 @@ class TransactionalProducer:
     def start(self) -> None:
         """Request the next epoch, which fences earlier producers and aborts their transactions."""
 
-        def ask() -> int:
-            answer = self._target.ask(
+        def send_request() -> int:
+            response = self._target.send_request(
                 apis.INIT_PRODUCER_ID,
                 init_producer_id.InitProducerIdRequest(self._id, TIMEOUT_MS),
                 init_producer_id.InitProducerIdResponse,
                 node=self._target.coordinator(TRANSACTION, self._id),
             )
-            if not answer.error_code:
-                self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
-            return answer.error_code
+            if not response.error_code:
+                self._producer_id, self._epoch = response.producer_id, response.producer_epoch
+            return response.error_code
 
-        self._repeated(ask, f"no producer id for {self._id}")
+        self._repeated(send_request, f"no producer id for {self._id}")
         self._sequences, self._added = {}, set()
 
     def add(self, partitions: Iterable[Partition]) -> None:
@@ -71,8 +71,8 @@ class TransactionalProducer:
             v3_and_below_topics=topics,
         )
 
-        def ask() -> int:
-            answer = self._target.ask(
+        def send_request() -> int:
+            response = self._target.send_request(
                 apis.ADD_PARTITIONS_TO_TXN,
                 request,
                 add_partitions_to_txn.AddPartitionsToTxnResponse,
@@ -80,12 +80,12 @@ class TransactionalProducer:
             )
             codes = {
                 part.partition_error_code
-                for topic in answer.results_by_topic_v3_and_below
+                for topic in response.results_by_topic_v3_and_below
                 for part in topic.results_by_partition
             }
             return next(iter(sorted(codes - {0, ErrorCode.OPERATION_NOT_ATTEMPTED})), 0)
 
-        self._repeated(ask, f"partitions cannot be added to the transaction of {self._id}")
+        self._repeated(send_request, f"partitions cannot be added to the transaction of {self._id}")
         self._added |= set(missing)
 
     def append(self, batches: Mapping[Partition, tuple[Buffer, int]]) -> dict[Partition, int]:
@@ -101,7 +101,7 @@ class TransactionalProducer:
                     batches[key][0], self._producer_id, self._epoch, self._sequences.get(key, 0)
                 )
                 data.setdefault(key[0], []).append(produce.PartitionProduceData(key[1], batch))
-            answer = self._target.ask(
+            response = self._target.send_request(
                 apis.PRODUCE,
                 produce.ProduceRequest(
                     self._id,
@@ -115,7 +115,7 @@ class TransactionalProducer:
                 produce.ProduceResponse,
                 node=leader,
             )
-            for topic in answer.responses:
+            for topic in response.responses:
                 for part in topic.partition_responses:
                     key = topic.name, part.index
                     what = f"{key[0]}-{key[1]} cannot be appended to at the target"
@@ -129,23 +129,23 @@ class TransactionalProducer:
         """End the transaction; its records are visible on return, or soon afterwards."""
         request = end_txn.EndTxnRequest(self._id, self._producer_id, self._epoch, True)
 
-        def ask() -> int:
-            return self._target.ask(
+        def send_request() -> int:
+            return self._target.send_request(
                 apis.END_TXN,
                 request,
                 end_txn.EndTxnResponse,
                 node=self._target.coordinator(TRANSACTION, self._id),
             ).error_code
 
-        self._repeated(ask, f"the transaction of {self._id} cannot be committed")
+        self._repeated(send_request, f"the transaction of {self._id} cannot be committed")
         self._added = set()
 
-    def _repeated(self, ask: Callable[[], int], failed: str) -> None:
+    def _repeated(self, send_request: Callable[[], int], failed: str) -> None:
         """Retry while the coordinator moves, loads, or ends the last transaction."""
         ends_at = time.monotonic() + _WAIT_S
         while True:
             try:
-                code = ask()
+                code = send_request()
                 if known_code(code) is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     self._check(code, None, failed)
                     return

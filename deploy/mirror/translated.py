@@ -183,7 +183,7 @@ def _read(target: Cluster, topic: str, offset: int) -> tuple[list[Record], int]:
         wanted = fetch.FetchPartition(
             partition=0, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES_MAX
         )
-        answer = target.ask(
+        response = target.send_request(
             apis.FETCH,
             fetch.FetchRequest(
                 max_wait_ms=500,
@@ -195,7 +195,7 @@ def _read(target: Cluster, topic: str, offset: int) -> tuple[list[Record], int]:
             fetch.FetchResponse,
             node=leader,
         )
-        part = answer.responses[0].partitions[0]
+        part = response.responses[0].partitions[0]
         target.check(part.error_code, None, f"{topic} cannot be read")
         aborted = [
             Aborted(item.producer_id, item.first_offset) for item in part.aborted_transactions or ()

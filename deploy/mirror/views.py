@@ -33,7 +33,7 @@ class MirrorView:
     bytes: int
     groups: int
     topics: list[TopicView] = field(default_factory=list[TopicView])
-    trouble: list[str] = field(default_factory=list[str])
+    problem: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def topic_view(name: str, states: list[PartitionState]) -> TopicView:
 
 
 def mirror_view(
-    source: str, target: str, topics: list[TopicView], groups: int, trouble: list[str]
+    source: str, target: str, topics: list[TopicView], groups: int, problem: list[str]
 ) -> MirrorView:
     lags = [topic.lag for topic in topics if topic.state not in {"finished", "failed"}]
     return MirrorView(
@@ -79,5 +79,5 @@ def mirror_view(
         sum(topic.bytes for topic in topics),
         groups,
         topics,
-        trouble,
+        problem,
     )

@@ -57,7 +57,7 @@ class CopyTask:
     def __init__(
         self, source: ClusterAddress, target: ClusterAddress, make_sink: MakeWriter
     ) -> None:
-        self.trouble = ""
+        self.problem = ""
         """Why the last attempt failed, while it is repeated."""
         self.ended = ""
         """Why this worker copies nothing any more; empty while it does."""
@@ -107,7 +107,7 @@ class CopyTask:
             except KafkaFailed as error:
                 if isinstance(error, Refused) and known_code(error.code) in _DENIED:
                     raise
-                self.trouble, is_started = str(error), False
+                self.problem, is_started = str(error), False
                 for state in self._states:
                     state.position = UNKNOWN
                 if not isinstance(error, Moved):
@@ -115,7 +115,7 @@ class CopyTask:
                     target.reset()
                 self._stopped.wait(backoff.next_s())
             else:
-                self.trouble, backoff = "", _backoff()
+                self.problem, backoff = "", _backoff()
 
     def _round(self, source: Cluster, sink: TargetWriter) -> None:
         states = {state.key: state for state in self._states if not state.error}
@@ -130,8 +130,8 @@ class CopyTask:
             # The first partition of a request may fill the response, so the order rotates.
             self._turn += 1
             turn = self._turn % len(led)
-            asked = [states[key] for key in led[turn:] + led[:turn]]
-            copies = fetched(source, leader, asked, WAIT_MS // len(leaders))
+            requested = [states[key] for key in led[turn:] + led[:turn]]
+            copies = fetched(source, leader, requested, WAIT_MS // len(leaders))
             if copies:
                 sink.append(copies)
         if time.monotonic() - self._tended_at > _TEND_S:

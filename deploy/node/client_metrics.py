@@ -13,7 +13,7 @@ import structlog
 
 from penstock.base.log_limit import LogLimit
 from penstock.base.tls_faults import reason_of
-from penstock.broker.client_metrics.otlp import MetricsInvalid, read_answer
+from penstock.broker.client_metrics.otlp import MetricsInvalid, read_response
 from penstock.broker.client_metrics.sender import SentCounts
 from penstock.broker.config import BrokerConfig
 from penstock.broker.security.files import WatchedFiles
@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 10.0
 PAUSE_S_MIN: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
 """Pause after a failure; it doubles from one to the next."""
-ANSWER_BYTES_MAX: Final = 256 << 10
+RESPONSE_BYTES_MAX: Final = 256 << 10
 """What a receiver says of a partial success takes a few hundred."""
 PARTIAL_SUCCESS_LOG_S: Final = 60.0
 _REFUSAL_BYTES: Final = 200
@@ -175,12 +175,12 @@ class OtlpMetrics:
         try:
             async with session.post(
                 self._url, data=body, ssl=self._tls.contents, allow_redirects=False
-            ) as answer:
-                status = answer.status
+            ) as response:
+                status = response.status
                 if not 200 <= status < 300:
-                    said = await answer.content.read(_REFUSAL_BYTES)
-                elif answer.content_type == _PROTOBUF:
-                    said = await _answer(answer)
+                    said = await response.content.read(_REFUSAL_BYTES)
+                elif response.content_type == _PROTOBUF:
+                    said = await _answer(response)
         except aiohttp.ClientConnectorCertificateError as error:
             raise _Unavailable(self._reason(error.certificate_error)) from None
         except aiohttp.ClientConnectorError as error:
@@ -191,16 +191,16 @@ class OtlpMetrics:
             raise _Unavailable(f"HTTP status {status}")
         if not 200 <= status < 300:
             raise _Refused(f"HTTP status {status}: {said.decode(errors='replace')}")
-        self._note_partial_success(said, len(body))
+        self._record_partial_success(said, len(body))
 
     def _reason(self, error: Exception) -> str:
         text = str(error) or type(error).__name__
         return reason_of(text, self._url, ca_setting=f"{PREFIX}CERTIFICATE")
 
-    def _note_partial_success(self, answer: bytes, sent_bytes: int) -> None:
+    def _record_partial_success(self, response: bytes, sent_bytes: int) -> None:
         """Count and log the rejected part of `sent_bytes` of metrics."""
         try:
-            rejected_count, message = read_answer(answer)
+            rejected_count, message = read_response(response)
         except MetricsInvalid:
             return
         # It cannot have rejected more than it received.
@@ -251,7 +251,7 @@ def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
     return files
 
 
-async def _answer(answer: "aiohttp.ClientResponse") -> bytes:
+async def _answer(response: "aiohttp.ClientResponse") -> bytes:
     """Return the response of the receiver to accepted metrics; nothing if it is too long or does
     not arrive, because resending the metrics would duplicate them.
     """
@@ -259,9 +259,9 @@ async def _answer(answer: "aiohttp.ClientResponse") -> bytes:
 
     said = bytearray()
     try:
-        while part := await answer.content.read(ANSWER_BYTES_MAX + 1 - len(said)):
+        while part := await response.content.read(RESPONSE_BYTES_MAX + 1 - len(said)):
             said += part
-            if len(said) > ANSWER_BYTES_MAX:
+            if len(said) > RESPONSE_BYTES_MAX:
                 return b""
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
         return b""

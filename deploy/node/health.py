@@ -31,18 +31,18 @@ _REASONS: Final = {
 }
 
 
-class Answer(tuple[int, str, str]):
+class HttpResponse(tuple[int, str, str]):
     """Status, content type and text."""
 
     __slots__ = ()
 
 
-Route = Callable[[], Awaitable[Answer]]
+Route = Callable[[], Awaitable[HttpResponse]]
 
 
-def yes_or_no(reasons: list[str]) -> Answer:
+def yes_or_no(reasons: list[str]) -> HttpResponse:
     """Return 200 if there are no reasons, otherwise 503 with them."""
-    return Answer(
+    return HttpResponse(
         (503, "text/plain", "\n".join(reasons) + "\n") if reasons else (200, "text/plain", "ok\n")
     )
 
@@ -50,13 +50,13 @@ def yes_or_no(reasons: list[str]) -> Answer:
 def routes_of(health: Health) -> dict[str, Route]:
     """Return the routes of the probes. Other parts of a process may add routes."""
 
-    async def started() -> Answer:
+    async def started() -> HttpResponse:
         return yes_or_no(health.not_started())
 
-    async def alive() -> Answer:
+    async def alive() -> HttpResponse:
         return yes_or_no(health.not_alive())
 
-    async def ready() -> Answer:
+    async def ready() -> HttpResponse:
         return yes_or_no(await health.not_ready())
 
     return {"/startz": started, "/livez": alive, "/readyz": ready}
@@ -131,12 +131,14 @@ class HttpServer:
         method, path = _line_of(head)
         route = self._routes.get(path)
         if method not in {"GET", "HEAD"}:
-            answer = Answer((405 if method.isalpha() else 400, "text/plain", "GET or HEAD\n"))
+            response = HttpResponse(
+                (405 if method.isalpha() else 400, "text/plain", "GET or HEAD\n")
+            )
         elif route is None:
-            answer = Answer((404, "text/plain", "\n".join(self._routes) + "\n"))
+            response = HttpResponse((404, "text/plain", "\n".join(self._routes) + "\n"))
         else:
-            answer = await route()
-        return _encoded(answer, with_body=method != "HEAD")
+            response = await route()
+        return _encoded(response, with_body=method != "HEAD")
 
 
 def _line_of(head: bytes) -> tuple[str, str]:
@@ -155,12 +157,12 @@ async def _hand_over(
     # reading.
     cast("asyncio.Transport", writer.transport).pause_reading()
     if reason := await console.take(request, writer.get_extra_info("socket").fileno()):
-        answer = Answer((503, "text/plain", f"{reason}\n"))
-        await _send(writer, _encoded(answer, with_body=True))
+        response = HttpResponse((503, "text/plain", f"{reason}\n"))
+        await _send(writer, _encoded(response, with_body=True))
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send the response, unless the client is gone: uvloop raises RuntimeError if a transport is
+    """Send the response, unless the client has disconnected: uvloop raises RuntimeError if a transport is
     written to after a reset.
     """
     if not writer.is_closing():
@@ -168,8 +170,8 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
         await writer.drain()
 
 
-def _encoded(answer: Answer, *, with_body: bool) -> bytes:
-    status, content_type, text = answer
+def _encoded(response: HttpResponse, *, with_body: bool) -> bytes:
+    status, content_type, text = response
     body = text.encode()
     head = (
         f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}; charset=utf-8\r\n"

@@ -52,8 +52,8 @@ def fetch_node(
         f"https://{host}:{port}/api/v1/nodes/{name}", headers={"Authorization": f"Bearer {token}"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:  # noqa: S310 - the scheme is fixed above
-            node: Mapping[str, Any] = json.load(answer)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as response:  # noqa: S310 - the scheme is fixed above
+            node: Mapping[str, Any] = json.load(response)
             return node
     except urllib.error.HTTPError as refused:
         refused.close()
@@ -71,7 +71,7 @@ def main(
     )
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(arguments)
+    requested = parser.parse_args(arguments)
     name = environment["NODE_NAME"]
     try:
         zone = zone_of(fetch_node(name, environment, account))
@@ -82,7 +82,7 @@ def main(
             file=sys.stderr,
         )
         return 1
-    asked.out.write_text(with_rack(asked.config.read_text(), zone))
+    requested.out.write_text(with_rack(requested.config.read_text(), zone))
     print(f"node {name} is in zone {zone or '(none)'}", file=sys.stderr)
     return 0
 

@@ -3,7 +3,7 @@
 Invariant: stdout contains only the result; progress and remarks go to stderr. With `--output`, the
 result is one document without colors; field names are stable. Names from clients cannot control a
 terminal or forge a line: non-printable characters are escaped, and names are never markup. JSON and
-YAML have escapes of their own. CSV has none, so it is escaped only on a terminal.
+YAML use the escapes of their formats. CSV has none, so it is escaped only on a terminal.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Run the process that decodes keys and values, one at a time.
 
-Invariants: every request is answered. If the process is killed at its limits, the response contains
-the reason, and the next request starts a new process. `decode` blocks; threads take turns. Limits:
-a response takes at most ANSWER_S.
+Invariants: every request gets a response. If the process is killed at its limits, the response
+contains the reason, and the next request starts a new process. `decode` blocks; threads take turns.
+Limits: a response takes at most ANSWER_S.
 """
 
 import signal
@@ -18,9 +18,9 @@ from penstock.broker.schemas.process import LIMIT_SIGNALS, remove, spawned, temp
 from penstock.broker.schemas.worker import CPU_S_MAX, MEMORY_BYTES_MAX
 from penstock.deploy.records.decode_worker import DecodedValue, DecodeValue, decode_answer, encode
 
-ANSWER_S: Final = 10.0
+RESPONSE_S: Final = 10.0
 """Above the CPU that the process may use: a machine may be busy."""
-_ANSWER_BYTES_MAX: Final = 1 << 20
+_RESPONSE_BYTES_MAX: Final = 1 << 20
 _END_S: Final = 5.0
 _MODULE: Final = "penstock.deploy.records.decode_worker"
 
@@ -44,7 +44,7 @@ class DecodeProcess:
         """Return the decoded value, or why it cannot be decoded."""
         with self._turn:
             try:
-                return self._ask(self._connected(), encode(request))
+                return self._send_request(self._connected(), encode(request))
             except (OSError, EOFError, MsgspecError) as error:
                 self.ended_count += 1
                 status = self._end()
@@ -66,14 +66,14 @@ class DecodeProcess:
                 except BaseException:
                     ours.close()
                     raise
-            ours.settimeout(ANSWER_S)
+            ours.settimeout(RESPONSE_S)
             self._connection = ours
         return self._connection
 
-    def _ask(self, connection: socket.socket, data: bytes) -> DecodedValue:
+    def _send_request(self, connection: socket.socket, data: bytes) -> DecodedValue:
         connection.sendall(len(data).to_bytes(FRAME_BYTES, "big") + data)
         size = int.from_bytes(_exactly(connection, FRAME_BYTES), "big")
-        if size > _ANSWER_BYTES_MAX:
+        if size > _RESPONSE_BYTES_MAX:
             raise EOFError(f"a response of {size} bytes")
         return decode_answer(_exactly(connection, size))
 

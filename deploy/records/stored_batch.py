@@ -39,7 +39,7 @@ def _fetched(
 ) -> StoredBatch | None:
     # A broker returns one whole batch, however small the limit is.
     wanted = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1)
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.FETCH,
         fetch.FetchRequest(
             max_wait_ms=0,
@@ -52,8 +52,8 @@ def _fetched(
         node=brokers.leader(topic, partition),
     )
     failed = f"{topic}-{partition} cannot be fetched at offset {offset}"
-    brokers.check(answer.error_code, None, failed)
-    part = answer.responses[0].partitions[0]
+    brokers.check(response.error_code, None, failed)
+    part = response.responses[0].partitions[0]
     brokers.check(part.error_code, None, failed)
     if not part.records:
         return None

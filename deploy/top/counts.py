@@ -72,7 +72,7 @@ class RecordCounts:
         for found in measured:
             for name, ends in found.ends.items():
                 if (topic := self._topics.get(name)) is not None:
-                    topic.measured(ends, found.asked_at)
+                    topic.measured(ends, found.requested_at)
         self.records_s = self._total(stored, now_s - RATE_S)
         return {name: self._topics[name].count(topic, now_s) for name, topic in stored.items()}
 

@@ -32,7 +32,7 @@ class Measured:
     rejected the request or the connection; empty if it did not.
     """
 
-    asked_at: float
+    requested_at: float
     ends: Ends = field(default_factory=dict[str, Mapping[int, int]])
     responded: bool = False
     refusal: str = ""
@@ -72,10 +72,10 @@ class EndOffsets:
         """Return the end offsets of partitions that a broker leads. Threads may call it for
         different brokers.
         """
-        asked_at = self._now()
+        requested_at = self._now()
         keys = ((topic, number) for topic, numbers in partitions.items() for number in numbers)
         try:
-            answer = self._broker(address).ask(
+            response = self._broker(address).send_request(
                 apis.LIST_OFFSETS,
                 offsets_request(dict.fromkeys(keys, LATEST)),
                 list_offsets.ListOffsetsResponse,
@@ -85,16 +85,18 @@ class EndOffsets:
             client = self._brokers.pop(address, None)
             if client is not None:
                 client.close()
-            return Measured(asked_at, refusal="" if isinstance(error, NoResponse) else str(error))
+            return Measured(
+                requested_at, refusal="" if isinstance(error, NoResponse) else str(error)
+            )
         ends = {
             topic.name: {
                 part.partition_index: max(part.offset, 0)
                 for part in topic.partitions
                 if not part.error_code
             }
-            for topic in answer.topics
+            for topic in response.topics
         }
-        return Measured(asked_at, ends, responded=True)
+        return Measured(requested_at, ends, responded=True)
 
     def _broker(self, address: str) -> WireClient:
         if address not in self._brokers:

@@ -58,8 +58,8 @@ class Watch:
         image = self._follower.image
         cluster, stored = view_cluster(image, self._controller, loads), stored_topics(image)
         addresses, led = broker_addresses(image), led_partitions(image)
-        asked = {addresses[node]: led[node] for node in addresses if node in led}
-        measured = self._ends.measure(asked)
+        requested = {addresses[node]: led[node] for node in addresses if node in led}
+        measured = self._ends.measure(requested)
         counts = self._counts.add(stored, measured, time.monotonic())
         return view_top(cluster, stored, counts, prices=self._prices)
 

@@ -153,7 +153,7 @@ def show(found: list[Counts]) -> None:
 
 
 class Driver:
-    """A driver in a process group of its own: Python and its JVM."""
+    """A driver in a separate process group: Python and its JVM."""
 
     def __init__(self, config: Config, log: Path) -> None:
         self.config = config

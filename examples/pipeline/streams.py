@@ -1,6 +1,6 @@
 """The four streaming queries: where they read, what they compute, and how they write exactly once.
 
-Each query has a checkpoint of its own, so each can be stopped, changed and restarted alone.
+Each query has its own checkpoint, so each can be stopped, changed and restarted separately.
 """
 
 import time

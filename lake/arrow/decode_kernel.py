@@ -404,7 +404,7 @@ def _used(job: int) -> _Used:
 
 
 @_hot_part
-def _note_used(job: int, used: _Used) -> None:
+def _record_used(job: int, used: _Used) -> None:
     set64(job, j.OUT_ROWS, used.row_count)
     set64(job, j.OUT_BYTES, used.size_bytes)
     set64(job, j.OUT_KEY, used.key_bytes)
@@ -416,7 +416,7 @@ def _room(job: int, used: _Used, key: int, value: int, headers: _Headers) -> int
     """Return DONE if the outputs have room for a record of these sizes, otherwise GROW, with the
     required sizes in the job.
     """
-    _note_used(job, used)
+    _record_used(job, used)
     fits = True
     sizes = (key, value, headers.header_count, headers.name_bytes, headers.value_bytes)
     for number, more in enumerate(sizes):
@@ -590,7 +590,7 @@ def _decode_batch(source: int, batch: int, job: int) -> int:
             break
         at, previous = record.end, max(previous, delta)
         number += 1
-    _note_used(job, used)
+    _record_used(job, used)
     _put_types(job, rows_before, used.row_count, is_append_time)
     set64(job, j.ROW_AT, at)
     set64(job, j.ROW_RECORD, number)

@@ -273,9 +273,9 @@ class TopicCleaner:
         conflict = ""
         for chunk in _chunks(result.exchanges):
             answers = await self._metadata.commit(stream_id, chunk, is_ordered=True)
-            for exchange, answer in zip(chunk, answers, strict=True):
-                conflict = conflict or answer
-                if not answer:
+            for exchange, response in zip(chunk, answers, strict=True):
+                conflict = conflict or response
+                if not response:
                     replaced.append(exchange.sources)
                     report.objects_written += 1
                     report.written_bytes += exchange.new.size_bytes

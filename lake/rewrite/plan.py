@@ -201,7 +201,7 @@ def _compactions(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iter
             (index for index, item in enumerate(window) if item.range.start_offset >= reached),
             len(window),
         )
-        # There is nothing to compact: a few small objects at the end are not worth it.
+        # There is nothing to compact; a few small objects at the end are left.
         at += step or len(window)
 
 

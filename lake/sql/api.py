@@ -38,7 +38,7 @@ def sql(
     Topics are tables; fields of JSON values, `_partition`, `_offset`, `_timestamp` and `_key` are
     columns, and `_headers` and `_value` if mentioned. All committed records are read, and no files.
 
-    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, it runs in a process of its own.
+    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, it runs in a separate process.
 
     Args:
         query: One statement of DuckDB's SQL. `FROM orders AS OF TIMESTAMP '2026-03-01'` and

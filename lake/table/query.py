@@ -33,10 +33,10 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
                     connection.execute(
                         f'CREATE VIEW "{space}"."{short}" AS SELECT * FROM "{short}"'  # noqa: S608
                     )
-        answer: Any = connection.sql(sql)
-        if answer is None:
+        response: Any = connection.sql(sql)
+        if response is None:
             raise InvalidTable("this is not a query: it has no result")
-        return answer.to_arrow_table()
+        return response.to_arrow_table()
     except duckdb.Error as error:
         raise InvalidTable(f"{error}; tables are: {', '.join(known) or 'none'}") from None
     finally:

@@ -87,7 +87,7 @@ class SyncOptions:
 
     @property
     def layout(self) -> Layout:
-        """The layout of the table. Upserts look for a key only in the files of its Kafka
+        """The layout of the table. Upserts search for a key only in the files of its Kafka
         partition.
         """
         return Layout.of(self.partition_by, upsert=self.upsert)
@@ -212,8 +212,8 @@ class TableSync:
             raise OtherTopic(table.name, topic, topic_id, state.topic, state.topic_id)
 
     def _prepare(self, base: TableState) -> TableState:
-        """Upgrade the layout and add missing columns, each in a commit of its own, and return the
-        state after them. Raise _Overtaken if the offsets have changed.
+        """Upgrade the layout and add missing columns, each in a separate commit, and return the
+        resulting state. Raise _Overtaken if the offsets have changed.
         """
         self._table.upgrade()
         self._table.prepare(self._row_schema())

@@ -27,7 +27,7 @@ from penstock.protocol.gen import create_topics, fetch, init_producer_id, produc
 from penstock.testing.records import Position, Record, partition_of
 
 _RETRY_S: Final = 0.01
-_ANSWER_S: Final = 10.0
+_RESPONSE_S: Final = 10.0
 """The deadline of requests that do not depend on the object store."""
 _POLL_MS: Final = 20
 """The wait of one fetch at a leader without new records, while others may have some."""
@@ -89,10 +89,13 @@ class KafkaClient:
         )
 
         def create() -> None:
-            answer = self._brokers.ask(
-                apis.CREATE_TOPICS, request, create_topics.CreateTopicsResponse, timeout_s=_ANSWER_S
+            response = self._brokers.send_request(
+                apis.CREATE_TOPICS,
+                request,
+                create_topics.CreateTopicsResponse,
+                timeout_s=_RESPONSE_S,
             )
-            result = answer.topics[0]
+            result = response.topics[0]
             failed = f"topic {name!r} was not created"
             self._brokers.check(result.error_code, result.error_message, failed)
 
@@ -100,8 +103,8 @@ class KafkaClient:
 
     def _topic(self, name: str) -> _Topic:
         """Look up a topic. Raise KafkaFailed if it does not exist."""
-        answer = self._brokers.metadata([name], _ANSWER_S)
-        found = answer.topics[0]
+        response = self._brokers.metadata([name], _RESPONSE_S)
+        found = response.topics[0]
         if known_code(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             near = get_close_matches(name, self._names(), n=1)
             hint = (
@@ -117,7 +120,7 @@ class KafkaClient:
     def _names(self) -> list[str]:
         return [
             topic.name
-            for topic in self._brokers.metadata(None, _ANSWER_S).topics
+            for topic in self._brokers.metadata(None, _RESPONSE_S).topics
             if topic.name is not None and not topic.is_internal
         ]
 
@@ -193,7 +196,7 @@ class KafkaClient:
             topic_id, partition_data=[produce.PartitionProduceData(partition, batch)]
         )
         request = produce.ProduceRequest(acks=-1, timeout_ms=int(left_s * 1_000), topic_data=[data])
-        answer = self._brokers.ask(
+        response = self._brokers.send_request(
             apis.PRODUCE,
             request,
             produce.ProduceResponse,
@@ -201,7 +204,7 @@ class KafkaClient:
             timeout_s=left_s,
             version=apis.PRODUCE.max,
         )
-        result = answer.responses[0].partition_responses[0]
+        result = response.responses[0].partition_responses[0]
         failed = f"{topic}-{partition} rejected the records"
         self._brokers.check(result.error_code, result.error_message, failed)
         return result.base_offset
@@ -210,14 +213,14 @@ class KafkaClient:
         request = init_producer_id.InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=60_000
         )
-        answer = self._brokers.ask(
+        response = self._brokers.send_request(
             apis.INIT_PRODUCER_ID,
             request,
             init_producer_id.InitProducerIdResponse,
-            timeout_s=_ANSWER_S,
+            timeout_s=_RESPONSE_S,
         )
-        self._brokers.check(answer.error_code, None, "no producer id was given")
-        return answer.producer_id, answer.producer_epoch
+        self._brokers.check(response.error_code, None, "no producer id was given")
+        return response.producer_id, response.producer_epoch
 
     # --- consume ----------------------------------------------------------------------------------
 
@@ -307,7 +310,7 @@ class KafkaClient:
             topics=[fetch.FetchTopic(topic_id=topic_id, partitions=partitions)],
         )
         with self._lock:
-            answer = self._brokers.ask(
+            response = self._brokers.send_request(
                 apis.FETCH,
                 request,
                 fetch.FetchResponse,
@@ -316,8 +319,8 @@ class KafkaClient:
                 version=apis.FETCH.max,
             )
             failed = f"broker {leader} refuses to fetch"
-            self._brokers.check(answer.error_code, None, failed)
-        return [part for topic in answer.responses for part in topic.partitions]
+            self._brokers.check(response.error_code, None, failed)
+        return [part for topic in response.responses for part in topic.partitions]
 
     def _add_records(
         self,

@@ -21,7 +21,7 @@ from penstock.testing.process import ClusterProcess
 from penstock.testing.records import Data, Position, Record, encoded
 
 if TYPE_CHECKING:
-    from penstock.testing.control import Answer, AnyCommand
+    from penstock.testing.control import AnyCommand, CommandResponse
 
 TIMEOUT_S: Final = 10.0
 _NUMBERS: Final = itertools.count()
@@ -88,7 +88,7 @@ class PenstockCluster:
             for key, value in (config or {}).items()
         }
         self._client.create_topic(name, partitions, texts, TIMEOUT_S)
-        self._ask(AwaitTopic(topic=name, timeout_ms=int(TIMEOUT_S * 1_000)))
+        self._send_request(AwaitTopic(topic=name, timeout_ms=int(TIMEOUT_S * 1_000)))
         return name
 
     def produce(
@@ -170,14 +170,14 @@ class PenstockCluster:
         partitions; acknowledged records are in the store.
         """
         self._check_usable()
-        self._ask(KillBroker(node_id=broker))
+        self._send_request(KillBroker(node_id=broker))
 
     def restart_broker(self, broker: int) -> None:
         """Start a broker on its port, after killing it if it is running. It serves requests when
         this returns.
         """
         self._check_usable()
-        self._ask(RestartBroker(node_id=broker))
+        self._send_request(RestartBroker(node_id=broker))
 
     @contextmanager
     def store_faults(
@@ -205,7 +205,7 @@ class PenstockCluster:
         _check_operations(operations)
         number = next(_NUMBERS)
         p50_ms, p99_ms = latency_ms or (0.0, 0.0)
-        self._ask(
+        self._send_request(
             AddFaults(
                 number=number,
                 down=down,
@@ -223,15 +223,15 @@ class PenstockCluster:
             yield faults
         finally:
             with suppress(ClusterFailed):  # the block itself raises the cause
-                faults.injected = self._ask(RemoveFaults(number=number)).injected
+                faults.injected = self._send_request(RemoveFaults(number=number)).injected
 
     # --- inside -----------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
         """Raise if this object may no longer be used."""
 
-    def _ask(self, command: "AnyCommand") -> "Answer":
-        return self._process.ask(command)
+    def _send_request(self, command: "AnyCommand") -> "CommandResponse":
+        return self._process.send_request(command)
 
 
 def _check_rate(name: str, rate: float) -> None:

@@ -73,7 +73,7 @@ class RemoveFaults(Command, frozen=True, kw_only=True, tag="remove-faults"):
 AnyCommand = Begin | End | KillBroker | RestartBroker | AwaitTopic | AddFaults | RemoveFaults
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class CommandResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The response to a command. `error` is empty on success, `injected` counts faults by kind, and
     `groups` could not be deleted because consumers are still in them.
     """

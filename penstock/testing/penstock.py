@@ -24,12 +24,12 @@ class Penstock(PenstockCluster):
         super().__init__(process, client)
         self._test = test
         self._is_over = False
-        process.ask(Begin())
+        process.send_request(Begin())
 
     def end(self) -> None:
         """Clean up. Every later call fails."""
         self._is_over = True
-        self._process.ask(End())
+        self._process.send_request(End())
 
     def _check_usable(self) -> None:
         if self._is_over:

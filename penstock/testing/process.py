@@ -22,11 +22,11 @@ from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.security import PLAINTEXT, read_file
 from penstock.deploy.errors import ClusterFailed
 from penstock.deploy.local import bytecode
-from penstock.testing.control import Answer, AnyCommand, Started
+from penstock.testing.control import AnyCommand, CommandResponse, Started
 from penstock.testing.options import Options
 
 START_TIMEOUT_S: Final = 60.0
-ANSWER_TIMEOUT_S: Final = 60.0
+RESPONSE_TIMEOUT_S: Final = 60.0
 """Longer than every deadline inside: a later answer is a defect."""
 _STOP_TIMEOUT_S: Final = 5.0
 _LOG_LINES_MAX: Final = 40
@@ -92,7 +92,7 @@ class ClusterProcess:
             self.security = read_file(Path(started.client_properties))
         self.bootstrap_servers = ",".join(f"127.0.0.1:{port}" for port in started.ports)
 
-    def ask(self, command: AnyCommand) -> Answer:
+    def send_request(self, command: AnyCommand) -> CommandResponse:
         """Send a command and return the response. Raise Refused with the cluster's message, or
         ClusterFailed if there is no response.
         """
@@ -103,10 +103,12 @@ class ClusterProcess:
                 self._process.stdin.flush()
             except (OSError, ValueError):  # the pipe is broken, or closed by us
                 raise self._failure("is gone") from None
-            answer = self._read(Answer, time.monotonic() + ANSWER_TIMEOUT_S, "does not answer")
-        if answer.error:
-            raise Refused(answer.error)
-        return answer
+            response = self._read(
+                CommandResponse, time.monotonic() + RESPONSE_TIMEOUT_S, "does not answer"
+            )
+        if response.error:
+            raise Refused(response.error)
+        return response
 
     def log_end(self) -> int:
         """Return the number of bytes logged so far."""

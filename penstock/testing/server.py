@@ -23,7 +23,7 @@ import msgspec  # noqa: E402
 from penstock.base.errors import ExpectedError  # noqa: E402
 from penstock.deploy.errors import PortTaken  # noqa: E402
 from penstock.deploy.node import logs  # noqa: E402
-from penstock.testing.control import LINE_BYTES_MAX, Answer, AnyCommand, Started  # noqa: E402
+from penstock.testing.control import LINE_BYTES_MAX, AnyCommand, CommandResponse, Started  # noqa: E402
 from penstock.testing.options import Options  # noqa: E402
 
 if TYPE_CHECKING:
@@ -104,26 +104,26 @@ async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int], 
     raise AssertionError("unreachable")
 
 
-async def _answer(nodes: "Nodes", command: AnyCommand) -> Answer:
+async def _answer(nodes: "Nodes", command: AnyCommand) -> CommandResponse:
     from penstock.controller.api.errors import ControllerError
     from penstock.testing.nodes import Refused
 
     try:
         return await _do(nodes, command)
     except Refused as error:
-        return Answer(error=str(error))
+        return CommandResponse(error=str(error))
     except (ControllerError, TimeoutError) as error:
-        return Answer(error=f"{_RPC_FAILED}: {error!r}")
+        return CommandResponse(error=f"{_RPC_FAILED}: {error!r}")
 
 
-async def _do(nodes: "Nodes", command: AnyCommand) -> Answer:
+async def _do(nodes: "Nodes", command: AnyCommand) -> CommandResponse:
     from penstock.testing import control
 
     match command:
         case control.Begin():
             await nodes.begin()
         case control.End():
-            return Answer(groups=await nodes.end())
+            return CommandResponse(groups=await nodes.end())
         case control.KillBroker():
             await nodes.kill(command.node_id)
         case control.RestartBroker():
@@ -133,8 +133,8 @@ async def _do(nodes: "Nodes", command: AnyCommand) -> Answer:
         case control.AddFaults():
             nodes.add_faults(command)
         case control.RemoveFaults():
-            return Answer(injected=nodes.remove_faults(command.number))
-    return Answer()
+            return CommandResponse(injected=nodes.remove_faults(command.number))
+    return CommandResponse()
 
 
 def _write_line(answers: TextIO, message: msgspec.Struct) -> None:

@@ -55,7 +55,7 @@ class AsyncConnection:
                 raise
         return connection
 
-    async def ask(
+    async def send_request(
         self,
         api: ApiSpec,
         request: object,
@@ -90,7 +90,7 @@ class AsyncConnection:
         """Send the first request of every client, which needs no login. Raises as `ask` does, and
         WireError if the peer responds with an error.
         """
-        found = await self.ask(
+        found = await self.send_request(
             API_VERSIONS,
             api_versions.ApiVersionsRequest(),
             api_versions.ApiVersionsResponse,
@@ -132,7 +132,7 @@ class AsyncConnection:
         try:
             request = next(requests)
             while True:
-                request = requests.send(await self.ask(*request))
+                request = requests.send(await self.send_request(*request))
         except StopIteration:
             if login.session_lifetime_ms:
                 lifetime_s = login.session_lifetime_ms / 1_000

@@ -111,7 +111,7 @@ class Brokers:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def ask(
+    def send_request(
         self,
         api: ApiSpec,
         request: object,
@@ -128,7 +128,7 @@ class Brokers:
         if version is None:
             version = connection.version(api, BY_NAME.get(api))
         try:
-            return connection.ask(api, request, kind, timeout_s, version=version)
+            return connection.send_request(api, request, kind, timeout_s, version=version)
         except KafkaFailed as error:
             self._drop(node)
             raise BrokerGone(str(error)) if isinstance(error, NoResponse) else error from None
@@ -138,7 +138,7 @@ class Brokers:
         return self._connection(node).version(api, newest)
 
     def retried(
-        self, ask: Callable[[], _T], ends_at: float | None = None, pause_s: float = PAUSE_S
+        self, send_request: Callable[[], _T], ends_at: float | None = None, pause_s: float = PAUSE_S
     ) -> _T:
         """Return the result of `ask`, retrying while it raises Moved. ends_at: by `time.monotonic`;
         None for RETRY_S from now, or as long as the context waits.
@@ -147,7 +147,7 @@ class Brokers:
             ends_at = time.monotonic() + min(RETRY_S, patience_s())
         while True:
             try:
-                return ask()
+                return send_request()
             except Moved:
                 if time.monotonic() >= ends_at:
                     raise
@@ -170,10 +170,12 @@ class Brokers:
         self, topics: Iterable[str] | None = None, timeout_s: float = TIMEOUT_S
     ) -> metadata.MetadataResponse:
         """Return the brokers and these topics; all topics for None."""
-        asked = None if topics is None else [metadata.MetadataRequestTopic(name=t) for t in topics]
-        found = self.ask(
+        requested = (
+            None if topics is None else [metadata.MetadataRequestTopic(name=t) for t in topics]
+        )
+        found = self.send_request(
             apis.METADATA,
-            metadata.MetadataRequest(asked, allow_auto_topic_creation=False),
+            metadata.MetadataRequest(requested, allow_auto_topic_creation=False),
             metadata.MetadataResponse,
             timeout_s=timeout_s,
         )
@@ -221,7 +223,7 @@ class Brokers:
         """Return the broker that coordinates a group or a transactional id. Raises Moved."""
         node = self._known.coordinators.get((kind, key))
         if node is None:
-            found = self.ask(
+            found = self.send_request(
                 apis.FIND_COORDINATOR,
                 find_coordinator.FindCoordinatorRequest(key=key, key_type=kind),
                 find_coordinator.FindCoordinatorResponse,
@@ -248,7 +250,7 @@ class Brokers:
         keys = list(wanted)
         times = timestamp if isinstance(timestamp, Mapping) else dict.fromkeys(keys, timestamp)
 
-        def ask() -> dict[Partition, int]:
+        def send_request() -> dict[Partition, int]:
             found: dict[Partition, int] = {}
             for leader, led in self.by_leader(keys).items():
                 for key, part in self.offsets_at(leader, led, times, committed=committed).items():
@@ -257,7 +259,7 @@ class Brokers:
                     found[key] = part.offset
             return found
 
-        return self.retried(ask)
+        return self.retried(send_request)
 
     def known_ends(self, wanted: Iterable[Partition]) -> dict[Partition, int]:
         """Return the end offsets of partitions whose leaders respond."""
@@ -287,7 +289,7 @@ class Brokers:
         timeout_s: float = TIMEOUT_S,
     ) -> dict[Partition, list_offsets.ListOffsetsPartitionResponse]:
         """Return the response of a leader for each of its partitions. Raises KafkaFailed."""
-        found = self.ask(
+        found = self.send_request(
             apis.LIST_OFFSETS,
             offsets_request({key: times[key] for key in led}, committed=committed),
             list_offsets.ListOffsetsResponse,

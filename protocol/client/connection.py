@@ -108,7 +108,7 @@ class Connection:
         """Return the authenticated socket, for a caller that sends its own frames."""
         return self._socket
 
-    def ask(
+    def send_request(
         self,
         api: ApiSpec,
         request: object,
@@ -167,7 +167,7 @@ class Connection:
 
     def greet(self, timeout_s: float = TIMEOUT_S) -> api_versions.ApiVersionsResponse:
         """Send the first request of every client, which needs no login."""
-        return self.ask(
+        return self.send_request(
             apis.API_VERSIONS,
             api_versions.ApiVersionsRequest(),
             api_versions.ApiVersionsResponse,
@@ -220,7 +220,7 @@ class Connection:
         try:
             request = next(requests)
             while True:
-                request = requests.send(self.ask(*request))
+                request = requests.send(self.send_request(*request))
         except StopIteration:
             pass
         except AuthenticationFailed as error:
@@ -234,7 +234,7 @@ class Connection:
             return framing.frame_size_bytes(prefix)
         except FrameTooLarge:
             raise KafkaFailed(
-                f"{self.bootstrap} is not a Kafka broker (its answer to {api.name} is not a Kafka"
+                f"{self.bootstrap} is not a Kafka broker (its response to {api.name} is not a Kafka"
                 " response): use the address of a broker"
             ) from None
 

@@ -53,21 +53,21 @@ class SchemasById:
         known = self._known.get(number)
         if isinstance(known, StoredSchema):
             return known
-        asked_s = self._now_s()
+        requested_s = self._now_s()
         with self._lock:
-            return self._find(number, asked_s)
+            return self._find(number, requested_s)
 
     def newest(self, subject: str) -> tuple[int, StoredSchema]:
         """Return the newest schema of a subject and its id, as registered now. Raise
         NotRegistered, RegistryError.
         """
-        asked_s = self._now_s()
+        requested_s = self._now_s()
         with self._lock:
-            number, schema = self._retried(lambda: self._registry.newest(subject), asked_s)
+            number, schema = self._retried(lambda: self._registry.newest(subject), requested_s)
             self._keep(number, schema)
             return number, schema
 
-    def _find(self, number: int, asked_s: float) -> StoredSchema:
+    def _find(self, number: int, requested_s: float) -> StoredSchema:
         known = self._known.get(number)
         if isinstance(known, StoredSchema):
             self._known.move_to_end(number)
@@ -75,17 +75,17 @@ class SchemasById:
         if known is not None and self._now_s() < known[1]:
             raise NotRegistered(known[0])
         try:
-            schema = self._retried(lambda: self._registry.by_id(number), asked_s)
+            schema = self._retried(lambda: self._registry.by_id(number), requested_s)
         except NotRegistered as error:
             self._keep(number, (str(error), self._now_s() + UNKNOWN_S))
             raise
         self._keep(number, schema)
         return schema
 
-    def _retried(self, request: Callable[[], _Found], asked_s: float) -> _Found:
+    def _retried(self, request: Callable[[], _Found], requested_s: float) -> _Found:
         """asked_s: when this thread began to wait. A later failure also counts for this thread."""
         reason, failed_s = self._failed
-        if asked_s < failed_s:
+        if requested_s < failed_s:
             raise RegistryUnavailable(reason)
         deadline_s = self._now_s() + self._retry_s
         backoff = Backoff(_FIRST_MS, _LONGEST_MS, Random())  # noqa: S311 - jitter

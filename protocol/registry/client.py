@@ -28,7 +28,7 @@ from penstock.protocol.registry.model import (
 )
 
 TIMEOUT_S: Final = 10.0
-ANSWER_BYTES_MAX: Final = 1 << 20
+RESPONSE_BYTES_MAX: Final = 1 << 20
 REFERENCES_MAX: Final = 64
 _CHUNK_BYTES: Final = 64 << 10
 _MESSAGE_BYTES_MAX: Final = 4 << 10
@@ -47,7 +47,7 @@ class _Reference(Struct):
     version: int
 
 
-class _Answer(Struct, rename="camel"):
+class _SchemaResponse(Struct, rename="camel"):
     schema: str
     id: int = -1
     schema_type: str = "AVRO"
@@ -110,47 +110,50 @@ class SchemaRegistry:
 
     def by_id(self, number: int) -> StoredSchema:
         """Return a schema with its references. Raises RegistryError."""
-        return self._whole(self._get(f"/schemas/ids/{number}", _Answer))
+        return self._whole(self._get(f"/schemas/ids/{number}", _SchemaResponse))
 
     def newest(self, subject: str) -> tuple[int, StoredSchema]:
         """Return the newest schema of a subject and its id. Raises RegistryError."""
-        answer: _Answer = self._get(_version_path(subject, "latest"), _Answer)
-        return answer.id, self._whole(answer)
+        response: _SchemaResponse = self._get(_version_path(subject, "latest"), _SchemaResponse)
+        return response.id, self._whole(response)
 
     def subjects_of(self, number: int) -> list[str]:
         """Return the subjects under which a schema is registered. Raises RegistryError."""
         versions = self._get(f"/schemas/ids/{number}/versions", list[_SubjectVersion])
         return [version.subject for version in versions]
 
-    def _whole(self, answer: _Answer) -> StoredSchema:
+    def _whole(self, response: _SchemaResponse) -> StoredSchema:
         references: dict[str, str] = {}
-        self._resolve(answer, references, {})
-        return StoredSchema(answer.schema_type, answer.schema, tuple(references.items()))
+        self._resolve(response, references, {})
+        return StoredSchema(response.schema_type, response.schema, tuple(references.items()))
 
     def _resolve(
-        self, answer: _Answer, found: dict[str, str], asked: dict[tuple[str, int], str]
+        self,
+        response: _SchemaResponse,
+        found: dict[str, str],
+        requested: dict[tuple[str, int], str],
     ) -> None:
-        for reference in answer.references or ():
+        for reference in response.references or ():
             named = reference.subject, reference.version
-            if named not in asked:
-                if len(asked) >= REFERENCES_MAX:
+            if named not in requested:
+                if len(requested) >= REFERENCES_MAX:
                     raise RegistryError(
                         f"a schema of the schema registry at {self._base} has more than"
                         f" {REFERENCES_MAX} references"
                     )
                 # A schema that was deleted softly is still part of those that refer to it.
                 path = _version_path(reference.subject, str(reference.version))
-                referenced = self._get(f"{path}?deleted=true", _Answer)
-                asked[named] = referenced.schema
-                self._resolve(referenced, found, asked)
-            found.setdefault(reference.name, asked[named])
+                referenced = self._get(f"{path}?deleted=true", _SchemaResponse)
+                requested[named] = referenced.schema
+                self._resolve(referenced, found, requested)
+            found.setdefault(reference.name, requested[named])
 
     def _get(self, path: str, kind: Any) -> Any:  # noqa: ANN401 - of that type
         request = urllib.request.Request(self._base + path, headers=self._headers)  # noqa: S310 - http or https, checked above
         deadline = time.monotonic() + self._timeout_s
         try:
-            with self._open(request, timeout=self._timeout_s) as answer:
-                return msgspec.json.decode(_read(answer, deadline), type=kind)
+            with self._open(request, timeout=self._timeout_s) as response:
+                return msgspec.json.decode(_read(response, deadline), type=kind)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._failure(error, path) from None
@@ -207,13 +210,13 @@ def _is_passing(error: Exception) -> bool:
     return isinstance(error, OSError | HTTPException)
 
 
-def _read(answer: HTTPResponse, deadline: float) -> bytes:
+def _read(response: HTTPResponse, deadline: float) -> bytes:
     """Raises TimeoutError, and ValueError for a response that is too long."""
     data = bytearray()
-    while chunk := answer.read1(_CHUNK_BYTES):
+    while chunk := response.read1(_CHUNK_BYTES):
         data += chunk
-        if len(data) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the response is longer than {ANSWER_BYTES_MAX} bytes")
+        if len(data) > RESPONSE_BYTES_MAX:
+            raise ValueError(f"the response is longer than {RESPONSE_BYTES_MAX} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError("the response takes too long")
     return bytes(data)

@@ -78,9 +78,9 @@ class ScramClient:
         self._verifier = base64.b64encode(sign(self._mechanism, credential.server_key, signed))
         return f"{bare},p={base64.b64encode(proof).decode()}".encode()
 
-    def check(self, answer: bytes) -> None:
+    def check(self, response: bytes) -> None:
         """Verify that the server has the user's credential. Raises AuthenticationFailed."""
-        if not self._verifier or not hmac.compare_digest(answer, b"v=" + self._verifier):
+        if not self._verifier or not hmac.compare_digest(response, b"v=" + self._verifier):
             raise AuthenticationFailed(
                 "the server cannot prove that it has the password: do not trust it"
             )

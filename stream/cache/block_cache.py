@@ -41,8 +41,8 @@ class _Memory(Generic[K]):
 class ByteLru(Generic[K, V]):
     """An LRU cache limited by total weight. Pure.
 
-    Values that share memory count as used together and are evicted together. Values heavier than
-    the limit are not cached.
+    Values that share memory count as used together and are evicted together. Values larger than the
+    limit are not cached.
     """
 
     def __init__(self, bytes_max: int) -> None:

@@ -219,10 +219,10 @@ def filter_records(
     (at, number), view = position, plain.view
     end = number + count
     kept: list[RecordSpan] = []
-    knows_runs = is_mapped_by_offset(header, keys) or header.next_offset <= keys.start_offset
-    alone = _ALONE_MIN if knows_runs else count
+    supports_runs = is_mapped_by_offset(header, keys) or header.next_offset <= keys.start_offset
+    alone = _ALONE_MIN if supports_runs else count
     while number < end:
-        run = _run(plain, header, at, number, end) if knows_runs else None
+        run = _run(plain, header, at, number, end) if supports_runs else None
         if run is None:
             read = min(alone, end - number)
             more, at = _filter_records(

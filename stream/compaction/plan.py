@@ -121,7 +121,7 @@ def plan_stream(ranges: Sequence[ObjectRange], config: CompactionConfig) -> Stre
         chosen = _choose(run, config)
         if chosen:
             return StreamPlan(Compaction(chosen), settled)
-        # A range that stays ends this run for good: no later range can join it.
+        # A range that is not compacted ends this run: no later range can join it.
         settled, run = source.range.end_offset, []
     chosen = _choose(run, config)
     return StreamPlan(Compaction(chosen) if chosen else None, settled)

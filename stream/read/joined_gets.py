@@ -24,7 +24,7 @@ class _PendingGet:
     source: ObjectRange
     start: int
     length: int
-    answer: asyncio.Future[Part]
+    response: asyncio.Future[Part]
 
     @property
     def end(self) -> int:
@@ -56,7 +56,7 @@ class JoinedGets:
         same.append(pending)
         if len(same) == 1:
             loop.call_soon(self._send, source.key)
-        return await pending.answer
+        return await pending.response
 
     async def close(self) -> None:
         """Cancel the GETs in flight. Their callers get CancelledError."""
@@ -66,7 +66,7 @@ class JoinedGets:
 
     def _send(self, key: str) -> None:
         waiting = sorted(
-            (pending for pending in self._pending.pop(key) if not pending.answer.done()),
+            (pending for pending in self._pending.pop(key) if not pending.response.done()),
             key=lambda pending: pending.start,
         )
         group: list[_PendingGet] = []
@@ -98,7 +98,7 @@ class JoinedGets:
             )
         except asyncio.CancelledError:
             for pending in group:
-                pending.answer.cancel()
+                pending.response.cancel()
             raise
         except Exception as error:  # noqa: BLE001 - any error goes to the waiting callers
             if len(group) > 1 and isinstance(error, StreamError):
@@ -106,9 +106,9 @@ class JoinedGets:
                     self._start([pending])
                 return
             for pending in group:
-                if not pending.answer.done():
-                    pending.answer.set_exception(error)
+                if not pending.response.done():
+                    pending.response.set_exception(error)
             return
         for pending in group:
-            if not pending.answer.done():
-                pending.answer.set_result((data, pending.start - start))
+            if not pending.response.done():
+                pending.response.set_result((data, pending.start - start))

@@ -72,7 +72,7 @@ async def recover_wal(
     not read it again. Cost: one GET of at most config.recovery_tail_bytes per slot,
     config.recovery_read_ahead_count of them concurrently, one LIST in parallel, and one PUT. In a
     WAL store, its identity is read before each commit, and before and after the PUT; if the marker
-    of the WAL is gone, the first missing slot counts as lost.
+    of the WAL is missing, the first missing slot counts as lost.
 
     Raises NotContiguous, WalStoreWrong and errors from the store and the controller. Raises
     WalDamaged after all other partitions are recovered, if some have to wait for lost or damaged

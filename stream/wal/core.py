@@ -224,8 +224,8 @@ class WalCore(Generic[G]):
 
     def hand_over(self) -> list[Bulk[G]]:
         """Return all bulks, in order and each with its slot, to be made durable elsewhere. Their
-        slots are never written again. One number is skipped, so that slots written from now on lie
-        behind everything that a request of before can name.
+        slots are never written again. One number is skipped, so that new slots are above every slot
+        of an earlier request.
         """
         self.flush()
         pending = self.fail()

@@ -1,6 +1,6 @@
 """A WAL store: a store that contains WALs and nothing else. An absent slot is evidence only in the
-right store, so an identity object tells stores apart, and a marker tells an empty WAL from one that
-vanished. See docs/design/wal-store.md.
+right store, so an identity object identifies the store, and a marker distinguishes an empty WAL
+from a lost one. See docs/design/wal-store.md.
 """
 
 from collections.abc import Iterable
@@ -64,7 +64,7 @@ class WalStores:
 
     @property
     def wal_store(self) -> ObjectStore | None:
-        """The configured WAL store, with keys of its own."""
+        """The configured WAL store, with separate keys."""
         return None if self.configured is None else self.configured.store
 
     @property

@@ -61,11 +61,11 @@ async def test_a_resource_that_is_named_again_is_described_once(attacker: Attack
     named = describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, "orders", ["segment.bytes"])
     more = describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, "orders", ["segment.ms"])
     request = describe_configs.DescribeConfigsRequest([*[named] * REPEATED, more])
-    (result,) = (await attacker.ask(apis.DESCRIBE_CONFIGS, 4, request)).results
+    (result,) = (await attacker.send_request(apis.DESCRIBE_CONFIGS, 4, request)).results
     assert {config.name for config in result.configs} == {"segment.bytes", "segment.ms"}
     every = describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, "orders", None)
     request = describe_configs.DescribeConfigsRequest([named, every, more])
-    (result,) = (await attacker.ask(apis.DESCRIBE_CONFIGS, 4, request)).results
+    (result,) = (await attacker.send_request(apis.DESCRIBE_CONFIGS, 4, request)).results
     assert len({config.name for config in result.configs}) == len(result.configs) > 30
 
 
@@ -76,7 +76,7 @@ async def test_configs_of_groups_that_nobody_has_are_limited(attacker: Attacker)
         include_synonyms=True,
         include_documentation=True,
     )
-    results = (await attacker.ask(apis.DESCRIBE_CONFIGS, 4, request)).results
+    results = (await attacker.send_request(apis.DESCRIBE_CONFIGS, 4, request)).results
     assert [result.resource_name for result in results] == names
     described = [result for result in results if not result.error_code]
     count = sum(len(result.configs) for result in described)
@@ -90,34 +90,34 @@ async def test_a_resource_that_is_altered_twice_is_refused(attacker: Attacker) -
     change = incremental_alter_configs.AlterableConfig("retention.ms", 0, "1000")
     resource = incremental_alter_configs.AlterConfigsResource(TOPIC_RESOURCE, "orders", [change])
     request = incremental_alter_configs.IncrementalAlterConfigsRequest([resource] * 1_000)
-    responses = (await attacker.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)).responses
+    responses = (await attacker.send_request(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)).responses
     assert {response.error_code for response in responses} == {ErrorCode.INVALID_REQUEST}
 
 
 async def test_names_that_are_repeated_are_answered_once(attacker: Attacker) -> None:
-    answer = await attacker.ask(
+    answer = await attacker.send_request(
         apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(["g"] * REPEATED)
     )
     assert len(answer.groups) == 1
-    answer = await attacker.ask(
+    answer = await attacker.send_request(
         apis.CONSUMER_GROUP_DESCRIBE,
         1,
         consumer_group_describe.ConsumerGroupDescribeRequest(["g"] * REPEATED),
     )
     assert len(answer.groups) == 1
-    answer = await attacker.ask(
+    answer = await attacker.send_request(
         apis.DESCRIBE_TRANSACTIONS,
         0,
         describe_transactions.DescribeTransactionsRequest(["t"] * REPEATED),
     )
     assert len(answer.transaction_states) == 1
     group = offset_fetch.OffsetFetchRequestGroup("g", topics=None)
-    answer = await attacker.ask(
+    answer = await attacker.send_request(
         apis.OFFSET_FETCH, 8, offset_fetch.OffsetFetchRequest(groups=[group] * REPEATED)
     )
     assert len(answer.groups) == 1
     topic = metadata.MetadataRequestTopic(name="orders")
-    answer = await attacker.ask(
+    answer = await attacker.send_request(
         apis.METADATA, 12, metadata.MetadataRequest([topic] * REPEATED, False)
     )
     assert len(answer.topics) == 1
@@ -128,18 +128,18 @@ async def test_others_are_answered_in_between(cluster: Cluster, attacker: Attack
     names = [f"g{number}" for number in range(10 * SLICE_COUNT)]
     async with Attacker.connected(cluster.broker.port) as other:
         beat = heartbeat.HeartbeatRequest("g", 1, "m")
-        await other.ask(apis.HEARTBEAT, 4, beat)
+        await other.send_request(apis.HEARTBEAT, 4, beat)
         done = list[str]()
 
         async def describe() -> None:
-            await attacker.ask(
+            await attacker.send_request(
                 apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(names)
             )
             done.append("described")
 
         async def beats() -> None:
             for _ in range(5):
-                await other.ask(apis.HEARTBEAT, 4, beat)
+                await other.send_request(apis.HEARTBEAT, 4, beat)
             done.append("heartbeats")
 
         async with asyncio.TaskGroup() as group:
@@ -167,9 +167,9 @@ async def test_others_are_answered_while_a_request_looks_up_offsets(
 
     async with asyncio.TaskGroup() as group:
         group.create_task(count_turns())
-        await attacker.ask(apis.LIST_OFFSETS, 7, request)  # whatever comes first
+        await attacker.send_request(apis.LIST_OFFSETS, 7, request)  # whatever comes first
         count = 0
-        answer = await attacker.ask(apis.LIST_OFFSETS, 7, request)
+        answer = await attacker.send_request(apis.LIST_OFFSETS, 7, request)
         turns.set()
     (topic,) = answer.topics
     assert [item.partition_index for item in topic.partitions] == list(range(REPEATED))
@@ -198,7 +198,7 @@ async def test_long_requests_reach_the_controller_in_chunks(
     request = create_topics.CreateTopicsRequest(
         [*(create_topics.CreatableTopic(name, 1, 1) for name in names), large], timeout_ms=60_000
     )
-    results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+    results = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
     assert [result.name for result in results] == [*names, "large"]
     assert {result.error_code for result in results[:-1]} == {ErrorCode.NONE}
     assert results[-1].error_code == ErrorCode.POLICY_VIOLATION
@@ -211,7 +211,7 @@ async def test_long_requests_reach_the_controller_in_chunks(
     large_total = PARTITIONS_PER_REQUEST_MAX
     grown.append(create_partitions.CreatePartitionsTopic("orders", large_total, None))
     added = create_partitions.CreatePartitionsRequest(grown, timeout_ms=60_000)
-    answers = (await attacker.ask(apis.CREATE_PARTITIONS, 3, added)).results
+    answers = (await attacker.send_request(apis.CREATE_PARTITIONS, 3, added)).results
     codes = {answer.name: answer.error_code for answer in answers}
     assert codes.pop("unknown") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert codes.pop("orders") == ErrorCode.POLICY_VIOLATION
@@ -242,7 +242,7 @@ async def test_requests_for_many_partitions_take_turns(cluster: Cluster) -> None
         topics = [create_topics.CreatableTopic(name, 1, 1) for name in names]
         async with Attacker.connected(cluster.broker.port) as attacker:
             request = create_topics.CreateTopicsRequest(topics, timeout_ms=60_000)
-            results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+            results = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
         assert {result.error_code for result in results} == {ErrorCode.NONE}
 
     runtime.observe(observe)
@@ -266,7 +266,7 @@ async def test_requests_for_many_partitions_take_turns(cluster: Cluster) -> None
     async with Attacker.connected(cluster.broker.port) as attacker:
         states = [delete_topics.DeleteTopicState(name=name) for name in many[0]]
         request = delete_topics.DeleteTopicsRequest(states, timeout_ms=60_000)
-        results = (await attacker.ask(apis.DELETE_TOPICS, 6, request)).responses
+        results = (await attacker.send_request(apis.DELETE_TOPICS, 6, request)).responses
     assert {result.error_code for result in results} == {ErrorCode.NONE}
     assert sum(deleted) == len(many[0])
     assert max(deleted) <= CHUNK_PARTITIONS
@@ -278,10 +278,10 @@ async def test_a_change_that_gets_no_turn_in_time_says_so(
     topics = [create_topics.CreatableTopic(f"t{i}", 1, 1) for i in range(FEW_PARTITIONS + 1)]
     request = create_topics.CreateTopicsRequest(topics, timeout_ms=1_000)
     async with cluster.broker.partition_turns.turn(CHUNK_PARTITIONS, math.inf):
-        results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+        results = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
     assert {result.error_code for result in results} == {ErrorCode.REQUEST_TIMED_OUT}
     assert "retry the request" in results[0].error_message
-    results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+    results = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
     assert {result.error_code for result in results} == {ErrorCode.NONE}
 
 
@@ -293,7 +293,7 @@ async def test_bad_names_of_topics_cost_the_controller_nothing(
     request = create_topics.CreateTopicsRequest(
         [create_topics.CreatableTopic(name, 1, 1) for name in names]
     )
-    results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+    results = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
     assert [result.name for result in results] == names
     assert {result.error_code for result in results} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
     assert "topic name 'a/0' is not allowed" in results[0].error_message

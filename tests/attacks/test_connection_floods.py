@@ -37,7 +37,7 @@ async def log_in(port: int) -> None:
     async with Attacker.connected(port) as client:
         answer = await client.log_in("PLAIN", plain_message(BROKER_USER, BROKER_PASSWORD))
         assert answer.error_code == ErrorCode.NONE
-        assert (await client.ask(apis.METADATA, 9, metadata.MetadataRequest(None))).brokers
+        assert (await client.send_request(apis.METADATA, 9, metadata.MetadataRequest(None))).brokers
 
 
 def flooded_cluster(directory: Path, **settings: object) -> Cluster:
@@ -72,4 +72,4 @@ async def test_idle_connections_keep_nobody_out(
                     for listener in server.ports.values():
                         await log_in(listener)
                     request = metadata.MetadataRequest(None)
-                    assert (await broker.ask(apis.METADATA, 9, request)).brokers
+                    assert (await broker.send_request(apis.METADATA, 9, request)).brokers

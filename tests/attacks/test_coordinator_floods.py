@@ -57,7 +57,7 @@ async def coordinated(client: Attacker, kind: int, key: str) -> None:
     request = find_coordinator.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
 
     async def is_found() -> bool:
-        answer = await client.ask(apis.FIND_COORDINATOR, 4, request)
+        answer = await client.send_request(apis.FIND_COORDINATOR, 4, request)
         return not answer.coordinators[0].error_code
 
     await until(is_found)
@@ -122,15 +122,15 @@ async def test_a_flood_of_group_ids(cluster: Cluster, way: str) -> None:
     port = cluster.broker.port
     async with Attacker.connected(port) as client, Attacker.connected(port) as flood:
         await coordinated(client, 0, "mine")
-        joined = await client.ask(*beat("mine", "me"))
+        joined = await client.send_request(*beat("mine", "me"))
         assert joined.error_code == 0
-        codes = [code_of(await flood.ask(*WAYS[way](f"{way}-{n}"))) for n in range(FLOOD)]
+        codes = [code_of(await flood.send_request(*WAYS[way](f"{way}-{n}"))) for n in range(FLOOD)]
         assert codes.count(FULL) == FLOOD - LIMIT + 1, codes
         assert codes[-1] == FULL
         assert count_of(cluster, table.GROUPS) == LIMIT
-        kept = await client.ask(*beat("mine", "me", joined.member_epoch))
+        kept = await client.send_request(*beat("mine", "me", joined.member_epoch))
         assert kept.error_code == 0
-        second = await client.ask(*beat("mine", "another of us"))
+        second = await client.send_request(*beat("mine", "another of us"))
         assert second.error_code == 0, "the group has room"
 
 
@@ -139,16 +139,16 @@ async def test_groups_that_nobody_joined_make_room(cluster: Cluster) -> None:
     async with Attacker.connected(cluster.broker.port) as client:
         await coordinated(client, 0, "mine")
         for number in range(FLOOD):
-            await client.ask(*join(f"refused-{number}", session_ms=1))
+            await client.send_request(*join(f"refused-{number}", session_ms=1))
         assert count_of(cluster, table.GROUPS) == 0
         for number in range(FLOOD):
-            answer = await client.ask(*commit(f"refused-{number}", metadata="x" * 5_000))
+            answer = await client.send_request(*commit(f"refused-{number}", metadata="x" * 5_000))
             assert code_of(answer) == ErrorCode.OFFSET_METADATA_TOO_LARGE
         assert count_of(cluster, table.GROUPS) == 0
         for number in range(FLOOD):
-            await client.ask(*join(f"left-{number}"))
+            await client.send_request(*join(f"left-{number}"))
         await until(lambda: count_of(cluster, table.GROUPS) == 0)
-        assert (await client.ask(*beat("mine", "me"))).error_code == 0
+        assert (await client.send_request(*beat("mine", "me"))).error_code == 0
 
 
 async def test_a_flood_of_transactional_ids(cluster: Cluster) -> None:
@@ -158,12 +158,12 @@ async def test_a_flood_of_transactional_ids(cluster: Cluster) -> None:
 
     async with Attacker.connected(cluster.broker.port) as client:
         await coordinated(client, 1, "mine")
-        first = await client.ask(*init("mine"))
+        first = await client.send_request(*init("mine"))
         assert first.error_code == 0
-        codes = [(await client.ask(*init(f"id-{n}"))).error_code for n in range(FLOOD)]
+        codes = [(await client.send_request(*init(f"id-{n}"))).error_code for n in range(FLOOD)]
         assert codes == [0] * (LIMIT - 1) + [FULL] * (FLOOD - LIMIT + 1)
         assert count_of(cluster, table.TRANSACTIONS) == LIMIT
-        again = await client.ask(*init("mine"))
+        again = await client.send_request(*init("mine"))
         assert (again.error_code, again.producer_epoch) == (0, first.producer_epoch + 1)
 
 
@@ -181,18 +181,20 @@ async def test_a_flood_of_share_sessions(cluster: Cluster) -> None:
     port = cluster.broker.port
     async with Attacker.connected(port, "127.0.0.3") as client:
         await coordinated(client, 0, "g")
-        assert (await client.ask(*share_beat("g"))).error_code == 0
+        assert (await client.send_request(*share_beat("g"))).error_code == 0
         mine = str(uuid4())
-        assert (await client.ask(*fetch(mine))).error_code == 0
+        assert (await client.send_request(*fetch(mine))).error_code == 0
         async with Attacker.connected(port) as flood:
-            codes = [(await flood.ask(*fetch(str(uuid4())))).error_code for _ in range(FLOOD)]
+            codes = [
+                (await flood.send_request(*fetch(str(uuid4())))).error_code for _ in range(FLOOD)
+            ]
             reached = ErrorCode.SHARE_SESSION_LIMIT_REACHED
             assert codes == [0] * (LIMIT - 1) + [reached] * (FLOOD - LIMIT + 1)
             assert count_of(cluster, table.SHARE_SESSIONS) == LIMIT
             for epoch in (1, 2):
-                assert (await client.ask(*fetch(mine, epoch))).error_code == 0
+                assert (await client.send_request(*fetch(mine, epoch))).error_code == 0
             async with Attacker.connected(port, "127.0.0.2") as other:
-                assert (await other.ask(*fetch(str(uuid4())))).error_code == 0
+                assert (await other.send_request(*fetch(str(uuid4())))).error_code == 0
                 assert count_of(cluster, table.SHARE_SESSIONS) == LIMIT
         await until(lambda: count_of(cluster, table.SHARE_SESSIONS) == 1)
-        assert (await client.ask(*fetch(str(uuid4())))).error_code == 0
+        assert (await client.send_request(*fetch(str(uuid4())))).error_code == 0

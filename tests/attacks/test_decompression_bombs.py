@@ -95,7 +95,7 @@ async def offset_at(attacker: Attacker, topic: str, timestamp_ms: int) -> tuple[
     request = list_offsets.ListOffsetsRequest(
         -1, 0, [list_offsets.ListOffsetsTopic(topic, [wanted])]
     )
-    answer = await attacker.ask(apis.LIST_OFFSETS, 7, request)
+    answer = await attacker.send_request(apis.LIST_OFFSETS, 7, request)
     (found,) = answer.topics[0].partitions
     return found.error_code, found.offset
 

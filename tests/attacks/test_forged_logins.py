@@ -107,7 +107,7 @@ async def test_long_forged_tokens_stop_no_other_client(
     async with Attacker.connected(cluster.broker.port) as other:
         for _ in range(3):
             request = api_versions.ApiVersionsRequest("other", "1")
-            assert not (await other.ask(apis.API_VERSIONS, 3, request)).error_code
+            assert not (await other.send_request(apis.API_VERSIONS, 3, request)).error_code
             assert not refused.done()
     is_free.set()
     await refused

@@ -204,11 +204,11 @@ async def test_a_client_that_leaves_does_not_stop_the_read(
     """
     found, issuer = keys_of(cluster), TokenIssuer()
     found._unknown_interval_s, found._read_timeout_s = 3_600.0, 20.0
-    asked, go_on = asyncio.Event(), asyncio.Event()
+    requested, go_on = asyncio.Event(), asyncio.Event()
     answer = document(issuer.document())
 
     async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.set()
+        requested.set()
         await go_on.wait()
         await answer(reader, writer)
 
@@ -217,7 +217,7 @@ async def test_a_client_that_leaves_does_not_stop_the_read(
         login = asyncio.create_task(
             stranger.log_in("OAUTHBEARER", bearer_message(issuer.token("unknown")))
         )
-        await asked.wait()
+        await requested.wait()
         login.cancel()
     await until(lambda: not cluster.broker.server.connection_count)
     go_on.set()

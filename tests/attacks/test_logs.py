@@ -116,19 +116,23 @@ async def test_the_audit_log_cannot_be_silenced(tmp_path: Path) -> None:
             HOSTILE, 1, 4_096, b"salt", salted_password(SCRAM, "secret", b"salt", 4_096)
         )
         request = alter_user_scram_credentials.AlterUserScramCredentialsRequest([], [made])
-        (result,) = (await admin.ask(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, request)).results
+        (result,) = (
+            await admin.send_request(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, request)
+        ).results
         assert not result.error_code, result
         (result,) = (
-            await admin.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering(*LOGGERS))
+            await admin.send_request(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering(*LOGGERS))
         ).responses
         assert not result.error_code, result
-        (result,) = (await admin.ask(apis.ALTER_CLIENT_QUOTAS, 1, limiting("mallory"))).entries
+        (result,) = (
+            await admin.send_request(apis.ALTER_CLIENT_QUOTAS, 1, limiting("mallory"))
+        ).entries
         assert not result.error_code, result
         await stranger.log_in("PLAIN", plain_message("mallory", "wrong"))
         assert not (await user.log_in("PLAIN", plain_message(HOSTILE, "secret"))).error_code
-        await user.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering(*LOGGERS))
+        await user.send_request(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering(*LOGGERS))
         (result,) = (
-            await admin.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering("audit"))
+            await admin.send_request(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering("audit"))
         ).responses
         assert "does not exist" in str(result.error_message)
         audit = ("admin_change", "authentication_failed", "authorization_denied")

@@ -96,7 +96,7 @@ async def test_others_get_their_turns(
     wrong: list[str] = []
     for name, long in LONG_REQUESTS.items():
         count = min(NAMED, long.count)
-        await attacker.ask(long.api, long.version, long.make(1))  # whatever comes first
+        await attacker.send_request(long.api, long.version, long.make(1))  # whatever comes first
         thread_count = turns_count = 0
         answer = await attacker.answer(long.api, long.version, long.make(count))
         assert answer is not None, name
@@ -130,18 +130,18 @@ async def test_some_are_answered_at_once(cluster: Cluster, monkeypatch: pytest.M
     monkeypatch.setattr(LongRequests, "decode", held)
     long = LONG_REQUESTS["DescribeGroups"]
 
-    async def ask() -> None:
+    async def send_request() -> None:
         async with Attacker.connected(cluster.broker.port) as attacker:
-            await attacker.ask(long.api, long.version, long.make(NAMED))
+            await attacker.send_request(long.api, long.version, long.make(NAMED))
 
     async with (
         Attacker.connected(cluster.broker.port) as other,
         asyncio.TaskGroup() as group,
     ):
         for _ in range(AT_ONCE_MAX + 4):
-            group.create_task(ask())
+            group.create_task(send_request())
         await until(lambda: begun_count == AT_ONCE_MAX)
-        await other.ask(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
+        await other.send_request(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
         assert begun_count == AT_ONCE_MAX
         may_decode.set()
     assert begun_count == AT_ONCE_MAX + 4
@@ -163,14 +163,14 @@ async def test_fetches_that_wait_let_others_begin(cluster: Cluster, attacker: At
 
     async def wait() -> None:
         async with Attacker.connected(cluster.broker.port) as waiting:
-            await waiting.ask(apis.FETCH, 12, request)
+            await waiting.send_request(apis.FETCH, 12, request)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE_MAX + 1):
             group.create_task(wait())
         await until(lambda: len(parked._fetch_waits) == AT_ONCE_MAX + 1)
         long = LONG_REQUESTS["DescribeGroups"]
-        await attacker.ask(long.api, long.version, long.make(NAMED))
+        await attacker.send_request(long.api, long.version, long.make(NAMED))
         await attacker.produce("wide", BATCH)
 
 
@@ -268,11 +268,11 @@ async def test_a_long_fetch_misses_no_record(
             )
         ],
     )
-    answer = await attacker.ask(apis.FETCH, 12, request)
+    answer = await attacker.send_request(apis.FETCH, 12, request)
     found = answer.responses[0].partitions
     assert [item.partition_index for item in found if item.records] == [0]
     request.topics[0].partitions[0].fetch_offset = 1
-    waiting = asyncio.create_task(attacker.ask(apis.FETCH, 12, request))
+    waiting = asyncio.create_task(attacker.send_request(apis.FETCH, 12, request))
     async with Attacker.connected(cluster.broker.port) as other:
         await other.produce("wide", BATCH)
         found = (await waiting).responses[0].partitions

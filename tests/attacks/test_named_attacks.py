@@ -94,8 +94,8 @@ async def test_bombs_of_metrics_take_little_memory_and_leave_the_broker_as_it_wa
         ) as cluster,
         Attacker.connected(cluster.broker.port) as attacker,
     ):
-        asked = get_telemetry_subscriptions.GetTelemetrySubscriptionsRequest()
-        subscription = await attacker.ask(apis.GET_TELEMETRY_SUBSCRIPTIONS, 0, asked)
+        requested = get_telemetry_subscriptions.GetTelemetrySubscriptionsRequest()
+        subscription = await attacker.send_request(apis.GET_TELEMETRY_SUBSCRIPTIONS, 0, requested)
         request = push_telemetry.PushTelemetryRequest(
             subscription.client_instance_id,
             subscription.subscription_id,
@@ -104,7 +104,7 @@ async def test_bombs_of_metrics_take_little_memory_and_leave_the_broker_as_it_wa
         )
         tracemalloc.start()
         try:
-            answer = await attacker.ask(apis.PUSH_TELEMETRY, 0, request)
+            answer = await attacker.send_request(apis.PUSH_TELEMETRY, 0, request)
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -122,9 +122,9 @@ async def test_no_config_that_clients_can_set_loads_anything(tmp_path: Path) -> 
         await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="t")]))
         tried = 0
         for resource in ((TOPIC_RESOURCE, "t"), (BROKER_RESOURCE, "0"), (GROUP_RESOURCE, "g")):
-            asked = describe_configs.DescribeConfigsResource(*resource, None)
-            request = describe_configs.DescribeConfigsRequest([asked])
-            (found,) = (await attacker.ask(apis.DESCRIBE_CONFIGS, 4, request)).results
+            requested = describe_configs.DescribeConfigsResource(*resource, None)
+            request = describe_configs.DescribeConfigsRequest([requested])
+            (found,) = (await attacker.send_request(apis.DESCRIBE_CONFIGS, 4, request)).results
             names = [item.name for item in found.configs if not item.read_only]
             assert names, resource
             for name in names:
@@ -149,7 +149,7 @@ async def test_topic_names_are_no_paths(tmp_path: Path) -> None:
         for name in ("..", ".", "../../etc/passwd", "a/b", "/etc/passwd", "a\\b", "a\0b"):
             topic = create_topics.CreatableTopic(name, 1, 1)
             request = create_topics.CreateTopicsRequest([topic], timeout_ms=10_000)
-            (result,) = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+            (result,) = (await attacker.send_request(apis.CREATE_TOPICS, 7, request)).topics
             assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, name
             assert (await attacker.produce(name, BATCH)).error_code, name
     assert os.listdir(tmp_path) == ["inner"]
@@ -288,11 +288,11 @@ async def test_secrets_are_in_no_output_of_a_broker(tmp_path: Path) -> None:
         Attacker.connected(broker.port) as user,
     ):
         assert not (await user.log_in("PLAIN", plain_message("alice", secret))).error_code
-        asked = describe_configs.DescribeConfigsResource(BROKER_RESOURCE, "7", None)
+        requested = describe_configs.DescribeConfigsResource(BROKER_RESOURCE, "7", None)
         request = describe_configs.DescribeConfigsRequest(
-            [asked], include_synonyms=True, include_documentation=True
+            [requested], include_synonyms=True, include_documentation=True
         )
-        shown.append(str(await user.ask(apis.DESCRIBE_CONFIGS, 4, request)))
+        shown.append(str(await user.send_request(apis.DESCRIBE_CONFIGS, 4, request)))
         for wrong in (secret + "-wrong", secret[:-1]):
             async with Attacker.connected(broker.port) as other:
                 await other.log_in("PLAIN", plain_message("alice", wrong))

@@ -89,7 +89,7 @@ class EpochSender(Client):
         request = init_producer_id.InitProducerIdRequest(
             self._transactional_id, _TRANSACTION_TIMEOUT_MS
         )
-        answer = self._ask_coordinator(apis.INIT_PRODUCER_ID, request)
+        answer = self._query_coordinator(apis.INIT_PRODUCER_ID, request)
         self._identity = answer.producer_id, answer.producer_epoch
         self.producer_count += 1
 
@@ -144,7 +144,7 @@ class EpochSender(Client):
     def _end(self, *, committed: bool) -> None:
         assert self._identity is not None, "an end needs a producer"
         request = end_txn.EndTxnRequest(self._transactional_id, *self._identity, committed)
-        answer = self._ask_coordinator(apis.END_TXN, request)
+        answer = self._query_coordinator(apis.END_TXN, request)
         self._identity = answer.producer_id, answer.producer_epoch
 
     # --- requests ---------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class EpochSender(Client):
         request = self._batch(part, value, sequence)
         while True:
             with suppress(KafkaFailed):
-                answer = self._ask(self._leader(part), _PRODUCE, request)
+                answer = self._send_request(self._leader(part), _PRODUCE, request)
                 found = answer.responses[0].partition_responses[0]
                 if self._is_done(_PRODUCE, found.error_code):
                     return int(found.base_offset)
@@ -165,7 +165,7 @@ class EpochSender(Client):
         """Send a batch, and hang up before its answer."""
         with suppress(KafkaFailed):
             request = self._batch(part, value, sequence)
-            self._ask(self._leader(part), _PRODUCE, request, _HURRY_S)
+            self._send_request(self._leader(part), _PRODUCE, request, _HURRY_S)
 
     def _batch(self, part: Part, value: bytes, sequence: int) -> produce.ProduceRequest:
         assert self._identity is not None, "a batch needs a producer"
@@ -181,11 +181,11 @@ class EpochSender(Client):
         topic = produce.TopicProduceData(name=part[0], partition_data=[data])
         return produce.ProduceRequest(self._transactional_id, -1, 30_000, [topic])
 
-    def _ask_coordinator(self, api: ApiSpec, request: object) -> Any:
+    def _query_coordinator(self, api: ApiSpec, request: object) -> Any:
         """Ask until the answer has no error that ends by itself. Raises Fenced."""
         while True:
             with suppress(KafkaFailed):
-                answer = self._ask(self._find_coordinator(), api, request)
+                answer = self._send_request(self._find_coordinator(), api, request)
                 if self._is_done(api, answer.error_code):
                     return answer
             self._coordinator = ""
@@ -206,7 +206,9 @@ class EpochSender(Client):
             request = find_coordinator.FindCoordinatorRequest(
                 key_type=_KEY_OF_TRANSACTION, coordinator_keys=[self._transactional_id]
             )
-            (found,) = self._ask(self._any_broker(), apis.FIND_COORDINATOR, request).coordinators
+            (found,) = self._send_request(
+                self._any_broker(), apis.FIND_COORDINATOR, request
+            ).coordinators
             if found.error_code:
                 raise KafkaFailed(f"no coordinator: {known_code(found.error_code).name}")
             self._coordinator = f"{found.host}:{found.port}"
@@ -216,7 +218,7 @@ class EpochSender(Client):
         if part not in self._leaders:
             topic = metadata.MetadataRequestTopic(name=part[0])
             request = metadata.MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
-            answer = self._ask(self._any_broker(), apis.METADATA, request)
+            answer = self._send_request(self._any_broker(), apis.METADATA, request)
             addresses = {
                 broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers
             }
@@ -229,7 +231,7 @@ class EpochSender(Client):
             raise KafkaFailed(f"{part[0]}-{part[1]} has no leader")
         return self._leaders[part]
 
-    def _ask(
+    def _send_request(
         self, address: str, api: ApiSpec, request: object, timeout_s: float = _TIMEOUT_S
     ) -> Any:
         """Send one request over the connection to this address. Raises KafkaFailed, after which the
@@ -237,7 +239,7 @@ class EpochSender(Client):
         """
         client = self._clients.pop(address, None) or WireClient(address)
         try:
-            answer = client.ask(api, request, object, timeout_s)
+            answer = client.send_request(api, request, object, timeout_s)
         except KafkaFailed:
             client.close()
             raise

@@ -42,11 +42,11 @@ class LeaderAsker(Client):
         while not self.ending.wait(_PAUSE_S):
             try:
                 with WireClient(self._address) as client:
-                    self._ask(client)
+                    self._send_request(client)
             except KafkaFailed:
                 continue  # the broker does not run, or clients are cut off from it
 
-    def _ask(self, client: WireClient) -> None:
+    def _send_request(self, client: WireClient) -> None:
         """Send requests until the connection breaks or this client ends."""
         if not self._topic_ids:
             topics = [
@@ -54,7 +54,7 @@ class LeaderAsker(Client):
                 for topic in sorted({topic for topic, _ in self._parts})
             ]
             request = metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-            answer = client.ask(apis.METADATA, request, metadata.MetadataResponse, _ASK_S)
+            answer = client.send_request(apis.METADATA, request, metadata.MetadataResponse, _ASK_S)
             self._topic_ids = {
                 topic.name or "": topic.topic_id
                 for topic in answer.topics
@@ -73,7 +73,9 @@ class LeaderAsker(Client):
         ]
         began_s = self.record.now()
         request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
-        answer = client.ask(apis.LIST_OFFSETS, request, list_offsets.ListOffsetsResponse, _ASK_S)
+        answer = client.send_request(
+            apis.LIST_OFFSETS, request, list_offsets.ListOffsetsResponse, _ASK_S
+        )
         for topic in answer.topics:
             for found in topic.partitions:
                 self._answered(
@@ -106,7 +108,7 @@ class LeaderAsker(Client):
         request = fetch.FetchRequest(
             max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES_MAX, topics=topics, session_epoch=-1
         )
-        answer = client.ask(apis.FETCH, request, fetch.FetchResponse, _ASK_S)
+        answer = client.send_request(apis.FETCH, request, fetch.FetchResponse, _ASK_S)
         for topic in answer.responses:
             for found in topic.partitions:
                 part = (topic.topic or names.get(topic.topic_id, ""), found.partition_index)

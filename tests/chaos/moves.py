@@ -33,12 +33,12 @@ class Mover:
                 for key in self._rng.sample(self._keys, self._rng.randint(1, 3))
             }
             self._rng.shuffle(self._addresses)
-            await asyncio.to_thread(self._ask, what, wanted)
+            await asyncio.to_thread(self._send_request, what, wanted)
 
     def _replicas(self) -> tuple[int, ...]:
         return tuple(self._rng.sample(range(3), self._rng.randint(1, 3)))
 
-    def _ask(self, what: str, wanted: dict[Key, tuple[int, ...]]) -> None:
+    def _send_request(self, what: str, wanted: dict[Key, tuple[int, ...]]) -> None:
         try:
             with WireClient(",".join(self._addresses)) as client:
                 if what == "reassign":
@@ -57,8 +57,8 @@ class Mover:
 async def still_moving(bootstrap: str) -> list[str]:
     """Return the partitions with a move in progress. Raises KafkaFailed."""
 
-    def ask() -> list[str]:
+    def send_request() -> list[str]:
         with WireClient(bootstrap) as client:
             return [str(key) for key in ongoing(client)]
 
-    return await asyncio.to_thread(ask)
+    return await asyncio.to_thread(send_request)

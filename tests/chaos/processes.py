@@ -196,7 +196,7 @@ class Processes:
                 for node in missing:
                     self.signal(node, signal.SIGQUIT)
                 raise TimeoutError(
-                    f"{', '.join(node.name for node in missing)}: no answer within"
+                    f"{', '.join(node.name for node in missing)}: no response within"
                     f" {START_TIMEOUT_S:.0f} s"
                 )
             await asyncio.sleep(0.1)

@@ -128,13 +128,13 @@ class _Chaos:
         try:
             await self._processes.until_serving()
         except TimeoutError as error:
-            self._record.violate(f"behind {behind}: {error}")
+            self._record.violate(f"after {behind}: {error}")
             return
         stuck_since = self._work.stuck_since_now()
         while stuck := stuck_since():
             if not patience.lasts():
                 self._record.violate(
-                    f"behind {behind}, within {RECOVERY_DEADLINE_S:.0f} s: {', '.join(stuck)}"
+                    f"after {behind}, within {RECOVERY_DEADLINE_S:.0f} s: {', '.join(stuck)}"
                 )
                 return
             await asyncio.sleep(0.1)
@@ -150,7 +150,7 @@ class _Chaos:
                 end_offsets, bootstrap, [*work.parts, *work.outputs], 30.0
             )
         except KafkaException as error:
-            record.violate(f"end offsets cannot be asked for: {error}")
+            record.violate(f"the request for end offsets failed: {error}")
             return
         plain = {part: ends[part] for part in work.parts}
         output_ends = {part: ends[part][1] for part in work.outputs}

@@ -13,7 +13,7 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.protocol.gen.streams_group_heartbeat import Subtopology, Topology
 from tests.console.conftest import HOSTILE, RECORDS, commit
 from tests.support.console import ConsoleProcess, Visitor
-from tests.support.dev_cluster import asked
+from tests.support.dev_cluster import requested
 from tests.support.streams_groups import talk_to_coordinator
 from tests.support.waiting import wait_until
 
@@ -42,17 +42,17 @@ def test_a_topic_is_created_altered_deleted_and_brought_back(
     assert "bills 3 0" in said
     assert "retention.ms" in visitor.get("/topics/bills").words
     sent(visitor, "/topics/bills", "/topics/bills/configs", key="retention.ms", value="86400000")
-    configs = asked(cluster, "topics", "describe", "bills")["configs"]
+    configs = requested(cluster, "topics", "describe", "bills")["configs"]
     assert configs["retention.ms"] == "86400000"
     said = sent(visitor, "/topics/bills", "/topics/bills/delete", confirm="bill")
     assert "type 'bills' into the field" in said
     said = sent(visitor, "/topics/bills", "/topics/bills/delete", confirm="bills")
     assert "Deleted bills. It can come back" in said
     wait_until(lambda: "bills" not in visitor.get("/topics").words)
-    (deleted,) = asked(cluster, "topics", "list", "--deleted")
+    (deleted,) = requested(cluster, "topics", "list", "--deleted")
     full = f"bills@{deleted['topic_id']}"
     assert "bills is back." in sent(visitor, "/snapshots", "/undelete", topic=full)
-    assert len(asked(cluster, "topics", "describe", "bills")["partitions"]) == 3
+    assert len(requested(cluster, "topics", "describe", "bills")["partitions"]) == 3
 
 
 def test_a_refused_change_says_why(visitor: Visitor) -> None:
@@ -65,10 +65,10 @@ def test_a_refused_change_says_why(visitor: Visitor) -> None:
 def test_snapshots_come_and_go(visitor: Visitor, cluster: LocalCluster) -> None:
     said = sent(visitor, "/snapshots", "/snapshots", name="nightly", topics="orders")
     assert "Created snapshot nightly of 1 topic." in said
-    assert [item["name"] for item in asked(cluster, "snapshots", "list")] == ["nightly"]
+    assert [item["name"] for item in requested(cluster, "snapshots", "list")] == ["nightly"]
     said = sent(visitor, "/snapshots", "/snapshots/delete", name="nightly", confirm="nightly")
     assert "Deleted snapshot nightly." in said
-    assert asked(cluster, "snapshots", "list") == []
+    assert requested(cluster, "snapshots", "list") == []
 
 
 def test_offsets_are_reset_and_the_group_is_deleted(
@@ -153,7 +153,7 @@ def test_forms_of_other_pages_change_nothing(
     token = csrf or visitor.get("/topics").csrf
     answer = visitor.post("/topics", {"csrf": token, "name": "evil"}, **headers)
     assert answer.status == 403
-    assert "evil" not in [topic["name"] for topic in asked(cluster, "topics", "list")]
+    assert "evil" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
 
 
 def test_a_name_that_was_rebound_gets_no_page(visitor: Visitor) -> None:

@@ -10,7 +10,7 @@ from penstock.deploy.local.handle import LocalCluster
 from tests.console.test_console_pages import text_of, wait_for_text
 from tests.support.browser import axe_problems, fill, send_form
 from tests.support.console import ConsoleProcess, Visitor, produce
-from tests.support.dev_cluster import asked
+from tests.support.dev_cluster import requested
 from tests.support.waiting import wait_until
 
 RECORDS = 5
@@ -38,7 +38,7 @@ def test_a_topic_is_forked_after_a_look_at_its_offsets(
     wait_for_text(chrome, "would begin with the records of ledger as they are now")
     assert f"Offsets\n{RECORDS}\n" in text_of(chrome)
     assert axe_problems(chrome, axe) == []
-    assert "ledger-test" not in [topic["name"] for topic in asked(cluster, "topics", "list")]
+    assert "ledger-test" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
     fill(chrome)
     wait_for_text(chrome, "Forked ledger to ledger-test.")
     assert "Forked from ledger." in text_of(chrome)
@@ -105,4 +105,4 @@ def test_a_snapshot_is_restored_after_a_look_at_what_goes(
     chrome.get(one)
     send_form(chrome, "Delete the snapshot", confirm="before")
     wait_for_text(chrome, "Deleted snapshot before.")
-    assert asked(cluster, "snapshots", "list") == []
+    assert requested(cluster, "snapshots", "list") == []

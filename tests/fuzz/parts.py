@@ -46,7 +46,7 @@ class JournalParts:
     def sync(self) -> None:
         raise AssertionError("opening a journal syncs its directory")
 
-    def note_journal(self, number: int) -> None:
+    def record_journal(self, number: int) -> None:
         raise AssertionError(f"opening a journal notes segment {number}")
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.broker.client_metrics.otlp import (
     MetricsInvalid,
-    read_answer,
+    read_response,
     resource_of,
     with_resource,
 )
@@ -278,7 +278,9 @@ def _http(data: bytes) -> None:
 
 
 _RESOURCE = resource_of([("client_id", "a")])
-_otlp = all_of(lambda data: with_resource(data, _RESOURCE), read_answer, allowed=(MetricsInvalid,))
+_otlp = all_of(
+    lambda data: with_resource(data, _RESOURCE), read_response, allowed=(MetricsInvalid,)
+)
 """Metrics that a client pushes, and what a receiver answers."""
 
 _OBJECT_ERRORS: Errors = (ObjectCorrupt, FormatUnknown)

@@ -119,7 +119,7 @@ class Traffic:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.helm", allow_abbrev=False)
     parser.add_argument("--bytes-per-s", type=float, default=5e6)
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as directory,
         ChartCluster(render(VALUES), Path(directory)) as cluster,
@@ -127,7 +127,7 @@ def main() -> int:
         cluster.wait_ready()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
-        traffic = Traffic(cluster.bootstrap, asked.bytes_per_s)
+        traffic = Traffic(cluster.bootstrap, requested.bytes_per_s)
         steps = [
             ("steady", lambda: time.sleep(5)),
             ("rolling upgrade of brokers", lambda: cluster.roll("broker")),

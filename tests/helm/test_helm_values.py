@@ -64,7 +64,7 @@ def test_deleted_pods_come_from_the_new_template() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "asked"),
+    ("parameters", "requested"),
     [
         ({"sse": "AES256"}, ("AES256", None, None)),
         (
@@ -74,7 +74,7 @@ def test_deleted_pods_come_from_the_new_template() -> None:
     ],
 )
 def test_all_that_write_to_the_store_ask_for_encryption(
-    parameters: Object, asked: tuple[str, str | None, bool | None]
+    parameters: Object, requested: tuple[str, str | None, bool | None]
 ) -> None:
     """SSE-S3 and SSE-KMS: brokers, controllers and the job that recovers."""
     values = {**BUCKET, "store.parameters": parameters}
@@ -87,7 +87,7 @@ def test_all_that_write_to_the_store_ask_for_encryption(
     for url in (*nodes, source):
         store = parse_store_url(url)
         assert isinstance(store, S3Config)
-        assert (store.sse, store.sse_kms_key_id, store.sse_bucket_key) == asked
+        assert (store.sse, store.sse_kms_key_id, store.sse_bucket_key) == requested
 
 
 def test_all_that_read_wals_get_the_wal_store() -> None:

@@ -64,7 +64,7 @@ def literal(name: str, operation: Operation) -> Creation:
 def delete(address: str, name: str) -> None:
     request = delete_topics.DeleteTopicsRequest([delete_topics.DeleteTopicState(name)], [], 10_000)
     with HostClient(address, ADMIN_HOST) as admin:
-        (result,) = admin.ask(apis.DELETE_TOPICS, request)["responses"]
+        (result,) = admin.send_request(apis.DELETE_TOPICS, request)["responses"]
     assert result["error_code"] == 0, result
 
 
@@ -78,7 +78,7 @@ def made(address: str, name: str, host: str = CLIENT_HOST, **configs: str) -> Er
         [create_topics.CreatableTopic(name, -1, -1, configs=pairs)], timeout_ms=10_000
     )
     with HostClient(address, host) as client:
-        (result,) = client.ask(apis.CREATE_TOPICS, wanted)["topics"]
+        (result,) = client.send_request(apis.CREATE_TOPICS, wanted)["topics"]
     return known_code(result["error_code"])
 
 
@@ -169,7 +169,7 @@ def undeletions(address: str) -> dict[str, ErrorCode]:
 def topic_id_of(address: str, name: str) -> str:
     wanted = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=name)], False)
     with HostClient(address, ADMIN_HOST) as admin:
-        (topic,) = admin.ask(apis.METADATA, wanted, 12)["topics"]
+        (topic,) = admin.send_request(apis.METADATA, wanted, 12)["topics"]
     return str(topic["topic_id"])
 
 
@@ -220,7 +220,7 @@ async def test_sync_group_without_a_protocol_does_not_skip_the_rights(cluster: C
         for version, protocol_type, protocol, _ in SYNCS:
             request = sync_group.SyncGroupRequest("g", 1, "m", None, protocol_type, protocol)
             with HostClient(cluster.bootstrap) as client:
-                answer = client.ask(apis.SYNC_GROUP, request, version)
+                answer = client.send_request(apis.SYNC_GROUP, request, version)
             found.append(known_code(answer["error_code"]))
         return found
 
@@ -244,9 +244,11 @@ def is_committed(address: str, group: str) -> bool:
     partition = offset_commit.OffsetCommitRequestPartition(0, 1)
     topic = offset_commit.OffsetCommitRequestTopic(None, "orders", [partition])
     with HostClient(address, ADMIN_HOST) as admin:
-        admin.ask(apis.FIND_COORDINATOR, find_coordinator.FindCoordinatorRequest(group, 0, [group]))
+        admin.send_request(
+            apis.FIND_COORDINATOR, find_coordinator.FindCoordinatorRequest(group, 0, [group])
+        )
         request = offset_commit.OffsetCommitRequest(group, topics=[topic])
-        (answer,) = admin.ask(apis.OFFSET_COMMIT, request, 9)["topics"]
+        (answer,) = admin.send_request(apis.OFFSET_COMMIT, request, 9)["topics"]
     return int(answer["partitions"][0]["error_code"]) == 0
 
 
@@ -266,6 +268,6 @@ def frozen_under_rights(address: str) -> list[FrozenTopicInfo]:
         set_rights(address, [describe, *rights])
         wanted = metadata.MetadataRequest([], False, frozen_topics=True)
         with HostClient(address) as client:
-            (topic,) = client.ask(apis.METADATA, wanted, 12)["topics"]
+            (topic,) = client.send_request(apis.METADATA, wanted, 12)["topics"]
         found.append(decode_frozen_topic(b64decode(topic["frozen_topic"])))
     return found

@@ -84,35 +84,35 @@ def address_of(cluster: Cluster, node_id: int) -> str:
 
 
 async def create(cluster: Cluster, *acls: create_acls.AclCreation) -> None:
-    def ask() -> list[int]:
+    def send_request() -> list[int]:
         with HostClient(address_of(cluster, 0), ADMIN_HOST) as admin:
-            answer = admin.ask(apis.CREATE_ACLS, create_acls.CreateAclsRequest(acls))
+            answer = admin.send_request(apis.CREATE_ACLS, create_acls.CreateAclsRequest(acls))
         return [result["error_code"] for result in answer["results"]]
 
-    assert await asyncio.to_thread(ask) == [0] * len(acls)
+    assert await asyncio.to_thread(send_request) == [0] * len(acls)
 
 
 async def remove(cluster: Cluster, host: str = CLIENT_HOST) -> None:
-    def ask() -> int:
+    def send_request() -> int:
         wanted = delete_acls.DeleteAclsFilter(
             Resource.ANY, None, PatternType.ANY, None, host, Operation.ANY, Permission.ANY
         )
         with HostClient(address_of(cluster, 0), ADMIN_HOST) as admin:
             request = delete_acls.DeleteAclsRequest([wanted])
-            (result,) = admin.ask(apis.DELETE_ACLS, request)["filter_results"]
+            (result,) = admin.send_request(apis.DELETE_ACLS, request)["filter_results"]
         return len(result["matching_acls"])
 
-    assert await asyncio.to_thread(ask)
+    assert await asyncio.to_thread(send_request)
 
 
 async def described(address: str, topic: str, host: str = CLIENT_HOST) -> ErrorCode:
-    def ask() -> int:
+    def send_request() -> int:
         wanted = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=topic)], False)
         with HostClient(address, host) as client:
-            (found,) = client.ask(apis.METADATA, wanted, 12)["topics"]
+            (found,) = client.send_request(apis.METADATA, wanted, 12)["topics"]
         return int(found["error_code"])
 
-    return known_code(await asyncio.to_thread(ask))
+    return known_code(await asyncio.to_thread(send_request))
 
 
 async def test_a_change_reaches_all_brokers(cluster: Cluster) -> None:
@@ -165,11 +165,11 @@ def codes_without_session(address: str) -> tuple[int, str]:
     with HostClient(address) as client:
         partition = fetch.FetchPartition(0, partition_max_bytes=1_000)
         wanted = fetch.FetchRequest(topics=[fetch.FetchTopic(None, "t", [partition])])
-        (found,) = client.ask(apis.FETCH, wanted, 12)["responses"]
+        (found,) = client.send_request(apis.FETCH, wanted, 12)["responses"]
         code = found["partitions"][0]["error_code"]
         data = [produce.TopicProduceData(None, "t", [produce.PartitionProduceData(0, b"")])]
         try:
-            client.ask(apis.PRODUCE, produce.ProduceRequest(None, -1, 1_000, data), 12)
+            client.send_request(apis.PRODUCE, produce.ProduceRequest(None, -1, 1_000, data), 12)
         except EOFError:
             return code, "closed"
         return code, "answered"
@@ -230,7 +230,7 @@ async def test_brokers_with_cluster_action_take_a_snapshot(tmp_path: Path) -> No
             topic = create_topics.CreatableTopic("t@before", -1, -1, configs=[source])
             with HostClient(address_of(cluster, 0)) as client:
                 request = create_topics.CreateTopicsRequest([topic], timeout_ms=30_000)
-                (result,) = client.ask(apis.CREATE_TOPICS, request)["topics"]
+                (result,) = client.send_request(apis.CREATE_TOPICS, request)["topics"]
             return int(result["error_code"])
 
         assert await asyncio.to_thread(take_snapshot) == ErrorCode.NONE
@@ -387,7 +387,7 @@ def coordinator_of(cluster: Cluster, group: str) -> int:
 
     def found() -> list[int]:
         with HostClient(address_of(cluster, 0), ADMIN_HOST) as admin:
-            (answer,) = admin.ask(apis.FIND_COORDINATOR, request)["coordinators"]
+            (answer,) = admin.send_request(apis.FIND_COORDINATOR, request)["coordinators"]
         return [] if answer["error_code"] else [answer["node_id"]]
 
     node_id: int = wait_until(found)[0]
@@ -411,7 +411,7 @@ def subscribed_by_regex(
 
     def answered() -> Any:
         with HostClient(address) as client:
-            answer = client.ask(apis.CONSUMER_GROUP_HEARTBEAT, request)
+            answer = client.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
         return None if answer["error_code"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else answer
 
     answer = wait_until(answered)
@@ -421,5 +421,7 @@ def subscribed_by_regex(
     ids = [UUID(str(part["topic_id"])) for part in answer["assignment"]["topic_partitions"]]
     wanted = [metadata.MetadataRequestTopic(topic_id, None) for topic_id in ids]
     with HostClient(address, ADMIN_HOST) as admin:
-        found = admin.ask(apis.METADATA, metadata.MetadataRequest(wanted, False), 12)["topics"]
+        found = admin.send_request(apis.METADATA, metadata.MetadataRequest(wanted, False), 12)[
+            "topics"
+        ]
     return answer["member_epoch"], {topic["name"] for topic in found}

@@ -46,7 +46,7 @@ async def _changes(
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             with capture_logs() as logs:
-                answer = await client.ask(api, version, request)
+                answer = await client.send_request(api, version, request)
             if not _UNREADY & _codes(answer):
                 break
             await asyncio.sleep(0.05)

@@ -40,23 +40,23 @@ async def test_every_api_in_every_version_answers_as_kafka_under_rights(tmp_path
         given = await asyncio.to_thread(matrix, cluster.bootstrap)
     found = differences(recorded(), given)
     assert not found, "\n".join(found)
-    assert not (problems := [text for cell in _asked() if (text := _problem(cell, given))]), (
+    assert not (problems := [text for cell in _requested() if (text := _problem(cell, given))]), (
         "\n".join(problems)
     )
 
 
-def _asked() -> list[Cell]:
+def _requested() -> list[Cell]:
     """Return one or more requests for every version of every API that is served."""
-    asked = [
+    requested = [
         cell for cell in cells({SEEN: UNKNOWN_ID, HIDDEN: UNKNOWN_ID}) if cell.variant == AS_IT_IS
     ]
-    versions = {(cell.api.key, cell.version) for cell in asked}
+    versions = {(cell.api.key, cell.version) for cell in requested}
     assert versions == {
         (key, version)
         for key in SERVED
         for version in range(apis.APIS[key].served_min, apis.APIS[key].max + 1)
     }
-    return asked
+    return requested
 
 
 def _problem(cell: Cell, given: Matrix) -> str:
@@ -87,5 +87,5 @@ async def test_a_handler_that_asks_for_an_undeclared_right_fails() -> None:
     fixture.connection.principal = Principal(USER, "alice")
     fixture.authorize(super_users="User:alice")
     fixture.use({apis.HEARTBEAT.key: handle})
-    answer = await fixture.ask(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
+    answer = await fixture.send_request(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
     assert known_code(answer.error_code) is ErrorCode.UNKNOWN_SERVER_ERROR

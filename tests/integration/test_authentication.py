@@ -193,7 +193,7 @@ async def test_an_unknown_mechanism_is_refused_with_the_list(cluster: Cluster) -
     def talk() -> None:
         with connect(cluster) as raw:
             request = sasl_handshake.SaslHandshakeRequest("GSSAPI")
-            answer = raw.ask(apis.SASL_HANDSHAKE, 1, request)
+            answer = raw.send_request(apis.SASL_HANDSHAKE, 1, request)
             assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
             assert tuple(answer.mechanisms) == MECHANISMS
             raw.expect_end()
@@ -223,7 +223,7 @@ class Raw:
         (size,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(size)
 
-    def ask(self, api: apis.ApiSpec, version: int, request: object) -> Any:
+    def send_request(self, api: apis.ApiSpec, version: int, request: object) -> Any:
         codec = CODECS[api.key]
         self.socket.sendall(
             framing.encode_request_frame(api, version, 1, codec.encode_request, request)
@@ -264,12 +264,12 @@ GOOD = f"\0{USER}\0{PASSWORD}".encode()
 async def test_the_old_handshake_is_followed_by_bare_tokens(cluster: Cluster) -> None:
     def talk() -> None:
         with connect(cluster) as raw:
-            assert raw.ask(*plain_handshake(0)).error_code == 0
+            assert raw.send_request(*plain_handshake(0)).error_code == 0
             raw.send(GOOD)
             assert raw.receive() == b""
-            assert raw.ask(apis.METADATA, 9, metadata.MetadataRequest(None)).brokers
+            assert raw.send_request(apis.METADATA, 9, metadata.MetadataRequest(None)).brokers
         with connect(cluster) as raw:
-            raw.ask(*plain_handshake(0))
+            raw.send_request(*plain_handshake(0))
             raw.send(b"\0alice\0wrong")
             raw.expect_end()
 
@@ -281,17 +281,17 @@ async def test_the_old_handshake_is_followed_by_bare_tokens(cluster: Cluster) ->
 async def test_api_versions_comes_first_and_nothing_else(cluster: Cluster, version: int) -> None:
     def talk() -> None:
         with connect(cluster) as raw:
-            listed = raw.ask(apis.API_VERSIONS, 2, api_versions.ApiVersionsRequest())
+            listed = raw.send_request(apis.API_VERSIONS, 2, api_versions.ApiVersionsRequest())
             assert {17, 36} <= {api.api_key for api in listed.api_keys}
-            assert raw.ask(*plain_handshake(1)).error_code == 0
-            answer = raw.ask(*token(GOOD, version))
+            assert raw.send_request(*plain_handshake(1)).error_code == 0
+            answer = raw.send_request(*token(GOOD, version))
             assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
-            again = raw.ask(*token(GOOD, version))
+            again = raw.send_request(*token(GOOD, version))
             assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
         for first in ((), (plain_handshake(1),)):
             with connect(cluster) as raw:
-                for asked in first:
-                    raw.ask(*asked)
+                for requested in first:
+                    raw.send_request(*requested)
                 codec = CODECS[apis.METADATA.key].encode_request
                 raw.socket.sendall(
                     framing.encode_request_frame(
@@ -311,8 +311,8 @@ async def test_failures_are_told_as_by_kafka(cluster: Cluster) -> None:
             (b"x", "due to invalid credentials with SASL mechanism PLAIN"),
         ):
             with connect(cluster) as raw:
-                raw.ask(*plain_handshake(1))
-                answer = raw.ask(*token(wrong))
+                raw.send_request(*plain_handshake(1))
+                answer = raw.send_request(*token(wrong))
                 assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
                 assert text in answer.error_message
                 raw.expect_end()
@@ -387,16 +387,16 @@ async def test_sessions_end_unless_clients_authenticate_again(
         await create_user(cluster, "bob", "b")
 
         def talk() -> None:
-            asked = (apis.METADATA, 9, metadata.MetadataRequest(None))
+            requested = (apis.METADATA, 9, metadata.MetadataRequest(None))
             with connect(cluster) as raw, connect(cluster) as changing, connect(cluster) as idle:
                 for one in (raw, changing, idle):
-                    one.ask(*plain_handshake(1))
-                    assert one.ask(*token(GOOD)).session_lifetime_ms == 1_500
-                assert raw.ask(*plain_handshake(1)).error_code == 0
-                assert raw.ask(*token(GOOD)).session_lifetime_ms == 1_500
-                assert raw.ask(*asked).brokers
-                changing.ask(*plain_handshake(1))
-                refused = changing.ask(*token(b"\0bob\0b"))
+                    one.send_request(*plain_handshake(1))
+                    assert one.send_request(*token(GOOD)).session_lifetime_ms == 1_500
+                assert raw.send_request(*plain_handshake(1)).error_code == 0
+                assert raw.send_request(*token(GOOD)).session_lifetime_ms == 1_500
+                assert raw.send_request(*requested).brokers
+                changing.send_request(*plain_handshake(1))
+                refused = changing.send_request(*token(b"\0bob\0b"))
                 assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
                 assert "Cannot change principals" in refused.error_message
                 changing.expect_end()
@@ -405,7 +405,7 @@ async def test_sessions_end_unless_clients_authenticate_again(
                     time.sleep(end - time.monotonic())
                 codec = CODECS[apis.METADATA.key].encode_request
                 idle.socket.sendall(
-                    framing.encode_request_frame(apis.METADATA, 9, 1, codec, asked[2])
+                    framing.encode_request_frame(apis.METADATA, 9, 1, codec, requested[2])
                 )
                 idle.expect_end()
 

@@ -23,7 +23,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import create_topics, describe_producers
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
-from tests.support.conversation import alter_configs, ask, describe_configs_of
+from tests.support.conversation import alter_configs, describe_configs_of, send_request
 from tests.support.waiting import until
 
 ALL = (BROKER_RESOURCE, "")
@@ -43,8 +43,8 @@ async def set_configs(cluster: Cluster, node_id: int | None, **values: str | Non
     """Set configs of one broker, or of all (None), with `_` for the dots of names."""
     resource = ALL if node_id is None else (BROKER_RESOURCE, str(node_id))
     named = {name.replace("_", "."): value for name, value in values.items()}
-    asked = address(cluster, node_id or 0)
-    assert await asyncio.to_thread(alter_configs, asked, resource, named) == (0, None)
+    requested = address(cluster, node_id or 0)
+    assert await asyncio.to_thread(alter_configs, requested, resource, named) == (0, None)
 
 
 async def test_a_config_of_all_brokers_changes_each_and_its_own_wins(cluster: Cluster) -> None:
@@ -209,7 +209,7 @@ async def test_configs_of_topics_come_from_those_of_brokers(cluster: Cluster) ->
         await set_configs(cluster, 1, min_insync_replicas=own)
         await until(lambda own=own: cluster.brokers[1].image.configs.broker("1").get(name) == own)
         request.topics = [create_topics.CreatableTopic(f"sourced-{common}-{own}", 1, 1)]
-        created = await asyncio.to_thread(ask, at, apis.CREATE_TOPICS, request)
+        created = await asyncio.to_thread(send_request, at, apis.CREATE_TOPICS, request)
         configs = {item["name"]: item for item in created["topics"][0]["configs"]}
         assert (configs[name]["value"], configs[name]["config_source"]) == expected[0]
         found = await asyncio.to_thread(
@@ -235,13 +235,13 @@ async def test_a_shorter_expiration_of_producer_ids_holds_at_once(cluster: Clust
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
         producer.produce("written", b"a", partition=0)
         producer.flush(TIMEOUT_S)
-        asked = describe_producers.DescribeProducersRequest(
+        requested = describe_producers.DescribeProducersRequest(
             [describe_producers.TopicRequest("written", [0])]
         )
         topic = cluster.brokers[0].image.topics.by_name("written")
         assert topic is not None
         leader = address(cluster, topic.partitions[0].leader)
-        (found,) = ask(leader, apis.DESCRIBE_PRODUCERS, asked)["topics"]
+        (found,) = send_request(leader, apis.DESCRIBE_PRODUCERS, requested)["topics"]
         return len(found["partitions"][0]["active_producers"])
 
     await asyncio.to_thread(create_topic, cluster.bootstrap, "written", 1)

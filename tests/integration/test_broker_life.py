@@ -200,10 +200,10 @@ async def test_metadata_waits_while_a_leader_may_be_dying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that dies closes its connections before its listener."""
-    asked, until_certain = asyncio.Event(), PeerWatch.until_certain
+    requested, until_certain = asyncio.Event(), PeerWatch.until_certain
 
     async def noted(watch: PeerWatch) -> None:
-        asked.set()
+        requested.set()
         await until_certain(watch)
 
     monkeypatch.setattr(PeerWatch, "until_certain", noted)
@@ -217,7 +217,7 @@ async def test_metadata_waits_while_a_leader_may_be_dying(
         await until(other.peer_watch.is_in_doubt)
         answer = asyncio.create_task(asyncio.to_thread(leader_by, f"127.0.0.1:{other.port}", "t"))
         async with asyncio.timeout(TIMEOUT_S):
-            await asked.wait()
+            await requested.wait()
             await cluster.kill_broker(1)
             # The epoch of the dead leader: the controller has not fenced it yet.
             assert await answer == (0, 0)
@@ -227,6 +227,6 @@ def leader_by(address: str, topic: str) -> tuple[int, int]:
     """Return the leader and the leader epoch of the first partition."""
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
     with WireClient(address) as client:
-        found = client.ask(apis.METADATA, request, metadata.MetadataResponse)
+        found = client.send_request(apis.METADATA, request, metadata.MetadataResponse)
     (partition,) = found.topics[0].partitions
     return partition.leader_id, partition.leader_epoch

@@ -220,7 +220,7 @@ def fault(kind: Kind, *, late: bool = False) -> Fault:
     return Fault(kind, (ALL,), 0, 1, late=late)
 
 
-async def asked(port: int) -> bytes:
+async def requested(port: int) -> bytes:
     """Return the bytes that answer one PUT, up to the end of the answer or of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(PUT)
@@ -258,7 +258,7 @@ async def test_the_store_fails_as_told(
 ) -> None:
     proxy, server, port = store
     proxy.begin(fault(kind))
-    told = await asked(port)
+    told = await requested(port)
     if kind is Kind.STORE_CUT_ANSWER:
         assert answer.startswith(told)
     else:
@@ -292,4 +292,4 @@ async def test_a_fault_of_one_process_spares_the_others(
 ) -> None:
     proxy, _, port = store
     proxy.begin(Fault(Kind.STORE_SLOW_DOWN, ("broker 1",), 0, 1))
-    assert await asked(port) == OK
+    assert await requested(port) == OK

@@ -50,11 +50,11 @@ async def test_quotas_are_set_listed_and_deleted(cluster: Cluster) -> None:
     assert json.loads(await run(cluster, "list", "--json")) == every
     assert json.loads(await run(cluster, "list", *both, "--json")) == every[1:2]
     assert "user <default>, client-id app" in await run(cluster, "list")
-    asked = ("delete", "--user", "alice", "request_percentage")
-    would = await run(cluster, *asked, "--dry-run")
+    requested = ("delete", "--user", "alice", "request_percentage")
+    would = await run(cluster, *requested, "--dry-run")
     assert would == "would delete request_percentage of user alice\n"
     assert json.loads(await run(cluster, "list", "--json")) == every
-    left = await run(cluster, *asked, "--json")
+    left = await run(cluster, *requested, "--json")
     assert json.loads(left) == [
         {"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 1e6}}
     ]

@@ -113,7 +113,7 @@ async def test_the_connection_of_a_token_ends_with_it(cluster: Cluster, config: 
         done = await log_in(client, token)
         assert 0 < done.session_lifetime_ms <= 3_000
         nested = creating.CreateDelegationTokenRequest(max_lifetime_ms=-1)
-        answer = await client.ask(apis.CREATE_DELEGATION_TOKEN, 3, nested)
+        answer = await client.send_request(apis.CREATE_DELEGATION_TOKEN, 3, nested)
         assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
         async def closed() -> bool:
@@ -132,12 +132,14 @@ async def test_owners_and_renewers_with_strange_names_break_nothing(cluster: Clu
             request = creating.CreateDelegationTokenRequest(
                 kind, name, [creating.CreatableRenewers("User", each) for each in renewers], -1
             )
-            return int((await client.ask(apis.CREATE_DELEGATION_TOKEN, 3, request)).error_code)
+            return int(
+                (await client.send_request(apis.CREATE_DELEGATION_TOKEN, 3, request)).error_code
+            )
 
         for kind in ("Group", "", "User:"):
             assert await create(kind, "alice") == ErrorCode.INVALID_PRINCIPAL_TYPE
         assert not await create("User", "a:b", "", "c:d")
-        answer = await client.ask(
+        answer = await client.send_request(
             apis.DESCRIBE_DELEGATION_TOKEN, 3, describing.DescribeDelegationTokenRequest(None)
         )
         (token,) = answer.tokens
@@ -152,6 +154,6 @@ async def test_without_a_key_or_a_login_there_are_no_tokens(tmp_path: Path, conf
         plain = cluster.broker.server.ports["PLAINTEXT"]
         async with Attacker.connected(plain) as client:
             request = creating.CreateDelegationTokenRequest(max_lifetime_ms=-1)
-            answer = await client.ask(apis.CREATE_DELEGATION_TOKEN, 3, request)
+            answer = await client.send_request(apis.CREATE_DELEGATION_TOKEN, 3, request)
             assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
             assert answer.max_timestamp_ms == -1

@@ -19,7 +19,7 @@ from penstock.protocol.batch.compression import Compression, compress
 from penstock.protocol.gen import api_versions, get_telemetry_subscriptions, push_telemetry
 from tests.support.clients import confluent_consumer, create_topic
 from tests.support.cluster import Cluster
-from tests.support.conversation import alter_configs, ask
+from tests.support.conversation import alter_configs, send_request
 from tests.support.otlp_receiver import OtlpReceiver, serving
 from tests.support.waiting import until
 
@@ -130,9 +130,9 @@ def metrics_data() -> bytes:
     return data.SerializeToString()
 
 
-async def asked(cluster: Cluster, instance: UUID | None = ONE) -> Any:
+async def requested(cluster: Cluster, instance: UUID | None = ONE) -> Any:
     return await asyncio.to_thread(
-        ask,
+        send_request,
         cluster.bootstrap,
         apis.GET_TELEMETRY_SUBSCRIPTIONS,
         get_telemetry_subscriptions.GetTelemetrySubscriptionsRequest(instance),
@@ -147,7 +147,7 @@ async def push(cluster: Cluster, subscription: Any, compression: int, metrics: b
         compression_type=compression,
         metrics=metrics,
     )
-    answer = await asyncio.to_thread(ask, cluster.bootstrap, apis.PUSH_TELEMETRY, request)
+    answer = await asyncio.to_thread(send_request, cluster.bootstrap, apis.PUSH_TELEMETRY, request)
     return int(answer["error_code"])
 
 
@@ -156,7 +156,7 @@ async def test_pushes_may_be_compressed(
     cluster: Cluster, receiver: OtlpReceiver, compression: Compression
 ) -> None:
     await subscribe(cluster, metrics="*", interval_ms="100")
-    subscription = await asked(cluster)
+    subscription = await requested(cluster)
     assert subscription["accepted_compression_types"] == [4, 3, 1, 2]
     data = compress(compression, metrics_data())
     assert await push(cluster, subscription, compression, data) == 0
@@ -178,7 +178,7 @@ async def test_what_cannot_be_passed_on_is_refused(
     cluster: Cluster, receiver: OtlpReceiver, compression: Compression, metrics: bytes
 ) -> None:
     await subscribe(cluster, metrics="*", interval_ms="100")
-    subscription = await asked(cluster)
+    subscription = await requested(cluster)
     answer = await push(cluster, subscription, compression, metrics)
     assert answer == ErrorCode.INVALID_RECORD
     assert not receiver.paths
@@ -188,7 +188,7 @@ async def test_a_client_without_an_id_gets_one_and_the_subscription_of_it(
     cluster: Cluster,
 ) -> None:
     await subscribe(cluster, metrics="a,b", interval_ms="1000")
-    first, second = await asked(cluster, None), await asked(cluster, None)
+    first, second = await requested(cluster, None), await requested(cluster, None)
     assert first["client_instance_id"] != second["client_instance_id"]
     assert first["requested_metrics"] == ["a", "b"]
     assert (first["push_interval_ms"], first["telemetry_max_bytes"]) == (1_000, 1 << 20)
@@ -198,7 +198,7 @@ async def test_a_client_without_an_id_gets_one_and_the_subscription_of_it(
 async def test_brokers_without_a_receiver_do_not_announce_the_apis(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         answer = await asyncio.to_thread(
-            ask,
+            send_request,
             cluster.bootstrap,
             apis.API_VERSIONS,
             api_versions.ApiVersionsRequest("test", "1"),

@@ -119,8 +119,10 @@ async def test_confluent_lists_describes_alters_and_deletes_groups(cluster: Clus
                 == ConsumerGroupState.EMPTY
             )
         )
-        asked = [ConsumerGroupTopicPartitions("g")]
-        offsets = admin.list_consumer_group_offsets(asked)["g"].result(TIMEOUT_S).topic_partitions
+        requested = [ConsumerGroupTopicPartitions("g")]
+        offsets = (
+            admin.list_consumer_group_offsets(requested)["g"].result(TIMEOUT_S).topic_partitions
+        )
         assert {(part.topic, part.partition, part.offset) for part in offsets} == {
             (TOPIC, 0, 5),
             (TOPIC, 1, 5),

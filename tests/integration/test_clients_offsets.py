@@ -62,10 +62,10 @@ async def test_confluent_finds_its_way(cluster: Cluster) -> None:
         )
         assert consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), TIMEOUT_S) == (0, COUNT)
         assert consumer.get_watermark_offsets(TopicPartition(TOPIC, 1), TIMEOUT_S) == (0, 0)
-        asked = [
+        requested = [
             TopicPartition(TOPIC, 0, time_ms) for time_ms in (0, FIRST_MS + 4 * STEP_MS - 1)
         ] + [TopicPartition(TOPIC, 1, 0)]
-        times = [consumer.offsets_for_times([part], TIMEOUT_S)[0].offset for part in asked]
+        times = [consumer.offsets_for_times([part], TIMEOUT_S)[0].offset for part in requested]
         assert times == [0, 4, OFFSET_END]
         after = consumer.offsets_for_times(
             [TopicPartition(TOPIC, 0, FIRST_MS + COUNT * STEP_MS)], TIMEOUT_S

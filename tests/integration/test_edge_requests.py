@@ -46,7 +46,7 @@ def _fetch(talk: EdgeClient, **options: int) -> Any:
         topics=[fetch.FetchTopic(talk.ids[TOPIC], TOPIC, [part])],
         **{"max_bytes": 1 << 20, "min_bytes": 1, "max_wait_ms": 1, **options},
     )
-    answer = talk.ask(apis.FETCH, request, 12)
+    answer = talk.send_request(apis.FETCH, request, 12)
     (found,) = answer["responses"][0]["partitions"]
     return found["error_code"], found["high_watermark"], bool(found["records"])
 
@@ -78,14 +78,16 @@ def offsets(talk: EdgeClient) -> Iterator[Check]:
         request = list_offsets.ListOffsetsRequest(
             -1, level, [list_offsets.ListOffsetsTopic(TOPIC, [part])]
         )
-        (found,) = talk.ask(apis.LIST_OFFSETS, request)["topics"][0]["partitions"]
+        (found,) = talk.send_request(apis.LIST_OFFSETS, request)["topics"][0]["partitions"]
         yield f"isolation level {level}", (found["error_code"], found["offset"]), expected
     for epoch, expected in ((-1, (-1, -1)), (-2, (-2, 0)), (-(2**31), (-(2**31), 0)), (0, (0, 1))):
         wanted = offset_for_leader_epoch.OffsetForLeaderPartition(0, -1, epoch)
         request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
             topics=[offset_for_leader_epoch.OffsetForLeaderTopic(TOPIC, [wanted])]
         )
-        (found,) = talk.ask(apis.OFFSET_FOR_LEADER_EPOCH, request)["topics"][0]["partitions"]
+        (found,) = talk.send_request(apis.OFFSET_FOR_LEADER_EPOCH, request)["topics"][0][
+            "partitions"
+        ]
         yield f"end of epoch {epoch}", (found["leader_epoch"], found["end_offset"]), expected
 
 
@@ -117,12 +119,12 @@ def producers(talk: EdgeClient) -> Iterator[Check]:
                 producer_epoch=epoch,
                 base_sequence=sequence,
             )
-            is_told = reason in (found["error_message"] or "")
+            is_logged = reason in (found["error_message"] or "")
             label = f"{producer_id} {epoch} {sequence} {found['error_message']}"
-            yield label, (ErrorCode(found["error_code"]), is_told), (code, True)
+            yield label, (ErrorCode(found["error_code"]), is_logged), (code, True)
     for identity, code in (((-1, -1), 0), ((5, 0), 0), ((-1, 0), 42), ((5, -1), 42)):
         request = init_producer_id.InitProducerIdRequest(None, 60_000, *identity)
-        answer = talk.ask(apis.INIT_PRODUCER_ID, request)
+        answer = talk.send_request(apis.INIT_PRODUCER_ID, request)
         yield f"id {identity}", answer["error_code"], code
 
 
@@ -132,17 +134,17 @@ def timeouts(talk: EdgeClient) -> Iterator[Check]:
         create = create_topics.CreateTopicsRequest(
             [create_topics.CreatableTopic("new", 1, 1)], timeout_ms, False
         )
-        (found,) = talk.ask(apis.CREATE_TOPICS, create)["topics"]
+        (found,) = talk.send_request(apis.CREATE_TOPICS, create)["topics"]
         yield "create", found["error_code"], timed_out
         grow = create_partitions.CreatePartitionsRequest(
             [create_partitions.CreatePartitionsTopic(TOPIC, 3, None)], timeout_ms, False
         )
-        (found,) = talk.ask(apis.CREATE_PARTITIONS, grow)["results"]
+        (found,) = talk.send_request(apis.CREATE_PARTITIONS, grow)["results"]
         yield "grow", found["error_code"], timed_out
         delete = delete_topics.DeleteTopicsRequest(
             [delete_topics.DeleteTopicState(TOPIC, None)], timeout_ms=timeout_ms
         )
-        (found,) = talk.ask(apis.DELETE_TOPICS, delete)["responses"]
+        (found,) = talk.send_request(apis.DELETE_TOPICS, delete)["responses"]
         yield "delete", found["error_code"], timed_out
     elections = (
         (0, 0, 7),
@@ -155,7 +157,7 @@ def timeouts(talk: EdgeClient) -> Iterator[Check]:
     for kind, timeout_ms, code in elections:
         wanted = [elect_leaders.TopicPartitions(TOPIC, [0])]
         request = elect_leaders.ElectLeadersRequest(kind, wanted, timeout_ms)
-        (found,) = talk.ask(apis.ELECT_LEADERS, request)["replica_election_results"]
+        (found,) = talk.send_request(apis.ELECT_LEADERS, request)["replica_election_results"]
         label = f"elect {kind} {timeout_ms}"
         yield label, found["partition_result"][0]["error_code"], code
 
@@ -203,5 +205,5 @@ def test_times_before_1970_are_stored_and_read(tmp_path: Path) -> None:
             part = list_offsets.ListOffsetsPartition(0, timestamp=when)
             topics = [list_offsets.ListOffsetsTopic(TOPIC, [part])]
             request = list_offsets.ListOffsetsRequest(-1, 0, topics)
-            (answer,) = talk.ask(apis.LIST_OFFSETS, request)["topics"][0]["partitions"]
+            (answer,) = talk.send_request(apis.LIST_OFFSETS, request)["topics"][0]["partitions"]
             assert answer["offset"] == expected

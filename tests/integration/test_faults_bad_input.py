@@ -282,10 +282,10 @@ async def test_invalid_topic_names(cluster: Cluster, logs: Logs, name: str) -> N
         ).topics[0]
         assert created.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert created.error_message
-        asked = metadata.MetadataRequest(
+        requested = metadata.MetadataRequest(
             topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=True
         )
-        known = (await client.call(apis.METADATA, 12, asked)).topics[0]
+        known = (await client.call(apis.METADATA, 12, requested)).topics[0]
         assert known.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert logs == []
 
@@ -325,7 +325,7 @@ async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(
     rng = Random(api.key)
     in_turn = asyncio.Semaphore(16)
 
-    async def ask(version: int, request: Any) -> None:
+    async def send_request(version: int, request: Any) -> None:
         async with in_turn, Client.connected(cluster) as client:
             client.send(
                 framing.encode_request_frame(
@@ -336,7 +336,9 @@ async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(
                 async with asyncio.timeout(0.3):
                     await client.frame()
 
-    await asyncio.gather(*(ask(version, likely(request, rng)) for version, request in requests))
+    await asyncio.gather(
+        *(send_request(version, likely(request, rng)) for version, request in requests)
+    )
     async with Client.connected(cluster) as client:
         assert (await client.produce("sound", sound())).error_code == 0
     assert not cluster.broker.ended.done()

@@ -79,13 +79,13 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, trouble: str) -> None:
+@pytest.mark.parametrize("problem", TROUBLES)
+async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, problem: str) -> None:
     """Broker 1 dies during the fault, so the recovery of its WAL and the opening of its partitions
     meet the same fault.
     """
     for faults in cluster.faults.values():
-        faults.config = TROUBLES[trouble]
+        faults.config = TROUBLES[problem]
     async with (
         ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load,
         AioLoad(cluster.bootstrap, "t", [2]) as aio,
@@ -93,7 +93,7 @@ async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, tro
         await asyncio.gather(load.until_acknowledged(400), aio.until_acknowledged(30))
         await cluster.kill_broker(1)
         await asyncio.gather(load.until_acknowledged(400), aio.until_acknowledged(30))
-    for rule in TROUBLES[trouble].rules:
+    for rule in TROUBLES[problem].rules:
         assert cluster.faults[0].injected[rule.fault] > 0, "it did happen"
     log = await read_back(cluster.bootstrap, "t", PARTITIONS)
     check(load, log)

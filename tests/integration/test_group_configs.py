@@ -18,7 +18,7 @@ from penstock.protocol.gen import (
 )
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
-from tests.support.conversation import alter_configs, ask, describe_configs_of
+from tests.support.conversation import alter_configs, describe_configs_of, send_request
 from tests.support.waiting import until
 
 GROUP = (GROUP_RESOURCE, "g")
@@ -40,13 +40,15 @@ async def heartbeat(cluster: Cluster, epoch: int, **fields: Any) -> Any:
     request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
         "g", "member-1", epoch, **({"topic_partitions": None} | fields)
     )
-    return await asyncio.to_thread(ask, cluster.bootstrap, apis.CONSUMER_GROUP_HEARTBEAT, request)
+    return await asyncio.to_thread(
+        send_request, cluster.bootstrap, apis.CONSUMER_GROUP_HEARTBEAT, request
+    )
 
 
 async def join(cluster: Cluster) -> Any:
     """Join, once the coordinator has loaded its partition."""
     wanted = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
-    await asyncio.to_thread(ask, cluster.bootstrap, apis.FIND_COORDINATOR, wanted)
+    await asyncio.to_thread(send_request, cluster.bootstrap, apis.FIND_COORDINATOR, wanted)
     joined: list[Any] = []
 
     async def has_joined() -> bool:
@@ -67,7 +69,9 @@ async def join(cluster: Cluster) -> Any:
 
 async def members(cluster: Cluster) -> int:
     request = consumer_group_describe.ConsumerGroupDescribeRequest(["g"])
-    answer = await asyncio.to_thread(ask, cluster.bootstrap, apis.CONSUMER_GROUP_DESCRIBE, request)
+    answer = await asyncio.to_thread(
+        send_request, cluster.bootstrap, apis.CONSUMER_GROUP_DESCRIBE, request
+    )
     return len(answer["groups"][0]["members"])
 
 

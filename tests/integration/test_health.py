@@ -18,7 +18,7 @@ from tests.support.cluster import Cluster
 from tests.support.waiting import until
 
 
-async def ask(port: int, request: str) -> tuple[int, str]:
+async def send_request(port: int, request: str) -> tuple[int, str]:
     """Return status and body; 0 if the connection was closed without an answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -33,18 +33,18 @@ async def ask(port: int, request: str) -> tuple[int, str]:
 
 
 async def get(port: int, path: str) -> tuple[int, str]:
-    return await ask(port, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")
+    return await send_request(port, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
 class Store:
     """A store that fails on demand and counts requests."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requested = 0
         self.refuses = False
 
     async def put(self) -> None:
-        self.asked += 1
+        self.requested += 1
         if self.refuses:
             raise Unavailable("put", "probe", "no route to the store")
 
@@ -84,7 +84,7 @@ async def test_the_store_is_asked_once_for_many_questions_and_its_refusal_is_tol
         it = healthy(cluster.broker, store)
         answers = await asyncio.gather(*(it.not_ready() for _ in range(20)))
         assert answers == [[]] * 20
-        assert store.asked == 1
+        assert store.requested == 1
         store, refused = Store(), BrokerHealth()
         store.refuses = True
         refused.started(cluster.broker, StoreProbe(store.put))
@@ -113,10 +113,10 @@ async def test_who_asks_badly_gets_no_further() -> None:
     port = await server.start("127.0.0.1", 0)
     try:
         assert await get(port, "/nothing") == (404, "/startz\n/livez\n/readyz\n")
-        assert (await ask(port, "POST /livez HTTP/1.1\r\n\r\n"))[0] == 405
-        assert (await ask(port, "\r\n\r\n"))[0] == 400
-        assert (await ask(port, "HEAD /livez HTTP/1.1\r\n\r\n")) == (200, "")
-        assert (await ask(port, "GET /livez" + "x" * health.REQUEST_BYTES_MAX * 2))[0] == 0
+        assert (await send_request(port, "POST /livez HTTP/1.1\r\n\r\n"))[0] == 405
+        assert (await send_request(port, "\r\n\r\n"))[0] == 400
+        assert (await send_request(port, "HEAD /livez HTTP/1.1\r\n\r\n")) == (200, "")
+        assert (await send_request(port, "GET /livez" + "x" * health.REQUEST_BYTES_MAX * 2))[0] == 0
         assert (await get(port, "/livez"))[0] == 200
     finally:
         await server.stop()

@@ -42,7 +42,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         use(cluster.bootstrap)
         after: dict[str, Samples] = {}
 
-        def is_told() -> bool:
+        def is_logged() -> bool:
             """A node may tell the same for a quarter of a second, and the clients take less."""
             after.update({name: cluster.scrape(name) for name in cluster.ports})
             return all(
@@ -54,7 +54,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 )
             )
 
-        cluster.until(is_told, "the nodes tell what the clients did")
+        cluster.until(is_logged, "the nodes tell what the clients did")
         cluster.kill(BROKERS[1])
 
         def is_over() -> bool:

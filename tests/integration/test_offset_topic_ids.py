@@ -15,7 +15,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import describe_groups, find_coordinator, offset_commit, offset_fetch
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.waiting import until
 
 UNKNOWN = UUID(int=77)
@@ -26,7 +26,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with Cluster(tmp_path) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, "t", 2)
         wanted = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
-        await asyncio.to_thread(ask, cluster.bootstrap, apis.FIND_COORDINATOR, wanted)
+        await asyncio.to_thread(send_request, cluster.bootstrap, apis.FIND_COORDINATOR, wanted)
         yield cluster
 
 
@@ -46,7 +46,7 @@ async def commit(cluster: Cluster, *topic_ids: UUID | None) -> list[int]:
             for topic_id in topic_ids
         ],
     )
-    answer = await asyncio.to_thread(ask, cluster.bootstrap, apis.OFFSET_COMMIT, request)
+    answer = await asyncio.to_thread(send_request, cluster.bootstrap, apis.OFFSET_COMMIT, request)
     return [part["error_code"] for topic in answer["topics"] for part in topic["partitions"]]
 
 
@@ -58,7 +58,9 @@ async def fetch(cluster: Cluster, *topic_ids: UUID) -> dict[str, list[tuple[int,
     ]
     group = offset_fetch.OffsetFetchRequestGroup("g", topics=topics or None)
     request = offset_fetch.OffsetFetchRequest(groups=[group])
-    answer: Any = await asyncio.to_thread(ask, cluster.bootstrap, apis.OFFSET_FETCH, request)
+    answer: Any = await asyncio.to_thread(
+        send_request, cluster.bootstrap, apis.OFFSET_FETCH, request
+    )
     (found,) = answer["groups"]
     assert found["error_code"] == 0
     return {
@@ -92,7 +94,9 @@ async def test_a_group_that_does_not_exist_is_described_with_an_error(cluster: C
     request = describe_groups.DescribeGroupsRequest(["none"])
 
     async def is_described() -> bool:
-        answer = await asyncio.to_thread(ask, cluster.bootstrap, apis.DESCRIBE_GROUPS, request)
+        answer = await asyncio.to_thread(
+            send_request, cluster.bootstrap, apis.DESCRIBE_GROUPS, request
+        )
         (group,) = answer["groups"]
         if group["error_code"] != ErrorCode.GROUP_ID_NOT_FOUND:
             return False

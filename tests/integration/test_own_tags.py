@@ -103,5 +103,5 @@ def _answered(
     address: str, api: ApiSpec, request: object, version: int
 ) -> list[tuple[str, object]]:
     with WireClient(address) as client:
-        answer = client.ask(api, request, object, version=version)
+        answer = client.send_request(api, request, object, version=version)
     return list(_values(answer, _own_fields(api, "response")))

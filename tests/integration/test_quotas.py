@@ -22,7 +22,7 @@ from penstock.protocol.gen import create_partitions, create_topics, delete_topic
 from penstock.protocol.gen import describe_client_quotas as describing
 from tests.support.clients import create_topic, produce
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.waiting import until
 
 BYTES_PER_S = 1_000_000
@@ -45,7 +45,7 @@ async def set_quota(
         [altering.OpData(key, value)],
     )
     answer = await asyncio.to_thread(
-        ask,
+        send_request,
         cluster.bootstrap.partition(",")[0],
         apis.ALTER_CLIENT_QUOTAS,
         altering.AlterClientQuotasRequest([entry]),
@@ -157,7 +157,7 @@ async def test_the_time_of_requests_is_limited(cluster: Cluster) -> None:
     waits_ms: list[int] = []
 
     async def is_throttled() -> bool:
-        answer = await asyncio.to_thread(ask, cluster.bootstrap, apis.METADATA, request)
+        answer = await asyncio.to_thread(send_request, cluster.bootstrap, apis.METADATA, request)
         waits_ms.append(answer["throttle_time_ms"])
         return waits_ms[-1] > 0
 
@@ -175,7 +175,7 @@ async def test_quotas_survive_restarts(tmp_path: Path) -> None:
         await cluster.kill_broker(0)
         await cluster.start_broker(0)
         answer = await asyncio.to_thread(
-            ask,
+            send_request,
             cluster.bootstrap,
             apis.DESCRIBE_CLIENT_QUOTAS,
             describing.DescribeClientQuotasRequest(),
@@ -218,7 +218,7 @@ async def test_brokers_share_the_quota_of_changes(tmp_path: Path) -> None:
                 "responses",
             ),
         ):
-            answer = await asyncio.to_thread(ask, second, api, request)
+            answer = await asyncio.to_thread(send_request, second, api, request)
             codes = [item["error_code"] for item in answer[items]]
             assert codes == [ErrorCode.THROTTLING_QUOTA_EXCEEDED], api.name
             assert answer["throttle_time_ms"] > 60_000
@@ -228,6 +228,6 @@ async def test_brokers_share_the_quota_of_changes(tmp_path: Path) -> None:
 
 async def created_on_demand(address: str, name: str) -> list[int]:
     request = metadata.MetadataRequest([metadata.MetadataRequestTopic(None, name)], True)
-    answer = await asyncio.to_thread(ask, address, apis.METADATA, request)
+    answer = await asyncio.to_thread(send_request, address, apis.METADATA, request)
     assert answer["throttle_time_ms"] == 0
     return [topic["error_code"] for topic in answer["topics"]]

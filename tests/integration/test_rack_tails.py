@@ -42,7 +42,7 @@ from tests.support.clients import (
     read_records,
 )
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.waiting import until
 
 TOPIC = "t"
@@ -211,7 +211,7 @@ async def test_a_new_tail_does_not_wait_for_news_of_the_others(
     await world.produce(*values(0, 10))
     assert await read(consumer, 10) == values(0, 10)
     monkeypatch.setattr(session, "WAIT_MS", 1_000 * 2 * TIMEOUT_S)
-    monkeypatch.setattr(links, "ANSWER_MAX_S", 3 * TIMEOUT_S)
+    monkeypatch.setattr(links, "RESPONSE_MAX_S", 3 * TIMEOUT_S)
     await world.produce(*values(10, 10))
     assert await read(consumer, 10) == values(10, 10), "now the link waits for long"
     await asyncio.to_thread(create_topic, world.cluster.bootstrap, "other", 3)
@@ -231,7 +231,7 @@ async def fetch(
     topic = FetchTopic(world.led.topic_id, partitions=[wanted])
     request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[topic], rack_id=rack)
     address = f"127.0.0.1:{world.near.port}"
-    answer = await asyncio.to_thread(ask, address, apis.FETCH, request)
+    answer = await asyncio.to_thread(send_request, address, apis.FETCH, request)
     (found,) = answer["responses"][0]["partitions"]
     return found["error_code"], found["high_watermark"], bool(found["records"])
 
@@ -265,15 +265,15 @@ async def test_a_broker_in_the_rack_returns_consumers_to_the_leader(world: World
             rack_id=rack,
         )
         with WireClient(f"127.0.0.1:{broker.port}") as client:
-            answer: Any = client.ask(apis.FETCH, request, object, version=version)
+            answer: Any = client.send_request(apis.FETCH, request, object, version=version)
         (result,) = answer.responses[0].partitions
         assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         return int(result.preferred_read_replica)
 
     for version in range(10, 18):
         found = [
-            await asyncio.to_thread(preferred, broker, version, asked)
-            for broker, asked in ((near, rack), (near, ""), (near, "x"), (other, rack))
+            await asyncio.to_thread(preferred, broker, version, requested)
+            for broker, requested in ((near, rack), (near, ""), (near, "x"), (other, rack))
         ]
         assert found == [world.leader.node_id if version >= 11 else -1, -1, -1, -1]
 
@@ -497,7 +497,7 @@ async def test_the_leader_redirects_each_consumer_once(world: World) -> None:
             topics=[by_name if version < 13 else by_id],
             rack_id=rack,
         )
-        return client.ask(apis.FETCH, request, object, version=version)
+        return client.send_request(apis.FETCH, request, object, version=version)
 
     def fetch_twice(version: int, epoch: int) -> None:
         with WireClient(f"127.0.0.1:{world.leader.port}") as client:

@@ -254,7 +254,7 @@ async def test_a_partition_that_is_named_twice_gets_the_first_batch(cluster: Clu
         ]
         request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data)
         async with Attacker.connected(cluster.broker.port) as client:
-            responses = (await client.ask(apis.PRODUCE, 9, request)).responses
+            responses = (await client.send_request(apis.PRODUCE, 9, request)).responses
         answers = [answer for response in responses for answer in response.partition_responses]
         refused = ErrorCode.INVALID_REQUEST
         assert [answer.error_code for answer in answers] == [ErrorCode.NONE, refused, refused]

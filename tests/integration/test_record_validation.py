@@ -99,7 +99,7 @@ async def stored(cluster: Cluster) -> list[Record]:
         max_bytes=100 << 20, topics=[fetch.FetchTopic(topic=TOPIC, partitions=[wanted])]
     )
     async with Attacker.connected(cluster.broker.port) as attacker:
-        answer = await attacker.ask(apis.FETCH, 12, request)
+        answer = await attacker.send_request(apis.FETCH, 12, request)
     records = bytes(answer.responses[0].partitions[0].records)
     return [
         record

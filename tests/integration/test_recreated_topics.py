@@ -159,7 +159,7 @@ async def test_a_member_of_a_deleted_topic_commits_nothing_for_the_new_one(
         topics=[offset_commit.OffsetCommitRequestTopic(name=TOPIC, partitions=[part])],
     )
     answer = await asyncio.to_thread(
-        client.ask,
+        client.send_request,
         replace(apis.OFFSET_COMMIT, max=9),
         request,
         lambda found: found.topics[0].partitions[0].error_code,

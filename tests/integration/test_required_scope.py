@@ -36,11 +36,11 @@ async def refusal(cluster: Cluster, token: str) -> str:
     told: list[str] = []
     admin = admin_with(cluster, token, told.append)
 
-    def is_told() -> bool:
+    def is_logged() -> bool:
         admin.poll(0)
         return bool(told)
 
-    await until(is_told)
+    await until(is_logged)
     return told[0]
 
 

@@ -52,7 +52,9 @@ class Client(CoordinatorClient):
         )
         if request.member_epoch == 0:
             request.subscribed_topic_names = [TOPIC]
-        answer = self.ask(apis.SHARE_GROUP_HEARTBEAT, request, lambda found: found.error_code)
+        answer = self.send_request(
+            apis.SHARE_GROUP_HEARTBEAT, request, lambda found: found.error_code
+        )
         if answer.error_code == 0:
             self.epochs[member_id] = answer.member_epoch
         if answer.assignment is not None:
@@ -77,7 +79,7 @@ class Client(CoordinatorClient):
     def offsets(self) -> dict[int, int]:
         group = describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(GROUP, None)
         request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest([group])
-        answer = self.ask(
+        answer = self.send_request(
             apis.DESCRIBE_SHARE_GROUP_OFFSETS, request, lambda found: found.groups[0].error_code
         )
         return {
@@ -95,7 +97,9 @@ class Client(CoordinatorClient):
             ],
         )
         request = alter_share_group_offsets.AlterShareGroupOffsetsRequest(GROUP, [topic])
-        answer = self.ask(apis.ALTER_SHARE_GROUP_OFFSETS, request, lambda found: found.error_code)
+        answer = self.send_request(
+            apis.ALTER_SHARE_GROUP_OFFSETS, request, lambda found: found.error_code
+        )
         assert answer.error_code == 0, answer
         assert not any(part.error_code for part in answer.responses[0].partitions), answer
 

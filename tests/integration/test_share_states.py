@@ -35,7 +35,7 @@ from penstock.protocol.gen import delete_share_group_state
 from penstock.protocol.request_limits import elements_max
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.waiting import until
 
 TOPIC = "orders"
@@ -250,7 +250,7 @@ async def delete_without_epoch(broker: Broker, *wanted: SharePartitionKey) -> se
     data = delete_share_group_state.DeleteStateData(wanted[0].topic_id, partitions)
     request = delete_share_group_state.DeleteShareGroupStateRequest(GROUP, [data])
     address = f"127.0.0.1:{broker.port}"
-    answer = await asyncio.to_thread(ask, address, apis.DELETE_SHARE_GROUP_STATE, request)
+    answer = await asyncio.to_thread(send_request, address, apis.DELETE_SHARE_GROUP_STATE, request)
     return {ErrorCode(found["error_code"]) for found in answer["results"][0]["partitions"]}
 
 

@@ -95,7 +95,9 @@ class Client(CoordinatorClient):
             task_offsets=None,
             task_end_offsets=None,
         )
-        answer = self.ask(apis.STREAMS_GROUP_HEARTBEAT, request, lambda found: found.error_code)
+        answer = self.send_request(
+            apis.STREAMS_GROUP_HEARTBEAT, request, lambda found: found.error_code
+        )
         if answer.error_code == 0:
             self.epochs[member_id] = answer.member_epoch
         if answer.active_tasks is not None:
@@ -125,7 +127,7 @@ class Client(CoordinatorClient):
 
     def describe(self) -> Any:
         request = streams_group_describe.StreamsGroupDescribeRequest([GROUP])
-        answer = self.ask(
+        answer = self.send_request(
             apis.STREAMS_GROUP_DESCRIBE, request, lambda found: found.groups[0].error_code
         )
         return answer.groups[0]
@@ -213,7 +215,9 @@ async def test_topics_that_cannot_be_created_are_told(cluster: Cluster) -> None:
 
     def beat() -> str:
         request = first_heartbeat("a", topology)
-        answer = client.ask(apis.STREAMS_GROUP_HEARTBEAT, request, lambda found: found.error_code)
+        answer = client.send_request(
+            apis.STREAMS_GROUP_HEARTBEAT, request, lambda found: found.error_code
+        )
         return str(answer.status[0].status_detail)
 
     await asyncio.to_thread(lambda: wait_until(lambda: "Creation failed" in beat()))
@@ -236,8 +240,8 @@ async def test_internal_topics_are_created_with_the_rights_of_the_client(tmp_pat
         def status() -> str:
             with HostClient(address) as client:
                 find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[GROUP])
-                client.ask(apis.FIND_COORDINATOR, find)
-                answer = client.ask(apis.STREAMS_GROUP_HEARTBEAT, first_heartbeat("a"))
+                client.send_request(apis.FIND_COORDINATOR, find)
+                answer = client.send_request(apis.STREAMS_GROUP_HEARTBEAT, first_heartbeat("a"))
             return "".join(item["status_detail"] for item in answer["status"] if item)
 
         def told(*denied: str) -> bool:

@@ -10,7 +10,7 @@ from penstock.protocol.throttle import FIRST_FROM, WITHOUT
 from tests.support.acl_requests import HIDDEN, SEEN, questions, share_state_questions
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.host_client import HostClient
 
 
@@ -23,7 +23,7 @@ async def test_every_answer_tells_the_wait(tmp_path: Path) -> None:
             [altering.OpData("request_percentage", 1e-6)],
         )
         request = altering.AlterClientQuotasRequest([entry])
-        await asyncio.to_thread(ask, cluster.bootstrap, apis.ALTER_CLIENT_QUOTAS, request)
+        await asyncio.to_thread(send_request, cluster.bootstrap, apis.ALTER_CLIENT_QUOTAS, request)
         image = cluster.broker.image
         found = {name: image.topics.by_name(name) for name in (SEEN, HIDDEN)}
         ids = {name: topic.topic_id for name, topic in found.items() if topic is not None}
@@ -38,7 +38,7 @@ def _silent(bootstrap: str, ids: dict[str, UUID]) -> list[str]:
         api = question.api
         version = api.max if question.version is None else question.version
         with HostClient(bootstrap) as client:
-            answer = client.ask(api, question.request, question.version)
+            answer = client.send_request(api, question.request, question.version)
         has_field = api == apis.PRODUCE or api.key not in WITHOUT
         if has_field and version >= FIRST_FROM.get(api.key, 0):
             of_brokers = api == apis.ADD_PARTITIONS_TO_TXN and version >= 4

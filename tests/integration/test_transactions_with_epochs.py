@@ -234,10 +234,12 @@ async def test_levels_outlive_the_controller_and_reach_every_broker(cluster: Clu
     def update(client: TransactionClient) -> int:
         key = update_features.FeatureUpdateKey("transaction.version", 1, 2)
         request = update_features.UpdateFeaturesRequest(feature_updates=[key])
-        return int(client.ask(apis.UPDATE_FEATURES, request)["error_code"])
+        return int(client.send_request(apis.UPDATE_FEATURES, request)["error_code"])
 
     def level(client: TransactionClient) -> int:
-        answer = client.ask(apis.API_VERSIONS, api_versions.ApiVersionsRequest("test", "1"))
+        answer = client.send_request(
+            apis.API_VERSIONS, api_versions.ApiVersionsRequest("test", "1")
+        )
         found = {item["name"]: item["max_version_level"] for item in answer["finalized_features"]}
         return int(found["transaction.version"])
 

@@ -305,7 +305,7 @@ def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedC
         producer.produce(topic, b"sound")
         producer.flush()
         with WireClient(cluster.bootstrap) as client:
-            found = client.ask(
+            found = client.send_request(
                 apis.DESCRIBE_PRODUCERS,
                 describe_producers.DescribeProducersRequest(
                     [describe_producers.TopicRequest(topic, [0])]

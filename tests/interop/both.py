@@ -6,7 +6,7 @@ from typing import Any
 from penstock.protocol.apis import ApiSpec
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.java import JavaHome
 
 
@@ -21,9 +21,10 @@ class Both:
         for address in self.addresses:
             await asyncio.to_thread(create_topic, address, topic, partitions, **configs)
 
-    async def ask(self, api: ApiSpec, request: object) -> tuple[Any, Any]:
+    async def send_request(self, api: ApiSpec, request: object) -> tuple[Any, Any]:
         kafka_answer, answer = [
-            await asyncio.to_thread(ask, address, api, request) for address in self.addresses
+            await asyncio.to_thread(send_request, address, api, request)
+            for address in self.addresses
         ]
         return kafka_answer, answer
 

@@ -167,7 +167,7 @@ def fetch_while_denied(address: str) -> tuple[int, bool, int]:
     wanted = [fetch.FetchTopic(None, topic, [partition])]
     first = fetch.FetchRequest(max_wait_ms=0, session_epoch=0, topics=wanted)
     with HostClient(address) as client:
-        session = client.ask(apis.FETCH, first, 12)["session_id"]
+        session = client.send_request(apis.FETCH, first, 12)["session_id"]
         assert session
         waiting = fetch.FetchRequest(
             max_wait_ms=20_000, min_bytes=1, session_id=session, session_epoch=1
@@ -180,7 +180,7 @@ def fetch_while_denied(address: str) -> tuple[int, bool, int]:
         (answer,) = client.receive(apis.FETCH, 12)["responses"]
         (found,) = answer["partitions"]
         after = fetch.FetchRequest(max_wait_ms=0, session_id=session, session_epoch=2)
-        (refused,) = client.ask(apis.FETCH, after, 12)["responses"]
+        (refused,) = client.send_request(apis.FETCH, after, 12)["responses"]
         return found["error_code"], bool(found["records"]), refused["partitions"][0]["error_code"]
 
 
@@ -213,7 +213,7 @@ class RegexMember:
             topic_partitions=self._owned,
         )
         with HostClient(self.address) as client:
-            answer = client.ask(apis.CONSUMER_GROUP_HEARTBEAT, request)
+            answer = client.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
         if answer["error_code"] and not self._epoch:
             return False  # the coordinator is loading
         assert answer["error_code"] == 0, answer
@@ -235,7 +235,7 @@ def names_of(address: str, ids: Sequence[UUID]) -> set[str]:
         [metadata.MetadataRequestTopic(topic_id, None) for topic_id in ids], False
     )
     with HostClient(address, ADMIN_HOST) as admin:
-        return {topic["name"] for topic in admin.ask(apis.METADATA, wanted, 12)["topics"]}
+        return {topic["name"] for topic in admin.send_request(apis.METADATA, wanted, 12)["topics"]}
 
 
 @pytest.mark.timeout(400)
@@ -261,7 +261,7 @@ def follow_rights(address: str) -> None:
     for topic in ("regex-hidden-a", "regex-seen-a"):
         create_topic(address, topic, 1)
     with HostClient(address, ADMIN_HOST) as admin:
-        admin.ask(
+        admin.send_request(
             apis.FIND_COORDINATOR,
             find_coordinator.FindCoordinatorRequest(RegexMember.GROUP, 0, [RegexMember.GROUP]),
         )

@@ -23,7 +23,7 @@ from penstock.protocol.gen import (
 from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S, confluent_consumer
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.hanging import HANGING_ID, produce_hanging
 from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
@@ -68,7 +68,7 @@ async def test_topics_are_described_as_by_kafka(both: Both) -> None:
     names = {"pages-a": 3, "pages-b": 2, "pages-c": 5}
     for name, partitions in names.items():
         await both.create(name, partitions, retention_ms="1000000")
-    asked: list[tuple[list[str], int, tuple[str, int] | None]] = [
+    requested: list[tuple[list[str], int, tuple[str, int] | None]] = [
         ([*names, "pages-a", "none", "bad name", "__consumer_offsets"], 2_000, None),
         *(([*names], limit, None) for limit in (-1, 0, 3, 4)),
         *(([*names], 4, ("pages-a", index)) for index in (-1, 3, 9)),
@@ -78,13 +78,13 @@ async def test_topics_are_described_as_by_kafka(both: Both) -> None:
         ([], 4, ("pages-bb", 1)),
         ([], 4, ("pages-b", -1)),
     ]
-    for topics, limit, cursor in asked:
+    for topics, limit, cursor in requested:
         request = describe_topic_partitions.DescribeTopicPartitionsRequest(
             [describe_topic_partitions.TopicRequest(topic) for topic in topics],
             limit,
             cursor and describe_topic_partitions.Cursor(*cursor),
         )
-        expected, answer = await both.ask(apis.DESCRIBE_TOPIC_PARTITIONS, request)
+        expected, answer = await both.send_request(apis.DESCRIBE_TOPIC_PARTITIONS, request)
         assert _topics(answer) == _topics(expected), (topics, limit, cursor)
 
     expected, shown = await both.tool(TOPICS, "--describe", "--topic", "pages-.*")
@@ -181,7 +181,7 @@ async def test_transactional_ids_are_listed_by_pattern_as_by_kafka(both: Both) -
     # As a whole; a name that is a part of the pattern; nothing; and what RE2 refuses.
     for pattern in ("tel.*", "tell", "", None, "(", "(?=a)", "tell\\w+$"):
         request = list_transactions.ListTransactionsRequest(transactional_id_pattern=pattern)
-        expected, found = await both.ask(apis.LIST_TRANSACTIONS, request)
+        expected, found = await both.send_request(apis.LIST_TRANSACTIONS, request)
         assert found["error_code"] == expected["error_code"], pattern
         listed = [
             {state["transactional_id"] for state in answer["transaction_states"]}
@@ -220,7 +220,7 @@ async def test_configs_are_replaced_as_by_kafka(both: Both) -> None:
         [(resource, {})],
     ]
     for request in requests:
-        asked = alter_configs.AlterConfigsRequest(
+        requested = alter_configs.AlterConfigsRequest(
             [
                 alter_configs.AlterConfigsResource(
                     *named, [alter_configs.AlterableConfig(*config) for config in configs.items()]
@@ -228,7 +228,7 @@ async def test_configs_are_replaced_as_by_kafka(both: Both) -> None:
                 for named, configs in request
             ]
         )
-        expected, answer = await both.ask(apis.ALTER_CONFIGS, asked)
+        expected, answer = await both.send_request(apis.ALTER_CONFIGS, requested)
         assert _codes(answer["responses"]) == _codes(expected["responses"]), request
         describe = ("--describe", "--entity-type", "topics", "--entity-name", topic)
         expected, shown = await both.tool(CONFIGS, *describe)
@@ -277,7 +277,7 @@ async def test_offsets_are_deleted_as_by_kafka(both: Both) -> None:
         for group, topics in wanted
     ]
     for request in requests:
-        expected, answer = await both.ask(apis.OFFSET_DELETE, request)
+        expected, answer = await both.send_request(apis.OFFSET_DELETE, request)
         assert _deleted(answer) == _deleted(expected), request
     command = ("--delete-offsets", "--group", "readers", "--topic", read, "--topic", other)
     expected, shown = await both.tool(GROUPS, *command)
@@ -331,7 +331,7 @@ async def test_config_resources_are_listed_as_by_kafka(both: Both) -> None:
     assert shown == expected
     for types in ([2], [4], [8], [16], [32], [16, 32], [1], [2, 77], [0]):
         request = list_config_resources.ListConfigResourcesRequest(types)
-        expected, answer = await both.ask(apis.LIST_CONFIG_RESOURCES, request)
+        expected, answer = await both.send_request(apis.LIST_CONFIG_RESOURCES, request)
         assert answer["error_code"] == expected["error_code"], types
         ours = ("configured", str(NODE_ID))
         assert _named(answer, ours) == _named(expected, ours), types
@@ -364,7 +364,7 @@ async def test_quotas_and_credentials_are_missed_as_by_kafka(both: Both) -> None
     ]
     quotas, users = describe_client_quotas, describe_user_scram_credentials
     for components in filters:
-        expected, answer = await both.ask(
+        expected, answer = await both.send_request(
             apis.DESCRIBE_CLIENT_QUOTAS,
             quotas.DescribeClientQuotasRequest(
                 [quotas.ComponentData(*component) for component in components]
@@ -373,7 +373,7 @@ async def test_quotas_and_credentials_are_missed_as_by_kafka(both: Both) -> None
         expected["error_message"] = answer["error_message"]
         assert answer == expected, components
     for names in (None, [], ["x", "y", "x"]):
-        expected, answer = await both.ask(
+        expected, answer = await both.send_request(
             apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
             users.DescribeUserScramCredentialsRequest(
                 None if names is None else [users.UserName(name) for name in names]
@@ -393,8 +393,8 @@ async def test_quotas_and_credentials_are_missed_as_by_kafka(both: Both) -> None
 async def test_a_log_dir_that_does_not_exist_is_refused_as_by_kafka(both: Both) -> None:
     await both.create("placed")
     wire, dirs = alter_replica_log_dirs, describe_log_dirs
-    _, here = await both.ask(apis.DESCRIBE_LOG_DIRS, dirs.DescribeLogDirsRequest(None))
-    there, _ = await both.ask(apis.DESCRIBE_LOG_DIRS, dirs.DescribeLogDirsRequest(None))
+    _, here = await both.send_request(apis.DESCRIBE_LOG_DIRS, dirs.DescribeLogDirsRequest(None))
+    there, _ = await both.send_request(apis.DESCRIBE_LOG_DIRS, dirs.DescribeLogDirsRequest(None))
     for paths in (["/elsewhere"], None, ["", "/elsewhere"]):
         answers: list[Any] = []
         for address, own in zip(both.addresses, (there, here), strict=True):
@@ -406,7 +406,9 @@ async def test_a_log_dir_that_does_not_exist_is_refused_as_by_kafka(both: Both) 
             request = wire.AlterReplicaLogDirsRequest(
                 [wire.AlterReplicaLogDir(path, topics) for path in wanted]
             )
-            found = await asyncio.to_thread(ask, address, apis.ALTER_REPLICA_LOG_DIRS, request)
+            found = await asyncio.to_thread(
+                send_request, address, apis.ALTER_REPLICA_LOG_DIRS, request
+            )
             answers.append(
                 sorted(
                     (topic["topic_name"], part["partition_index"], part["error_code"])

@@ -57,7 +57,7 @@ class Talk(TransactionClient):
         super().__init__(address)
         self.begin(PRODUCER)
         wanted = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=TOPIC)])
-        (found,) = self.ask(apis.METADATA, wanted)["topics"]
+        (found,) = self.send_request(apis.METADATA, wanted)["topics"]
         self._topic_id = UUID(found["topic_id"])
 
     def commit(self, group: str, caller: Caller, version: int) -> str:
@@ -91,7 +91,7 @@ class Talk(TransactionClient):
 
     def _repeat(self, api: apis.ApiSpec, request: object, version: int) -> str:
         while True:
-            answer = self.ask(api, request, version)
+            answer = self.send_request(api, request, version)
             code = ErrorCode(answer["topics"][0]["partitions"][0]["error_code"])
             if code not in _RETRIED:
                 return code.name
@@ -102,22 +102,26 @@ class Talk(TransactionClient):
             group, topics=topics, member_id=member, member_epoch=epoch
         )
         request = offset_fetch.OffsetFetchRequest(groups=[wanted])
-        (found,) = self.ask(apis.OFFSET_FETCH, request, version)["groups"]
+        (found,) = self.send_request(apis.OFFSET_FETCH, request, version)["groups"]
         offsets = [part["committed_offset"] for t in found["topics"] for part in t["partitions"]]
         return f"{ErrorCode(found['error_code']).name} {offsets}"
 
     def delete_offsets(self, group: str) -> Any:
         partitions = [offset_delete.OffsetDeleteRequestPartition(0)]
         topics = [offset_delete.OffsetDeleteRequestTopic(TOPIC, partitions)]
-        answer = self.ask(apis.OFFSET_DELETE, offset_delete.OffsetDeleteRequest(group, topics))
+        answer = self.send_request(
+            apis.OFFSET_DELETE, offset_delete.OffsetDeleteRequest(group, topics)
+        )
         return answer["error_code"], answer["topics"]
 
     def listed(self, group: str) -> Any:
-        groups = self.ask(apis.LIST_GROUPS, list_groups.ListGroupsRequest())["groups"]
+        groups = self.send_request(apis.LIST_GROUPS, list_groups.ListGroupsRequest())["groups"]
         return [found for found in groups if found["group_id"] == group]
 
     def delete(self, group: str) -> Any:
-        return self.ask(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))["results"]
+        return self.send_request(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))[
+            "results"
+        ]
 
 
 def absent(talk: Talk, group: str) -> tuple[str, int]:
@@ -139,10 +143,10 @@ def _join(talk: Talk, group: str, instance: str | None, kind: str) -> tuple[str,
         protocol_type=kind,
         protocols=[join_group.JoinGroupRequestProtocol("range", _SUBSCRIPTION)],
     )
-    answer = talk.ask(apis.JOIN_GROUP, request)
+    answer = talk.send_request(apis.JOIN_GROUP, request)
     if answer["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
         request.member_id = answer["member_id"]
-        answer = talk.ask(apis.JOIN_GROUP, request)
+        answer = talk.send_request(apis.JOIN_GROUP, request)
     assert answer["error_code"] == 0, answer
     return answer["member_id"], answer["generation_id"]
 
@@ -159,7 +163,7 @@ def completing(talk: Talk, group: str) -> tuple[str, int]:
 def _sync(talk: Talk, group: str, member: str, generation: int) -> None:
     assignments = [sync_group.SyncGroupRequestAssignment(member, b"\0\0" + bytes(8))]
     request = sync_group.SyncGroupRequest(group, generation, member, assignments=assignments)
-    assert talk.ask(apis.SYNC_GROUP, request, 4)["error_code"] == 0
+    assert talk.send_request(apis.SYNC_GROUP, request, 4)["error_code"] == 0
 
 
 def stable(talk: Talk, group: str) -> tuple[str, int]:
@@ -177,7 +181,7 @@ def stable_static(talk: Talk, group: str) -> tuple[str, int]:
 def empty_classic(talk: Talk, group: str) -> tuple[str, int]:
     member, generation = stable(talk, group)
     leaving = leave_group.LeaveGroupRequest(group, members=[leave_group.MemberIdentity(member)])
-    assert talk.ask(apis.LEAVE_GROUP, leaving)["error_code"] == 0
+    assert talk.send_request(apis.LEAVE_GROUP, leaving)["error_code"] == 0
     return member, generation
 
 
@@ -197,7 +201,7 @@ def consumer(talk: Talk, group: str, instance: str | None = None) -> tuple[str, 
         subscribed_topic_names=[TOPIC],
         topic_partitions=[],
     )
-    answer = talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, request)
+    answer = talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
     assert answer["error_code"] == 0, answer
     return "own", answer["member_epoch"]
 
@@ -209,7 +213,7 @@ def consumer_static(talk: Talk, group: str) -> tuple[str, int]:
 def empty_consumer(talk: Talk, group: str) -> tuple[str, int]:
     member, epoch = consumer(talk, group)
     leaving = ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=-1)
-    assert talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, leaving)["error_code"] == 0
+    assert talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, leaving)["error_code"] == 0
     return member, epoch
 
 
@@ -237,7 +241,7 @@ def share(talk: Talk, group: str) -> tuple[str, int]:
     request = share_group_heartbeat.ShareGroupHeartbeatRequest(
         group_id=group, member_id="own", subscribed_topic_names=[TOPIC]
     )
-    answer = talk.ask(apis.SHARE_GROUP_HEARTBEAT, request)
+    answer = talk.send_request(apis.SHARE_GROUP_HEARTBEAT, request)
     assert answer["error_code"] == 0, answer
     return "own", answer["member_epoch"]
 
@@ -247,7 +251,7 @@ def empty_share(talk: Talk, group: str) -> tuple[str, int]:
     leaving = share_group_heartbeat.ShareGroupHeartbeatRequest(
         group_id=group, member_id=member, member_epoch=-1
     )
-    assert talk.ask(apis.SHARE_GROUP_HEARTBEAT, leaving)["error_code"] == 0
+    assert talk.send_request(apis.SHARE_GROUP_HEARTBEAT, leaving)["error_code"] == 0
     return member, epoch
 
 
@@ -311,22 +315,25 @@ async def test_offsets_are_committed_and_read_by_those_who_may_in_kafka(
         member, epoch = enter(talk, group())
         for label, caller in callers(member, epoch):
             for version in (2, 6, 8, 9, 10):
-                asked = group()
-                yield f"{label}: commit {version}", talk.commit(asked, caller, version)
-            yield f"{label}: group", talk.listed(asked)
+                requested = group()
+                yield f"{label}: commit {version}", talk.commit(requested, caller, version)
+            yield f"{label}: group", talk.listed(requested)
             for version in (9, 10):
-                yield f"{label}: read {version}", talk.fetch(asked, caller[0], caller[2], version)
+                yield (
+                    f"{label}: read {version}",
+                    talk.fetch(requested, caller[0], caller[2], version),
+                )
             # Kafka answers an epoch without a member with UNKNOWN_SERVER_ERROR.
             if caller[2] < 0:
-                yield f"{label}: read by an administrator", talk.fetch(asked, None, caller[2])
+                yield f"{label}: read by an administrator", talk.fetch(requested, None, caller[2])
         for label, caller in callers(member, epoch):
             for version in (3, 4, 5):
-                asked = group()
+                requested = group()
                 if version < 5:
-                    talk.add_offsets(PRODUCER, asked)
-                done = talk.commit_in_transaction(asked, caller, version)
+                    talk.add_offsets(PRODUCER, requested)
+                done = talk.commit_in_transaction(requested, caller, version)
                 yield f"{label}: commit {version} in a transaction", done
-            yield f"{label}: group", talk.listed(asked)
+            yield f"{label}: group", talk.listed(requested)
         talk.end(PRODUCER, commit=False)
         yield "delete offsets", talk.delete_offsets(group())
         yield "delete offsets again", talk.delete_offsets(group())

@@ -49,10 +49,10 @@ def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
 
 async def describe(both: Both, kind: int, name: str, *keys: str) -> tuple[Any, Any]:
     """Return the configs by name, with what both sides say of each but its documentation."""
-    asked = describe_configs.DescribeConfigsRequest(
+    requested = describe_configs.DescribeConfigsRequest(
         [describe_configs.DescribeConfigsResource(kind, name, list(keys) or None)], True, False
     )
-    expected, found = await both.ask(apis.DESCRIBE_CONFIGS, asked)
+    expected, found = await both.send_request(apis.DESCRIBE_CONFIGS, requested)
     for answer in (expected, found):
         for result in answer["results"]:
             for config in result["configs"]:
@@ -101,8 +101,8 @@ async def alter(both: Both, kind: int, name: str, *changes: Change) -> tuple[Any
     """Return the code and the message of both sides for IncrementalAlterConfigs."""
     configs = [incremental_alter_configs.AlterableConfig(*change) for change in changes]
     resource = incremental_alter_configs.AlterConfigsResource(kind, name, configs)
-    asked = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], False)
-    expected, found = await both.ask(apis.INCREMENTAL_ALTER_CONFIGS, asked)
+    requested = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], False)
+    expected, found = await both.send_request(apis.INCREMENTAL_ALTER_CONFIGS, requested)
     return _outcome(expected), _outcome(found)
 
 
@@ -112,8 +112,8 @@ async def replace(
     """Return the code and the message of both sides for AlterConfigs."""
     wanted = [alter_configs.AlterableConfig(*config) for config in configs]
     resource = alter_configs.AlterConfigsResource(kind, name, wanted)
-    asked = alter_configs.AlterConfigsRequest([resource], False)
-    expected, found = await both.ask(apis.ALTER_CONFIGS, asked)
+    requested = alter_configs.AlterConfigsRequest([resource], False)
+    expected, found = await both.send_request(apis.ALTER_CONFIGS, requested)
     return _outcome(expected), _outcome(found)
 
 
@@ -188,12 +188,12 @@ async def test_configs_of_groups_are_altered_as_by_kafka(both: Both) -> None:
 
 
 async def test_groups_have_no_configs_for_all(both: Both) -> None:
-    for ask in (
+    for send_request in (
         alter(both, GROUP, "", (SESSION, SET, "50000")),
         replace(both, GROUP, ""),
         describe(both, GROUP, ""),
     ):
-        expected, found = await ask
+        expected, found = await send_request
         assert found == expected
 
 
@@ -214,8 +214,8 @@ async def test_kafka_configs_changes_and_lists_configs_of_groups(both: Both) -> 
     expected, shown = await both.tool(CONFIGS, "--describe", "--entity-type", "groups")
     assert set(_lines(shown)) <= set(_lines(expected))
     assert len(_lines(shown)) == 2, shown
-    asked = list_config_resources.ListConfigResourcesRequest([GROUP])
-    _, found = await both.ask(apis.LIST_CONFIG_RESOURCES, asked)
+    requested = list_config_resources.ListConfigResourcesRequest([GROUP])
+    _, found = await both.send_request(apis.LIST_CONFIG_RESOURCES, requested)
     assert found["config_resources"] == [{"resource_name": "by-tool", "resource_type": GROUP}]
 
 
@@ -279,23 +279,23 @@ async def test_client_metrics_are_altered_as_by_kafka(both: Both) -> None:
 
 async def listed(both: Both) -> set[str]:
     """Return the subscriptions of Penstock, which Kafka has, too."""
-    asked = list_config_resources.ListConfigResourcesRequest([CLIENT_METRICS])
+    requested = list_config_resources.ListConfigResourcesRequest([CLIENT_METRICS])
     expected, found = [
         {item["resource_name"] for item in answer["config_resources"]}
-        for answer in await both.ask(apis.LIST_CONFIG_RESOURCES, asked)
+        for answer in await both.send_request(apis.LIST_CONFIG_RESOURCES, requested)
     ]
     assert found <= expected
     return found
 
 
 async def test_a_subscription_has_a_name(both: Both) -> None:
-    for ask in (
+    for send_request in (
         alter(both, CLIENT_METRICS, "", (INTERVAL, SET, "1000")),
         alter(both, CLIENT_METRICS, ""),
         replace(both, CLIENT_METRICS, "", (INTERVAL, "1000")),
         describe(both, CLIENT_METRICS, ""),
     ):
-        expected, found = await ask
+        expected, found = await send_request
         assert found == expected
     for name in ("n" * 32_767, "a b/\u00fc\n"):
         for operation in (SET, DELETE):
@@ -471,8 +471,8 @@ async def test_a_resource_that_is_altered_twice_is_refused_as_by_kafka(both: Bot
     change = incremental_alter_configs.AlterableConfig("retention.ms", SET, "1000")
     for kind, name in ((TOPIC, "twice"), (GROUP, "twice")):
         resource = incremental_alter_configs.AlterConfigsResource(kind, name, [change])
-        asked = incremental_alter_configs.IncrementalAlterConfigsRequest([resource, resource])
-        expected, found = await both.ask(apis.INCREMENTAL_ALTER_CONFIGS, asked)
+        requested = incremental_alter_configs.IncrementalAlterConfigsRequest([resource, resource])
+        expected, found = await both.send_request(apis.INCREMENTAL_ALTER_CONFIGS, requested)
         assert found == expected
 
 
@@ -502,8 +502,8 @@ async def test_configs_of_brokers_change_as_in_kafka(both: Both) -> None:
     for name, config in described["configs"].items():
         change = incremental_alter_configs.AlterableConfig(name, SET, config["value"] or "")
         resource = incremental_alter_configs.AlterConfigsResource(BROKER, "", [change])
-        asked = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], True)
-        expected, found = await both.ask(apis.INCREMENTAL_ALTER_CONFIGS, asked)
+        requested = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], True)
+        expected, found = await both.send_request(apis.INCREMENTAL_ALTER_CONFIGS, requested)
         codes = [answer["responses"][0]["error_code"] for answer in (expected, found)]
         if codes[0] == 0 and codes[1] != 0:
             refused.add(name)

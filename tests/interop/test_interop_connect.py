@@ -80,7 +80,7 @@ class Worker:
     def start(self, stack: ExitStack) -> "Popen[bytes]":
         return stack.enter_context(self._java.application(WORKER, str(self.config), log=self.log))
 
-    def ask(self, path: str, body: object = None) -> Any:
+    def send_request(self, path: str, body: object = None) -> Any:
         """Return the answer; None while the workers distribute what they do, or do not listen."""
         request = urllib.request.Request(f"http://{self.address}{path}")
         if body is not None:
@@ -100,7 +100,7 @@ class Worker:
 
     def runs(self, connector: str) -> str:
         """Return the address of the worker that runs the task of a connector; "": none does."""
-        status = self.ask(f"/connectors/{connector}/status")
+        status = self.send_request(f"/connectors/{connector}/status")
         tasks = status["tasks"] if status else []
         running = [task["worker_id"] for task in tasks if task["state"] == "RUNNING"]
         return running[0] if running else ""
@@ -144,7 +144,7 @@ def _copy(bootstrap: str, java: JavaHome, directory: Path) -> None:
     with ExitStack() as stack, closing(Topic(bootstrap)) as topic:
         processes = {worker.address: worker.start(stack) for worker in workers}
         first = workers[0]
-        _until(processes, first, lambda: first.ask("/connectors") is not None)
+        _until(processes, first, lambda: first.send_request("/connectors") is not None)
         connectors: dict[str, dict[str, str]] = {
             "source": {
                 "connector.class": f"{FILE}SourceConnector",
@@ -163,7 +163,7 @@ def _copy(bootstrap: str, java: JavaHome, directory: Path) -> None:
             _until(
                 processes,
                 first,
-                lambda name=name, full=full: first.ask(f"/connectors/{name}/config", full),
+                lambda name=name, full=full: first.send_request(f"/connectors/{name}/config", full),
             )
         _until(processes, first, lambda: topic.has(half) and _lines(sink) == LINES[:half])
         victim = by_address[first.runs("source")]

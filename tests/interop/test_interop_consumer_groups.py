@@ -92,11 +92,11 @@ class Conversation:
             create_topic(self.address, topic, count)
 
     def _topic_ids(self) -> dict[str, UUID]:
-        answer = self.ask(apis.METADATA, metadata.MetadataRequest(topics=None))
+        answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
         return {topic["name"]: topic["topic_id"] for topic in answer["topics"]}
 
-    def ask(self, api: ApiSpec, request: object) -> Any:
-        answer = self._client.ask(api, request, object)
+    def send_request(self, api: ApiSpec, request: object) -> Any:
+        answer = self._client.send_request(api, request, object)
         return msgspec.to_builtins(answer, builtin_types=(UUID, bytes))
 
     def coordinate(self, *groups: str) -> None:
@@ -108,8 +108,10 @@ class Conversation:
             )
             wait_until(
                 lambda find=find, fetch=fetch: (
-                    not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
-                    and self.ask(apis.OFFSET_FETCH, fetch)["groups"][0]["error_code"]
+                    not self.send_request(apis.FIND_COORDINATOR, find)["coordinators"][0][
+                        "error_code"
+                    ]
+                    and self.send_request(apis.OFFSET_FETCH, fetch)["groups"][0]["error_code"]
                     not in _RETRIED
                 )
             )
@@ -129,7 +131,7 @@ class Conversation:
             ],
             **fields,
         )
-        answer = self.ask(apis.CONSUMER_GROUP_HEARTBEAT, request)
+        answer = self.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
         if answer["error_code"] == 0:
             self.epochs[member] = answer["member_epoch"]
         if answer["assignment"] is not None:
@@ -171,7 +173,7 @@ class Conversation:
             protocol_type=kind,
             protocols=[join_group.JoinGroupRequestProtocol(protocol, bytes(writer))],
         )
-        answer = self.ask(apis.JOIN_GROUP, request)
+        answer = self.send_request(apis.JOIN_GROUP, request)
         if answer["error_code"] in {0, int(ErrorCode.MEMBER_ID_REQUIRED)}:
             self.classic, self.generation = answer["member_id"], answer["generation_id"]
         return answer
@@ -193,7 +195,7 @@ class Conversation:
             if assignment
             else [],
         )
-        answer = self.ask(apis.SYNC_GROUP, request)
+        answer = self.send_request(apis.SYNC_GROUP, request)
         if answer["error_code"] == 0:
             found = decode_assignment(bytes(answer["assignment"]))
             self.classic_owned = {topic: sorted(indexes) for topic, indexes in found.items()}
@@ -201,13 +203,13 @@ class Conversation:
 
     def heartbeat_classic(self, group: str) -> Any:
         request = heartbeat.HeartbeatRequest(group, self.generation, self.classic)
-        return self.ask(apis.HEARTBEAT, request)
+        return self.send_request(apis.HEARTBEAT, request)
 
     def leave_classic(self, group: str, member: str) -> Any:
         request = leave_group.LeaveGroupRequest(
             group_id=group, members=[leave_group.MemberIdentity(member)]
         )
-        members = self.ask(apis.LEAVE_GROUP, request)["members"]
+        members = self.send_request(apis.LEAVE_GROUP, request)["members"]
         return [found["error_code"] for found in members]
 
     def commit(self, group: str, member: str, epoch: int, topic: str = "pages") -> Any:
@@ -223,7 +225,9 @@ class Conversation:
                 )
             ],
         )
-        return self.ask(apis.OFFSET_COMMIT, request)["topics"][0]["partitions"][0]["error_code"]
+        return self.send_request(apis.OFFSET_COMMIT, request)["topics"][0]["partitions"][0][
+            "error_code"
+        ]
 
     def fetch(
         self, group: str, member: str | None, epoch: int, *, is_every_topic: bool = False
@@ -247,7 +251,7 @@ class Conversation:
                 )
             ]
         )
-        groups = self.ask(apis.OFFSET_FETCH, request)["groups"]
+        groups = self.send_request(apis.OFFSET_FETCH, request)["groups"]
         names = {topic_id: name for name, topic_id in self._topic_ids().items()}
         for found in groups:
             for topic in found["topics"]:
@@ -256,7 +260,7 @@ class Conversation:
 
     def describe(self, group: str) -> Any:
         request = consumer_group_describe.ConsumerGroupDescribeRequest([group])
-        (described,) = self.ask(apis.CONSUMER_GROUP_DESCRIBE, request)["groups"]
+        (described,) = self.send_request(apis.CONSUMER_GROUP_DESCRIBE, request)["groups"]
         for member in described["members"]:
             for name in ("assignment", "target_assignment"):
                 member[name] = self._named(member[name]["topic_partitions"])
@@ -265,11 +269,15 @@ class Conversation:
         return described
 
     def listed(self, group: str, **filters: Any) -> Any:
-        groups = self.ask(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))["groups"]
+        groups = self.send_request(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))[
+            "groups"
+        ]
         return [found for found in groups if found["group_id"] == group]
 
     def delete(self, group: str) -> Any:
-        return self.ask(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))["results"]
+        return self.send_request(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))[
+            "results"
+        ]
 
 
 def _write_partitions(writer: Writer, partitions: dict[str, list[int]]) -> None:
@@ -302,8 +310,8 @@ def bad_input(talk: Conversation) -> Iterator[Step]:
         ("bad-absent", "m", -1, {}),
         ("bad-absent", "m", -2, {"instance_id": "i"}),
     ]
-    for asked in wrong:
-        yield str(asked), talk.beat(*asked[:3], **asked[3])
+    for requested in wrong:
+        yield str(requested), talk.beat(*requested[:3], **requested[3])
     refused = talk.join(group, "m", subscribed_topic_names=None, subscribed_topic_regex="a(")
     refused["error_message"] = refused["error_message"].split(":")[0]
     yield "a bad regex", refused
@@ -321,7 +329,7 @@ def first_version(talk: Conversation) -> Iterator[Step]:
         subscribed_topic_names=["pages"],
         topic_partitions=[],
     )
-    joined = talk.ask(api, join)
+    joined = talk.send_request(api, join)
     member = joined["member_id"]
     partitions = joined["assignment"]["topic_partitions"][0]["partitions"]
     yield "join", (joined["error_code"], bool(member), joined["member_epoch"], partitions)
@@ -329,13 +337,13 @@ def first_version(talk: Conversation) -> Iterator[Step]:
         beat = ConsumerGroupHeartbeatRequest(
             group_id=group, member_id=member, member_epoch=epoch, topic_partitions=None
         )
-        answer = talk.ask(api, beat)
+        answer = talk.send_request(api, beat)
         yield f"heartbeat {epoch}", (answer["error_code"], answer["member_epoch"])
     for epoch, instance in ((1, None), (-1, None), (-2, "i")):
         beat = ConsumerGroupHeartbeatRequest(
             group_id=group, member_epoch=epoch, instance_id=instance, topic_partitions=None
         )
-        yield f"without an id {epoch}", talk.ask(api, beat)
+        yield f"without an id {epoch}", talk.send_request(api, beat)
 
 
 def reconciliation(talk: Conversation) -> Iterator[Step]:
@@ -345,8 +353,8 @@ def reconciliation(talk: Conversation) -> Iterator[Step]:
     yield "join b", talk.join(group, "b", "pages")
     before = talk.owned["a"]
     yield "b waits", talk.beat(group, "b")
-    asked = talk.beat(group, "a", owned=before)
-    yield "a learns what it loses", _sized(asked)
+    requested = talk.beat(group, "a", owned=before)
+    yield "a learns what it loses", _sized(requested)
     kept = talk.owned["a"]
     yield "a still owns all", talk.beat(group, "a", owned=before)
     yield "a does not say", talk.beat(group, "a", owned=None)
@@ -377,11 +385,13 @@ def reconciliation(talk: Conversation) -> Iterator[Step]:
     yield "states", _sizes(talk.describe(group))
     yield (
         "classic API",
-        talk.ask(apis.DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest([group])),
+        talk.send_request(apis.DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest([group])),
     )
     yield (
         "classic API, no such group",
-        talk.ask(apis.DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest(["no-such-group"])),
+        talk.send_request(
+            apis.DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest(["no-such-group"])
+        ),
     )
     yield "unknown member leaves", talk.beat(group, "z", -1)
     yield "a leaves", talk.beat(group, "a", -1)
@@ -491,7 +501,7 @@ def offsets(talk: Conversation) -> Iterator[Step]:
                 )
             ],
         )
-        yield f"delete offsets of {topic}", talk.ask(apis.OFFSET_DELETE, request)
+        yield f"delete offsets of {topic}", talk.send_request(apis.OFFSET_DELETE, request)
 
 
 def migration(talk: Conversation) -> Iterator[Step]:

@@ -29,7 +29,7 @@ from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.clients import produce as produce_records
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
@@ -55,14 +55,14 @@ def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
 
 def _topic_id(address: str, topic: str) -> UUID:
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
-    return UUID(ask(address, apis.METADATA, request)["topics"][0]["topic_id"])
+    return UUID(send_request(address, apis.METADATA, request)["topics"][0]["topic_id"])
 
 
 def _until_led(address: str, topic: str) -> None:
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
 
     def is_led() -> bool:
-        found = ask(address, apis.METADATA, request)["topics"][0]
+        found = send_request(address, apis.METADATA, request)["topics"][0]
         return not found["error_code"] and found["partitions"][0]["leader_id"] == NODE_ID
 
     wait_until(is_led)
@@ -80,7 +80,7 @@ def _produce(
     topic = produce.TopicProduceData(topic_id, partition_data=[part])
     request = produce.ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=[topic])
     try:
-        (answer,) = ask(address, apis.PRODUCE, request)["responses"]
+        (answer,) = send_request(address, apis.PRODUCE, request)["responses"]
     except KafkaFailed:
         return "closed"
     assert answer["topic_id"] == (None if topic_id is None else str(topic_id))
@@ -129,13 +129,13 @@ def _produce_twice(address: str, topic: str) -> tuple[list[int], int]:
     ]
     data = produce.TopicProduceData(_topic_id(address, topic), partition_data=parts)
     request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
-    (answer,) = ask(address, apis.PRODUCE, request)["responses"]
+    (answer,) = send_request(address, apis.PRODUCE, request)["responses"]
     codes = [found["error_code"] for found in answer["partition_responses"]]
     partition = list_offsets.ListOffsetsPartition(0, timestamp=LATEST)
-    asked = list_offsets.ListOffsetsRequest(
+    requested = list_offsets.ListOffsetsRequest(
         CONSUMER, topics=[list_offsets.ListOffsetsTopic(topic, [partition])]
     )
-    (found,) = ask(address, apis.LIST_OFFSETS, asked)["topics"][0]["partitions"]
+    (found,) = send_request(address, apis.LIST_OFFSETS, requested)["topics"][0]["partitions"]
     return codes, found["offset"]
 
 
@@ -210,7 +210,7 @@ def _fetch(
         request.replica_id = replica_id
     else:
         request.replica_state = fetch.ReplicaState(replica_id, -1)
-    answer = ask(address, replace(apis.FETCH, max=version), request)
+    answer = send_request(address, replace(apis.FETCH, max=version), request)
     (found,) = answer["responses"][0]["partitions"]
     found["records"] = bool(found["records"])
     del found["current_leader"]  # Kafka names itself to those that it refuses.
@@ -247,7 +247,7 @@ def _list_answers(address: str, topic: str) -> dict[str, Any]:
                 request = list_offsets.ListOffsetsRequest(
                     replica_id, int(committed), [list_offsets.ListOffsetsTopic(topic, [part])]
                 )
-                answer = ask(address, apis.LIST_OFFSETS, request)
+                answer = send_request(address, apis.LIST_OFFSETS, request)
                 (result,) = answer["topics"][0]["partitions"]
                 key = f"replica {replica_id} committed {committed} timestamp {timestamp}"
                 found[key] = result["error_code"], result["offset"]
@@ -301,7 +301,7 @@ async def test_reassignments_may_keep_the_replication_factor(both: Both) -> None
             may_resize,
             [alter_partition_reassignments.ReassignableTopic(topic, [part])],
         )
-        expected, found = await both.ask(apis.ALTER_PARTITION_REASSIGNMENTS, request)
+        expected, found = await both.send_request(apis.ALTER_PARTITION_REASSIGNMENTS, request)
         for answer in (expected, found):
             answer["responses"][0]["partitions"][0].pop("error_message")
         assert found == expected, (replicas, may_resize)

@@ -71,7 +71,9 @@ class Side:
         self.port = port
         self.tokens: dict[str, Any] = {}
 
-    async def ask(self, user: str, api: apis.ApiSpec, version: int, request: object) -> Any:
+    async def send_request(
+        self, user: str, api: apis.ApiSpec, version: int, request: object
+    ) -> Any:
         """Ask as a user, or with the token of this name."""
         async with Attacker.connected(self.port) as client:
             if user in self.tokens:
@@ -91,7 +93,7 @@ class Side:
                 done = await client.log_in("PLAIN", plain_message(user, USERS[user]))
             if done.error_code:
                 return done.error_code
-            return await client.ask(api, version, request)
+            return await client.send_request(api, version, request)
 
     async def create(
         self, name: str, user: str, *renewers: str, owner: str = "", lifetime_ms: int = -1
@@ -100,7 +102,7 @@ class Side:
         request = creating.CreateDelegationTokenRequest(
             "User" if owner else None, owner or None, found, lifetime_ms
         )
-        answer = await self.ask(user, apis.CREATE_DELEGATION_TOKEN, 3, request)
+        answer = await self.send_request(user, apis.CREATE_DELEGATION_TOKEN, 3, request)
         if isinstance(answer, int):
             return (answer,)
         self.tokens[name] = answer
@@ -121,12 +123,12 @@ class Side:
 
     async def renew(self, name: str, user: str, period_ms: int) -> tuple[object, ...]:
         request = renewing.RenewDelegationTokenRequest(self._hmac(name), period_ms)
-        answer = await self.ask(user, apis.RENEW_DELEGATION_TOKEN, 2, request)
+        answer = await self.send_request(user, apis.RENEW_DELEGATION_TOKEN, 2, request)
         return answer.error_code, self._after_issue(name, answer.expiry_timestamp_ms)
 
     async def expire(self, name: str, user: str, period_ms: int) -> tuple[object, ...]:
         request = expiring.ExpireDelegationTokenRequest(self._hmac(name), period_ms)
-        answer = await self.ask(user, apis.EXPIRE_DELEGATION_TOKEN, 2, request)
+        answer = await self.send_request(user, apis.EXPIRE_DELEGATION_TOKEN, 2, request)
         return answer.error_code, self._after_issue(name, answer.expiry_timestamp_ms)
 
     async def describe(self, user: str, *owners: str, all_: bool = False) -> object:
@@ -135,7 +137,7 @@ class Side:
             if all_
             else [describing.DescribeDelegationTokenOwner("User", owner) for owner in owners]
         )
-        answer = await self.ask(user, apis.DESCRIBE_DELEGATION_TOKEN, 3, request)
+        answer = await self.send_request(user, apis.DESCRIBE_DELEGATION_TOKEN, 3, request)
         if isinstance(answer, int):
             return answer
         names = {token.token_id: name for name, token in self.tokens.items() if token.token_id}
@@ -164,14 +166,14 @@ class Side:
             kind, name, PatternType.LITERAL, f"User:{user}", "*", operation, Permission.ALLOW
         )
         request = create_acls.CreateAclsRequest([acl])
-        answer = await self.ask("admin", apis.CREATE_ACLS, 3, request)
+        answer = await self.send_request("admin", apis.CREATE_ACLS, 3, request)
         assert not answer.results[0].error_code
         wanted = describe_acls.DescribeAclsRequest(
             kind, name, PatternType.LITERAL, None, None, operation, Permission.ANY
         )
 
         async def is_there() -> bool:
-            answer = await self.ask("admin", apis.DESCRIBE_ACLS, 3, wanted)
+            answer = await self.send_request("admin", apis.DESCRIBE_ACLS, 3, wanted)
             return bool(answer.resources)
 
         await until(is_there)

@@ -52,7 +52,7 @@ def _fetch(talk: EdgeClient, topic: str, version: int, part: dict[str, int], **l
         topics=[fetch.FetchTopic(talk.ids[topic], topic, [fetch.FetchPartition(**wanted)])],
         **{"max_bytes": 1 << 20, "min_bytes": 1, "max_wait_ms": 10, **limits},
     )
-    answer = talk.ask(apis.FETCH, request, version)
+    answer = talk.send_request(apis.FETCH, request, version)
     if answer == CLOSED:
         return answer
     names = ("error_code", "high_watermark", "last_stable_offset", "log_start_offset")
@@ -107,7 +107,7 @@ def offsets(talk: EdgeClient) -> Iterator[Step]:
     def listed(version: int, level: int = 0, replica: int = -1, **wanted: int) -> Any:
         part = list_offsets.ListOffsetsPartition(**{"partition_index": 0, "timestamp": -1} | wanted)
         topics = [list_offsets.ListOffsetsTopic(topic, [part])]
-        answer = talk.ask(
+        answer = talk.send_request(
             apis.LIST_OFFSETS, list_offsets.ListOffsetsRequest(replica, level, topics), version
         )
         names = ("error_code", "timestamp", "offset", "leader_epoch")
@@ -128,13 +128,13 @@ def offsets(talk: EdgeClient) -> Iterator[Step]:
             wanted = offset_for_leader_epoch.OffsetForLeaderPartition(0, current, epoch)
             topics = [offset_for_leader_epoch.OffsetForLeaderTopic(topic, [wanted])]
             request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=topics)
-            found = talk.ask(apis.OFFSET_FOR_LEADER_EPOCH, request)
+            found = talk.send_request(apis.OFFSET_FOR_LEADER_EPOCH, request)
             yield f"end of epoch {epoch} {current}", found
     for offset in INT64:
         part = delete_records.DeleteRecordsPartition(0, offset)
         wanted = delete_records.DeleteRecordsTopic(topic, [part])
         request = delete_records.DeleteRecordsRequest([wanted], 5_000)
-        yield f"delete to {offset}", talk.ask(apis.DELETE_RECORDS, request)
+        yield f"delete to {offset}", talk.send_request(apis.DELETE_RECORDS, request)
 
 
 # --- Produce --------------------------------------------------------------------------------------
@@ -211,11 +211,14 @@ def producers(talk: EdgeClient) -> Iterator[Step]:
                 ),
             )
     request = init_producer_id.InitProducerIdRequest(None, 60_000)
-    wait_until(lambda: _code(talk.ask(apis.INIT_PRODUCER_ID, request)) == "NONE")
+    wait_until(lambda: _code(talk.send_request(apis.INIT_PRODUCER_ID, request)) == "NONE")
     for timeout_ms in (-1, 0, 2**31 - 1):
         for identity in ((-1, -1), (-1, 0), (5, -1), (5, 0), (-2, -2), (5, -2), (-2, 5)):
             request = init_producer_id.InitProducerIdRequest(None, timeout_ms, *identity)
-            yield f"id {timeout_ms} {identity}", _code(talk.ask(apis.INIT_PRODUCER_ID, request))
+            yield (
+                f"id {timeout_ms} {identity}",
+                _code(talk.send_request(apis.INIT_PRODUCER_ID, request)),
+            )
 
 
 def _code(answer: Any) -> str:
@@ -235,29 +238,29 @@ def timeouts(talk: EdgeClient) -> Iterator[Step]:
         )
         yield (
             f"create {timeout_ms}",
-            talk.ask(apis.CREATE_TOPICS, create)["topics"][0]["error_code"],
+            talk.send_request(apis.CREATE_TOPICS, create)["topics"][0]["error_code"],
         )
         grow = create_partitions.CreatePartitionsRequest(
             [create_partitions.CreatePartitionsTopic(name, 3, None)], timeout_ms, False
         )
-        yield f"grow {timeout_ms}", talk.ask(apis.CREATE_PARTITIONS, grow)
+        yield f"grow {timeout_ms}", talk.send_request(apis.CREATE_PARTITIONS, grow)
         states = [delete_topics.DeleteTopicState(topic, None) for topic in (name, "edge-none")]
         delete = delete_topics.DeleteTopicsRequest(states, timeout_ms=timeout_ms)
-        yield f"delete {timeout_ms}", talk.ask(apis.DELETE_TOPICS, delete)
+        yield f"delete {timeout_ms}", talk.send_request(apis.DELETE_TOPICS, delete)
         topics = [metadata.MetadataRequestTopic(name=each) for each in (name, f"{name}-new")]
         request = metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         yield (
             f"after {timeout_ms}",
             sorted(
                 (found["name"], found["error_code"], len(found["partitions"]))
-                for found in talk.ask(apis.METADATA, request)["topics"]
+                for found in talk.send_request(apis.METADATA, request)["topics"]
             ),
         )
         part = alter_partition_reassignments.ReassignablePartition(0, [NODE_ID])
         move = alter_partition_reassignments.AlterPartitionReassignmentsRequest(
             timeout_ms, True, [alter_partition_reassignments.ReassignableTopic(name, [part])]
         )
-        moved = talk.ask(apis.ALTER_PARTITION_REASSIGNMENTS, move)
+        moved = talk.send_request(apis.ALTER_PARTITION_REASSIGNMENTS, move)
         yield (
             f"move {timeout_ms}",
             [topic["partitions"][0]["error_code"] for topic in moved["responses"]],
@@ -266,7 +269,7 @@ def timeouts(talk: EdgeClient) -> Iterator[Step]:
     for kind, timeout_ms in ((0, 0), (1, -1), (2, 5_000), (-1, 5_000), (127, 5_000), (0, 5_000)):
         wanted = [elect_leaders.TopicPartitions("edge-elected", [0])]
         request = elect_leaders.ElectLeadersRequest(kind, wanted, timeout_ms)
-        answer = talk.ask(apis.ELECT_LEADERS, request)
+        answer = talk.send_request(apis.ELECT_LEADERS, request)
         yield (
             f"elect {kind} {timeout_ms}",
             (

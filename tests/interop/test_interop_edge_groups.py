@@ -69,7 +69,7 @@ def _commit(
         member_id,
         topics=[offset_commit.OffsetCommitRequestTopic(talk.ids.get(topic), topic, [part])],
     )
-    return talk.ask(apis.OFFSET_COMMIT, request, version)["topics"][0]["partitions"]
+    return talk.send_request(apis.OFFSET_COMMIT, request, version)["topics"][0]["partitions"]
 
 
 def _fetch(
@@ -88,7 +88,7 @@ def _fetch(
         group, topics=topics, member_id=member_id, member_epoch=epoch
     )
     request = offset_fetch.OffsetFetchRequest(groups=[wanted], require_stable=stable)
-    (found,) = talk.ask(apis.OFFSET_FETCH, request, version)["groups"]
+    (found,) = talk.send_request(apis.OFFSET_FETCH, request, version)["groups"]
     return found["error_code"], [found["partitions"] for found in found["topics"]]
 
 
@@ -102,7 +102,7 @@ def offsets_without_a_group(talk: EdgeClient) -> Iterator[Step]:
     talk.coordinate("edge-groups", "")
     find = find_coordinator.FindCoordinatorRequest(key="", coordinator_keys=[""])
     for version in (0, 3, 4, 6):
-        found = talk.ask(apis.FIND_COORDINATOR, find, version)
+        found = talk.send_request(apis.FIND_COORDINATOR, find, version)
         (found,) = found["coordinators"] or [found]
         yield f"find {version}", found["error_code"]
     for version in range(2, 11):
@@ -112,7 +112,7 @@ def offsets_without_a_group(talk: EdgeClient) -> Iterator[Step]:
         request = offset_fetch.OffsetFetchRequest(
             group_id="", topics=[offset_fetch.OffsetFetchRequestTopic(TOPIC, [0])]
         )
-        yield f"fetch {version}", talk.ask(apis.OFFSET_FETCH, request, version)
+        yield f"fetch {version}", talk.send_request(apis.OFFSET_FETCH, request, version)
     for version in (8, 9, 10):
         for asking in ((None, -1), ("m", 1), ("", -1), ("", 0)):
             label = f"fetch {version} {asking}"
@@ -120,25 +120,27 @@ def offsets_without_a_group(talk: EdgeClient) -> Iterator[Step]:
         yield f"fetch all {version}", _fetch(talk, "", None, version=version)
     for version in (0, 5, 6):
         request = describe_groups.DescribeGroupsRequest([""])
-        yield f"describe {version}", talk.ask(apis.DESCRIBE_GROUPS, request, version)
+        yield f"describe {version}", talk.send_request(apis.DESCRIBE_GROUPS, request, version)
     yield "listed", _listed(talk, "")
     part = offset_delete.OffsetDeleteRequestPartition(0)
     topic = offset_delete.OffsetDeleteRequestTopic(TOPIC, [part])
     for topics in ([], [topic]):
         request = offset_delete.OffsetDeleteRequest("", topics)
-        yield f"delete offsets {topics}", talk.ask(apis.OFFSET_DELETE, request)
+        yield f"delete offsets {topics}", talk.send_request(apis.OFFSET_DELETE, request)
     for version in (0, 2):
         for attempt in (1, 2):
             yield f"delete {version} {attempt}", _delete(talk, "", version)
 
 
 def _listed(talk: EdgeClient, group: str) -> Any:
-    groups = talk.ask(apis.LIST_GROUPS, list_groups.ListGroupsRequest())["groups"]
+    groups = talk.send_request(apis.LIST_GROUPS, list_groups.ListGroupsRequest())["groups"]
     return [found for found in groups if found["group_id"] == group]
 
 
 def _delete(talk: EdgeClient, group: str, version: int = 2) -> Any:
-    return talk.ask(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]), version)
+    return talk.send_request(
+        apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]), version
+    )
 
 
 def members_without_a_group(talk: EdgeClient) -> Iterator[Step]:
@@ -196,7 +198,7 @@ def members_without_a_group(talk: EdgeClient) -> Iterator[Step]:
     ]
     for api, request, versions in requests:
         for version in versions:
-            yield f"{api.name} {version}", talk.ask(api, request, version)
+            yield f"{api.name} {version}", talk.send_request(api, request, version)
 
 
 def long_metadata(talk: EdgeClient) -> Iterator[Step]:
@@ -263,7 +265,7 @@ def _deleted(
         part = offset_delete.OffsetDeleteRequestPartition(0)
         topic = offset_delete.OffsetDeleteRequestTopic(LEDGER, [part])
         request = offset_delete.OffsetDeleteRequest(group, [topic])
-        yield f"{group} offsets deleted", talk.ask(apis.OFFSET_DELETE, request)
+        yield f"{group} offsets deleted", talk.send_request(apis.OFFSET_DELETE, request)
     yield from state("open")
     yield f"{group} ended", producer.end(group, commit=ends)
     producer.describe(group)
@@ -295,7 +297,7 @@ async def test_share_groups_without_an_id_have_no_offsets(peer: str, cluster: Cl
 
     def told(address: str) -> int:
         with closing(EdgeClient(address)) as talk:
-            (group,) = talk.ask(apis.DESCRIBE_SHARE_GROUP_OFFSETS, request)["groups"]
+            (group,) = talk.send_request(apis.DESCRIBE_SHARE_GROUP_OFFSETS, request)["groups"]
             return int(group["error_code"])
 
     found = [await asyncio.to_thread(told, address) for address in (peer, cluster.bootstrap)]

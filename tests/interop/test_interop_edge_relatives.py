@@ -48,14 +48,16 @@ def _commit(talk: EdgeClient, group: str, member: str, epoch: int, version: int 
     part = offset_commit.OffsetCommitRequestPartition(0, 5)
     topic = offset_commit.OffsetCommitRequestTopic(talk.ids[TOPIC], TOPIC, [part])
     request = offset_commit.OffsetCommitRequest(group, epoch, member, topics=[topic])
-    found = talk.ask(apis.OFFSET_COMMIT, request, version)
+    found = talk.send_request(apis.OFFSET_COMMIT, request, version)
     return [part["error_code"] for topic in found["topics"] for part in topic["partitions"]]
 
 
 def _offsets(talk: EdgeClient, group: str, member: str | None, epoch: int) -> Any:
     topic = offset_fetch.OffsetFetchRequestTopics(talk.ids[TOPIC], TOPIC, [0])
     wanted = offset_fetch.OffsetFetchRequestGroup(group, member, epoch, [topic])
-    answer = talk.ask(apis.OFFSET_FETCH, offset_fetch.OffsetFetchRequest(groups=[wanted]), 9)
+    answer = talk.send_request(
+        apis.OFFSET_FETCH, offset_fetch.OffsetFetchRequest(groups=[wanted]), 9
+    )
     (found,) = answer["groups"]
     return found["error_code"], [
         (part["committed_offset"], part["error_code"])
@@ -69,7 +71,7 @@ def _deleted(talk: EdgeClient, group: str) -> Any:
     request = offset_delete.OffsetDeleteRequest(
         group, [offset_delete.OffsetDeleteRequestTopic(TOPIC, [part])]
     )
-    answer = talk.ask(apis.OFFSET_DELETE, request)
+    answer = talk.send_request(apis.OFFSET_DELETE, request)
     return answer["error_code"], [
         part["error_code"] for topic in answer["topics"] for part in topic["partitions"]
     ]
@@ -79,7 +81,7 @@ def _join_share(talk: EdgeClient, group: str, member: str, epoch: int) -> Any:
     request = share_group_heartbeat.ShareGroupHeartbeatRequest(
         group, member, epoch, subscribed_topic_names=[TOPIC] if epoch == 0 else None
     )
-    return _code(talk.ask(apis.SHARE_GROUP_HEARTBEAT, request))
+    return _code(talk.send_request(apis.SHARE_GROUP_HEARTBEAT, request))
 
 
 def _join_streams(
@@ -99,7 +101,7 @@ def _join_streams(
         warmup_tasks=[] if is_first else None,
         process_id="p" if is_first else None,
     )
-    return _code(talk.ask(apis.STREAMS_GROUP_HEARTBEAT, request))
+    return _code(talk.send_request(apis.STREAMS_GROUP_HEARTBEAT, request))
 
 
 def _join_consumer(
@@ -113,7 +115,7 @@ def _join_consumer(
         subscribed_topic_names=[TOPIC],
         topic_partitions=[],
     )
-    return _code(talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, request))
+    return _code(talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request))
 
 
 _JOINS = {"share": _join_share, "streams": _join_streams, "consumer": _join_consumer}
@@ -128,10 +130,10 @@ def standalone_offsets(talk: EdgeClient) -> Iterator[Step]:
         talk.coordinate(group)
         for state, epoch in (("joined", 0), ("empty", -1)):
             yield f"{kind} {state}", join(talk, group, "m", epoch)
-            for member, asked in _ASKING:
-                label = f"{kind} {state} {member!r} {asked}"
-                yield f"commit {label}", _commit(talk, group, member, asked)
-                yield f"fetch {label}", _offsets(talk, group, member or None, asked)
+            for member, requested in _ASKING:
+                label = f"{kind} {state} {member!r} {requested}"
+                yield f"commit {label}", _commit(talk, group, member, requested)
+                yield f"fetch {label}", _offsets(talk, group, member or None, requested)
             yield f"delete {kind} {state}", _deleted(talk, group)
 
 
@@ -154,7 +156,7 @@ def heartbeats(talk: EdgeClient) -> Iterator[Step]:
         join_classic = join_group.JoinGroupRequest(
             group, timeout_ms, 10_000, protocol_type="consumer", protocols=[protocol]
         )
-        yield f"session {timeout_ms}", _code(talk.ask(apis.JOIN_GROUP, join_classic, 5))
+        yield f"session {timeout_ms}", _code(talk.send_request(apis.JOIN_GROUP, join_classic, 5))
 
 
 MEMBER = "8fW2yMeIRkSdCKbEb8rgXA"
@@ -169,7 +171,7 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
     request = share_group_heartbeat.ShareGroupHeartbeatRequest(
         group, MEMBER, 0, subscribed_topic_names=[topic]
     )
-    yield "joined", _code(talk.ask(apis.SHARE_GROUP_HEARTBEAT, request))
+    yield "joined", _code(talk.send_request(apis.SHARE_GROUP_HEARTBEAT, request))
 
     def fetched(**fields: Any) -> Any:
         wanted = share_fetch.FetchTopic(talk.ids[topic], [share_fetch.FetchPartition(0)])
@@ -182,11 +184,11 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
         request = share_fetch.ShareFetchRequest(
             group, MEMBER, 0, batch_size=10, topics=[wanted], **(given | fields)
         )
-        return _code(talk.ask(apis.SHARE_FETCH, request))
+        return _code(talk.send_request(apis.SHARE_FETCH, request))
 
     def closed() -> Any:
         request = share_acknowledge.ShareAcknowledgeRequest(group, MEMBER, -1)
-        return _code(talk.ask(apis.SHARE_ACKNOWLEDGE, request))
+        return _code(talk.send_request(apis.SHARE_ACKNOWLEDGE, request))
 
     for name in ("max_wait_ms", "min_bytes", "max_bytes", "max_records"):
         for number in (-1, -(2**31), 0):
@@ -208,7 +210,7 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
             epoch,
             topics=[share_acknowledge.AcknowledgeTopic(talk.ids[topic], [part])],
         )
-        answer = talk.ask(apis.SHARE_ACKNOWLEDGE, acked)
+        answer = talk.send_request(apis.SHARE_ACKNOWLEDGE, acked)
         yield (
             f"acknowledge {ack}",
             (
@@ -219,13 +221,13 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
         epoch += 1
     yield "closed at last", closed()
     left = share_group_heartbeat.ShareGroupHeartbeatRequest(group, MEMBER, -1)
-    yield "left", _code(talk.ask(apis.SHARE_GROUP_HEARTBEAT, left))
+    yield "left", _code(talk.send_request(apis.SHARE_GROUP_HEARTBEAT, left))
     for offset in (0, 3, 4, 2**63 - 1):  # Kafka stores negative ones, which are refused here
         part = alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(0, offset)
         alter = alter_share_group_offsets.AlterShareGroupOffsetsRequest(
             group, [alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(topic, [part])]
         )
-        answer = talk.ask(apis.ALTER_SHARE_GROUP_OFFSETS, alter)
+        answer = talk.send_request(apis.ALTER_SHARE_GROUP_OFFSETS, alter)
         codes = [p["error_code"] for t in answer["responses"] for p in t["partitions"]]
         yield f"alter to {offset}", (answer["error_code"], codes)
 
@@ -240,7 +242,7 @@ def administration(talk: EdgeClient) -> Iterator[Step]:
                 limit,
                 None if cursor is None else describe_topic_partitions.Cursor(topic, cursor),
             )
-            answer = talk.ask(apis.DESCRIBE_TOPIC_PARTITIONS, request)
+            answer = talk.send_request(apis.DESCRIBE_TOPIC_PARTITIONS, request)
             shown = answer
             if not isinstance(answer, str):
                 parts = [(t["error_code"], len(t["partitions"])) for t in answer["topics"]]
@@ -253,12 +255,15 @@ def administration(talk: EdgeClient) -> Iterator[Step]:
         ]
         for filters in wanted:
             request = list_transactions.ListTransactionsRequest(**filters)
-            yield f"transactions {filters}", _code(talk.ask(apis.LIST_TRANSACTIONS, request))
+            yield (
+                f"transactions {filters}",
+                _code(talk.send_request(apis.LIST_TRANSACTIONS, request)),
+            )
     for index in (*NUMBERS, 1):
         request = describe_producers.DescribeProducersRequest(
             [describe_producers.TopicRequest(topic, [index])]
         )
-        answer = talk.ask(apis.DESCRIBE_PRODUCERS, request)
+        answer = talk.send_request(apis.DESCRIBE_PRODUCERS, request)
         codes = [p["error_code"] for t in answer["topics"] for p in t["partitions"]]
         yield f"producers of {index}", codes
 

@@ -79,7 +79,7 @@ class Consumer:
             topics=[topic] if partitions else [],
             forgotten_topics_data=[forget] if forgotten else [],
         )
-        found = self._client.ask(apis.FETCH, request, wire.FetchResponse)
+        found = self._client.send_request(apis.FETCH, request, wire.FetchResponse)
         if epoch == 0:
             self.session = found.session_id
         parts = [part for topic in found.responses for part in topic.partitions]

@@ -92,8 +92,8 @@ def _read(bootstrap: str, partition: int, count: int) -> list[int]:
 def _committed(bootstrap: str, *partitions: int) -> list[int]:
     consumer = confluent_consumer(bootstrap, GROUP)
     try:
-        asked = [TopicPartition(TOPIC, partition) for partition in partitions]
-        return [found.offset for found in consumer.committed(asked, ENDED_S)]
+        requested = [TopicPartition(TOPIC, partition) for partition in partitions]
+        return [found.offset for found in consumer.committed(requested, ENDED_S)]
     finally:
         consumer.close()
 
@@ -108,8 +108,8 @@ async def test_a_partition_moves_under_an_idempotent_producer(
     async def move() -> None:
         target = next(targets)
         wanted = PartitionTarget(topic=TOPIC, partition=0, replicas=[NodeId(target)])
-        asked = AlterReassignments(partitions=[wanted])
-        items = (await cluster.broker.client.alter_reassignments(asked)).items
+        requested = AlterReassignments(partitions=[wanted])
+        items = (await cluster.broker.client.alter_reassignments(requested)).items
         assert not items[0].status, items[0].detail
         await until(lambda: _leader(cluster) == target)
 

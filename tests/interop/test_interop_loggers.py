@@ -20,7 +20,7 @@ from penstock.protocol.gen import (
 )
 from tests.interop.both import Both
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.java import JavaHome
 
 CONFIGS = "kafka.admin.ConfigCommand"
@@ -73,8 +73,8 @@ def _outcomes(both: Both, name: str, changes: tuple[Change, ...], *, validate: b
             for config, operation, value in changes
         ]
         resource = incremental_alter_configs.AlterConfigsResource(LOGGER_RESOURCE, name, configs)
-        asked = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], validate)
-        (result,) = ask(address, apis.INCREMENTAL_ALTER_CONFIGS, asked)["responses"]
+        requested = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], validate)
+        (result,) = send_request(address, apis.INCREMENTAL_ALTER_CONFIGS, requested)["responses"]
         message = result["error_message"]
         outcomes.append((result["error_code"], message and message.replace(logger, "X")))
     return outcomes
@@ -87,8 +87,8 @@ def _described(both: Both, name: str) -> list[Any]:
         named = describe_configs.DescribeConfigsResource(
             LOGGER_RESOURCE, name, [logger, ROOT, "no.such.logger"]
         )
-        asked = describe_configs.DescribeConfigsRequest([named], True, False)
-        (result,) = ask(address, apis.DESCRIBE_CONFIGS, asked)["results"]
+        requested = describe_configs.DescribeConfigsRequest([named], True, False)
+        (result,) = send_request(address, apis.DESCRIBE_CONFIGS, requested)["results"]
         for config in result["configs"]:
             config.pop("documentation")
             config["name"] = config["name"].replace(logger, "X")
@@ -113,7 +113,7 @@ async def test_brokers_describe_their_own_loggers_as_kafka(both: Both) -> None:
     for name in ("1", "01", "9", "", "x", " 1"):
         expected, found = await asyncio.to_thread(_described, both, name)
         assert found == expected, name
-    expected, found = await both.ask(
+    expected, found = await both.send_request(
         apis.LIST_CONFIG_RESOURCES,
         list_config_resources.ListConfigResourcesRequest([LOGGER_RESOURCE]),
     )
@@ -124,8 +124,8 @@ async def test_alter_configs_refuses_loggers_as_kafka(both: Both) -> None:
     for name in ("1", "9", "x"):
         config = alter_configs.AlterableConfig(ROOT, "INFO")
         resource = alter_configs.AlterConfigsResource(LOGGER_RESOURCE, name, [config])
-        asked = alter_configs.AlterConfigsRequest([resource], False)
-        expected, found = await both.ask(apis.ALTER_CONFIGS, asked)
+        requested = alter_configs.AlterConfigsRequest([resource], False)
+        expected, found = await both.send_request(apis.ALTER_CONFIGS, requested)
         assert found["responses"][0]["error_code"] == expected["responses"][0]["error_code"]
     expected, found = await asyncio.to_thread(_described, both, "1")
     assert found == expected

@@ -150,7 +150,7 @@ async def described(
     both: Both, components: Sequence[tuple[str, int, str | None]] = (), *, strict: bool = False
 ) -> tuple[Any, Any]:
     wanted = [describing.ComponentData(*component) for component in components]
-    return await both.ask(
+    return await both.send_request(
         apis.DESCRIBE_CLIENT_QUOTAS, describing.DescribeClientQuotasRequest(wanted, strict)
     )
 
@@ -178,15 +178,15 @@ async def remove_all(both: Both) -> None:
             )
             for entry in answer["entries"]
         ]
-        await both.ask(apis.ALTER_CLIENT_QUOTAS, request(*items))
+        await both.send_request(apis.ALTER_CLIENT_QUOTAS, request(*items))
 
 
 @pytest.mark.long
 async def test_quotas_are_altered_and_described_as_by_kafka(both: Both) -> None:
     for items in REQUESTS:
         for validate_only in (True, False):
-            asked = request(*items, validate_only=validate_only)
-            kafka, answer = await both.ask(apis.ALTER_CLIENT_QUOTAS, asked)
+            requested = request(*items, validate_only=validate_only)
+            kafka, answer = await both.send_request(apis.ALTER_CLIENT_QUOTAS, requested)
             assert results(answer) == results(kafka), items
         await until_equal(both)
     for components in FILTERS:
@@ -293,11 +293,13 @@ quota has to wait for more than a minute.
 
 @pytest.mark.long
 async def test_changes_over_the_quota_are_refused_as_by_kafka(both: Both) -> None:
-    await both.ask(apis.ALTER_CLIENT_QUOTAS, request(([("client-id", None)], [(MUTATIONS, 0.1)])))
+    await both.send_request(
+        apis.ALTER_CLIENT_QUOTAS, request(([("client-id", None)], [(MUTATIONS, 0.1)]))
+    )
     await until_equal(both)
-    for client_id, (api, asked), version, wanted in CHANGES:
-        kafka, answer = await ask_as(both, client_id, api, asked, version)
-        case = client_id, api.name, asked
+    for client_id, (api, requested), version, wanted in CHANGES:
+        kafka, answer = await ask_as(both, client_id, api, requested, version)
+        case = client_id, api.name, requested
         assert sorted(codes(answer, ITEMS[api])) == sorted(codes(kafka, ITEMS[api])) == wanted, case
         throttles = answer["throttle_time_ms"], kafka["throttle_time_ms"]
         is_old = version is not None and version < STRICT_FROM[api]
@@ -314,7 +316,7 @@ async def test_changes_over_the_quota_are_refused_as_by_kafka(both: Both) -> Non
     api, gone = deletion(*(f"quota-{letter}" for letter in "aeh"), *AUTO_CREATED)
 
     async def are_gone() -> bool:
-        answers = await both.ask(api, gone)
+        answers = await both.send_request(api, gone)
         return all(THROTTLED not in codes(answer, "responses") for answer in answers)
 
     await until(are_gone)
@@ -344,11 +346,11 @@ async def auto_create(both: Both) -> None:
 
 
 async def ask_as(
-    both: Both, client_id: str, api: ApiSpec, asked: Any, version: int | None = None
+    both: Both, client_id: str, api: ApiSpec, requested: Any, version: int | None = None
 ) -> tuple[Any, Any]:
     def ask_one(address: str) -> Any:
         with HostClient(address, client_id=client_id) as client:
-            return client.ask(api, asked, version)
+            return client.send_request(api, requested, version)
 
     kafka, answer = [await asyncio.to_thread(ask_one, address) for address in both.addresses]
     return kafka, answer

@@ -65,7 +65,9 @@ class Talk:
         part = produce.PartitionProduceData(0, memoryview(batch))
         data = produce.TopicProduceData(name=topic, partition_data=[part])
         request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
-        (found,) = self._ask(apis.PRODUCE, request, version).responses[0].partition_responses
+        (found,) = (
+            self._send_request(apis.PRODUCE, request, version).responses[0].partition_responses
+        )
         errors = tuple(error.batch_index for error in found.record_errors)
         stored = None if found.error_code else self._stored(topic, found.base_offset)
         return Result(found.error_code, errors, found.error_message, stored)
@@ -77,11 +79,11 @@ class Talk:
             min_bytes=1,
             topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
         )
-        (found,) = self._ask(apis.FETCH, request, 12).responses[0].partitions
+        (found,) = self._send_request(apis.FETCH, request, 12).responses[0].partitions
         return bytes(found.records)
 
-    def _ask(self, api: ApiSpec, request: object, version: int) -> Any:
-        return self._client.ask(api, request, object, version=version)
+    def _send_request(self, api: ApiSpec, request: object, version: int) -> Any:
+        return self._client.send_request(api, request, object, version=version)
 
 
 @pytest.fixture

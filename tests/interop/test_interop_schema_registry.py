@@ -38,14 +38,14 @@ class Registry(Apicurio):
 
     def register(self, schema: object) -> int:
         """Return the id of the schema."""
-        status, answer = self.ask("POST", f"{SUBJECT}/versions", schema)
+        status, answer = self.send_request("POST", f"{SUBJECT}/versions", schema)
         assert status == 200, answer
         return answer["id"]
 
     def versions(self) -> list[tuple[int, Any]]:
         """Return id and schema of each version."""
-        _, numbers = self.ask("GET", f"{SUBJECT}/versions")
-        found = [self.ask("GET", f"{SUBJECT}/versions/{number}")[1] for number in numbers]
+        _, numbers = self.send_request("GET", f"{SUBJECT}/versions")
+        found = [self.send_request("GET", f"{SUBJECT}/versions/{number}")[1] for number in numbers]
         return [(version["id"], json.loads(version["schema"])) for version in found]
 
 
@@ -65,11 +65,13 @@ def _evolve(registry: Registry) -> None:
     with registry.start() as process:
         registry.until(process, registry.is_ready)
         ids = [registry.register(FIRST)]
-        status, answer = registry.ask("PUT", "/config/orders-value", {"compatibility": "BACKWARD"})
+        status, answer = registry.send_request(
+            "PUT", "/config/orders-value", {"compatibility": "BACKWARD"}
+        )
         assert status == 200, answer
         ids.append(registry.register(SECOND))
         assert registry.register(FIRST) == ids[0] != ids[1]
-        status, answer = registry.ask("POST", f"{SUBJECT}/versions", INCOMPATIBLE)
+        status, answer = registry.send_request("POST", f"{SUBJECT}/versions", INCOMPATIBLE)
         assert status == 409, answer
         assert [schema_id for schema_id, _ in registry.versions()] == ids
 
@@ -82,7 +84,7 @@ def _restart_two(one: Registry, other: Registry) -> list[tuple[int, Any]]:
         one.until(process, lambda: len(one.versions()) == 2)
         known = one.versions()
         other.until(other_process, lambda: other.versions() == known)
-        status, answer = other.ask("POST", f"{SUBJECT}/versions", INCOMPATIBLE)
+        status, answer = other.send_request("POST", f"{SUBJECT}/versions", INCOMPATIBLE)
         assert status == 409, answer
         new = other.register(THIRD)
         assert new not in dict(known)

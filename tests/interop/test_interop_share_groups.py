@@ -98,16 +98,16 @@ class Conversation:
         self._client.close()
 
     def topic_ids(self) -> dict[str, UUID]:
-        answer = self.ask(apis.METADATA, metadata.MetadataRequest(topics=None))
+        answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
         return {topic["name"]: topic["topic_id"] for topic in answer["topics"]}
 
-    def ask(self, api: ApiSpec, request: object) -> Any:
-        answer = self._client.ask(api, request, object)
+    def send_request(self, api: ApiSpec, request: object) -> Any:
+        answer = self._client.send_request(api, request, object)
         return msgspec.to_builtins(answer, builtin_types=(UUID, bytes))
 
     def find(self, key: str, key_type: int) -> Any:
         request = find_coordinator.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-        (found,) = self.ask(apis.FIND_COORDINATOR, request)["coordinators"]
+        (found,) = self.send_request(apis.FIND_COORDINATOR, request)["coordinators"]
         return found
 
     def coordinate(self, *groups: str) -> None:
@@ -136,7 +136,7 @@ class Conversation:
             member_epoch=self.epochs.get(member, 0) if epoch is None else epoch,
             **fields,
         )
-        answer = self.ask(apis.SHARE_GROUP_HEARTBEAT, request)
+        answer = self.send_request(apis.SHARE_GROUP_HEARTBEAT, request)
         if answer["error_code"] == 0:
             self.epochs[member] = answer["member_epoch"]
         if answer["assignment"] is not None:
@@ -166,7 +166,7 @@ class Conversation:
 
     def describe(self, group: str) -> Any:
         request = share_group_describe.ShareGroupDescribeRequest([group])
-        (described,) = self.ask(apis.SHARE_GROUP_DESCRIBE, request)["groups"]
+        (described,) = self.send_request(apis.SHARE_GROUP_DESCRIBE, request)["groups"]
         for member in described["members"]:
             member["assignment"] = self._named(member["assignment"]["topic_partitions"])
             member["subscribed_topic_names"].sort()
@@ -174,11 +174,15 @@ class Conversation:
         return described
 
     def listed(self, group: str, **filters: Any) -> Any:
-        groups = self.ask(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))["groups"]
+        groups = self.send_request(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))[
+            "groups"
+        ]
         return [found for found in groups if found["group_id"] == group]
 
     def delete(self, group: str) -> Any:
-        return self.ask(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))["results"]
+        return self.send_request(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))[
+            "results"
+        ]
 
     def described_offsets(
         self, group: str, *topics: tuple[str, list[int]], every: bool = False
@@ -196,7 +200,7 @@ class Conversation:
                 )
             ]
         )
-        (found,) = self.ask(apis.DESCRIBE_SHARE_GROUP_OFFSETS, request)["groups"]
+        (found,) = self.send_request(apis.DESCRIBE_SHARE_GROUP_OFFSETS, request)["groups"]
         for topic in found["topics"]:
             topic["topic_id"] = topic["topic_id"] == self.topic_ids().get(topic["topic_name"])
             topic["partitions"].sort(key=lambda part: part["partition_index"])
@@ -219,14 +223,14 @@ class Conversation:
                 for name, offsets in topics
             ],
         )
-        return self._with_known_ids(self.ask(apis.ALTER_SHARE_GROUP_OFFSETS, request))
+        return self._with_known_ids(self.send_request(apis.ALTER_SHARE_GROUP_OFFSETS, request))
 
     def delete_offsets(self, group: str, *topics: str) -> Any:
         request = delete_share_group_offsets.DeleteShareGroupOffsetsRequest(
             group,
             [delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic(t) for t in topics],
         )
-        return self._with_known_ids(self.ask(apis.DELETE_SHARE_GROUP_OFFSETS, request))
+        return self._with_known_ids(self.send_request(apis.DELETE_SHARE_GROUP_OFFSETS, request))
 
     def _with_known_ids(self, answer: Any) -> Any:
         for topic in answer["responses"]:
@@ -252,7 +256,7 @@ class Conversation:
                 )
             ],
         )
-        return self._one(self.ask(apis.INITIALIZE_SHARE_GROUP_STATE, request))
+        return self._one(self.send_request(apis.INITIALIZE_SHARE_GROUP_STATE, request))
 
     def read(self, group: str, topic: str, index: int, leader_epoch: int) -> Any:
         request = read_share_group_state.ReadShareGroupStateRequest(
@@ -264,7 +268,7 @@ class Conversation:
                 )
             ],
         )
-        return self._one(self.ask(apis.READ_SHARE_GROUP_STATE, request))
+        return self._one(self.send_request(apis.READ_SHARE_GROUP_STATE, request))
 
     def write(
         self,
@@ -293,7 +297,7 @@ class Conversation:
                 )
             ],
         )
-        return self._one(self.ask(apis.WRITE_SHARE_GROUP_STATE, request))
+        return self._one(self.send_request(apis.WRITE_SHARE_GROUP_STATE, request))
 
     def summary(self, group: str, topic: str, index: int) -> Any:
         request = read_share_group_state_summary.ReadShareGroupStateSummaryRequest(
@@ -305,7 +309,7 @@ class Conversation:
                 )
             ],
         )
-        return self._one(self.ask(apis.READ_SHARE_GROUP_STATE_SUMMARY, request))
+        return self._one(self.send_request(apis.READ_SHARE_GROUP_STATE_SUMMARY, request))
 
     def delete_state(self, group: str, topic: str, index: int) -> Any:
         request = delete_share_group_state.DeleteShareGroupStateRequest(
@@ -317,7 +321,7 @@ class Conversation:
                 )
             ],
         )
-        return self._one(self.ask(apis.DELETE_SHARE_GROUP_STATE, request))
+        return self._one(self.send_request(apis.DELETE_SHARE_GROUP_STATE, request))
 
 
 def bad_input(talk: Conversation) -> Iterator[Step]:
@@ -336,8 +340,8 @@ def bad_input(talk: Conversation) -> Iterator[Step]:
         ("share-absent", "m", 3, {}),
         ("share-absent", "m", -1, {}),
     ]
-    for asked in wrong:
-        yield str(asked), talk.beat(*asked[:3], **asked[3])
+    for requested in wrong:
+        yield str(requested), talk.beat(*requested[:3], **requested[3])
     yield "without an id", talk.beat(group, "", 0, **names)["error_code"]
     yield "no group was made", talk.listed(group)
     yield "describe an unknown group", talk.describe("share-absent")
@@ -411,7 +415,7 @@ def types(talk: Conversation) -> Iterator[Step]:
             )
         ],
     )
-    yield "a classic group", _errors(talk.ask(COMMIT, commit))
+    yield "a classic group", _errors(talk.send_request(COMMIT, commit))
     yield "share joins classic", talk.join(classic, "a", PAGES)
     yield "describe classic", talk.describe(classic)
     join = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
@@ -421,12 +425,12 @@ def types(talk: Conversation) -> Iterator[Step]:
         subscribed_topic_names=[PAGES],
         topic_partitions=[],
     )
-    yield "a consumer group", talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, join)["error_code"]
+    yield "a consumer group", talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, join)["error_code"]
     yield "share joins consumer", talk.join(consumer, "a", PAGES)
     join.group_id = share
-    yield "consumer joins share", talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, join)
+    yield "consumer joins share", talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, join)
     commit.group_id = share
-    yield "commit to share", _errors(talk.ask(COMMIT, commit))
+    yield "commit to share", _errors(talk.send_request(COMMIT, commit))
     fetch = offset_fetch.OffsetFetchRequest(
         groups=[
             offset_fetch.OffsetFetchRequestGroup(
@@ -435,7 +439,7 @@ def types(talk: Conversation) -> Iterator[Step]:
             )
         ]
     )
-    yield "fetch from share", talk.ask(FETCH, fetch)["groups"]
+    yield "fetch from share", talk.send_request(FETCH, fetch)["groups"]
     offsets = offset_delete.OffsetDeleteRequest(
         share,
         [
@@ -444,7 +448,7 @@ def types(talk: Conversation) -> Iterator[Step]:
             )
         ],
     )
-    yield "delete offsets of share", talk.ask(apis.OFFSET_DELETE, offsets)
+    yield "delete offsets of share", talk.send_request(apis.OFFSET_DELETE, offsets)
     join_classic = join_group.JoinGroupRequest(
         group_id=share,
         session_timeout_ms=10_000,
@@ -452,15 +456,18 @@ def types(talk: Conversation) -> Iterator[Step]:
         protocol_type="consumer",
         protocols=[join_group.JoinGroupRequestProtocol("range", b"\0\0\0\0\0\0\0\0\0\0")],
     )
-    yield "classic joins share", talk.ask(apis.JOIN_GROUP, join_classic)["error_code"]
+    yield "classic joins share", talk.send_request(apis.JOIN_GROUP, join_classic)["error_code"]
     beat = heartbeat.HeartbeatRequest(share, 1, "a")
-    yield "classic heartbeat", talk.ask(apis.HEARTBEAT, beat)
+    yield "classic heartbeat", talk.send_request(apis.HEARTBEAT, beat)
     described = describe_groups.DescribeGroupsRequest([share])
-    yield "classic describe", talk.ask(apis.DESCRIBE_GROUPS, described)
+    yield "classic describe", talk.send_request(apis.DESCRIBE_GROUPS, described)
     yield "the member leaves", talk.beat(share, "a", -1)
-    yield "commit to empty share", _errors(talk.ask(COMMIT, commit))
-    yield "classic joins empty share", talk.ask(apis.JOIN_GROUP, join_classic)["error_code"]
-    yield "consumer joins empty share", talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, join)
+    yield "commit to empty share", _errors(talk.send_request(COMMIT, commit))
+    yield (
+        "classic joins empty share",
+        talk.send_request(apis.JOIN_GROUP, join_classic)["error_code"],
+    )
+    yield "consumer joins empty share", talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, join)
     yield "still a share group", talk.listed(share)
 
 
@@ -573,7 +580,7 @@ def offsets(talk: Conversation) -> Iterator[Step]:
             )
         ],
     )
-    talk.ask(COMMIT, commit)
+    talk.send_request(COMMIT, commit)
     yield "describe a classic group", talk.described_offsets(classic, every=True)
     yield "describe some of a classic group", talk.described_offsets(classic, (PAGES, [0]))
     yield "alter a classic group", talk.alter_offsets(classic, (PAGES, {0: 5}))

@@ -231,7 +231,7 @@ def prepare(administration: str) -> None:
 
 
 def count_acls(client: HostClient) -> int:
-    resources = client.ask(apis.DESCRIBE_ACLS, everything())["resources"]
+    resources = client.send_request(apis.DESCRIBE_ACLS, everything())["resources"]
     return sum(len(resource["acls"]) for resource in resources)
 
 

@@ -105,8 +105,8 @@ def bad_input(talk: StreamsTalk) -> Iterator[Step]:
         (absent, "m", -1, {}),
         (absent, "m", -2, {"instance_id": "i"}),
     ]
-    for asked in wrong:
-        yield str(asked), talk.beat(*asked[:3], **asked[3])
+    for requested in wrong:
+        yield str(requested), talk.beat(*requested[:3], **requested[3])
         if "m" in talk.epochs:
             yield "described", talk.describe(group)
             talk.beat(group, "m", -1)
@@ -372,15 +372,22 @@ def offsets(talk: StreamsTalk) -> Iterator[Step]:
     talk.join(group, "a", reading(PAGES))
     talk.settle(group, "a")
     current = talk.epochs["a"]
-    asked = [("a", current), ("a", current - 1), ("a", current + 1), ("b", 1), ("", -1), ("a", -1)]
-    for member, epoch in asked:
+    requested = [
+        ("a", current),
+        ("a", current - 1),
+        ("a", current + 1),
+        ("b", 1),
+        ("", -1),
+        ("a", -1),
+    ]
+    for member, epoch in requested:
         yield f"commit {member} {epoch}", talk.commit(group, member, epoch)
         yield f"fetch {member} {epoch}", _fetch(talk, group, member, epoch)
     yield "fetch without a member", _fetch(talk, group, None, -1)
     for topic in TOPICS:
         yield f"delete offsets of {topic}", _delete_offsets(talk, group, topic)
     yield "a leaves", talk.beat(group, "a", -1)
-    for member, epoch in asked:
+    for member, epoch in requested:
         yield f"empty: commit {member} {epoch}", talk.commit(group, member, epoch)
     yield "a comes back", talk.join(group, "a", reading(PAGES))["member_epoch"]
     talk.settle(group, "a")
@@ -412,7 +419,7 @@ def _fetch(talk: StreamsTalk, group: str, member: str | None, epoch: int) -> Any
             )
         ]
     )
-    (found,) = talk.ask(apis.OFFSET_FETCH, request)["groups"]
+    (found,) = talk.send_request(apis.OFFSET_FETCH, request)["groups"]
     offsets = [p["committed_offset"] for topic in found["topics"] for p in topic["partitions"]]
     return found["error_code"], offsets
 
@@ -422,7 +429,7 @@ def _delete_offsets(talk: StreamsTalk, group: str, topic: str) -> Any:
     request = offset_delete.OffsetDeleteRequest(
         group, [offset_delete.OffsetDeleteRequestTopic(topic, partitions)]
     )
-    return talk.ask(apis.OFFSET_DELETE, request)
+    return talk.send_request(apis.OFFSET_DELETE, request)
 
 
 def types(talk: StreamsTalk) -> Iterator[Step]:
@@ -452,11 +459,11 @@ def types(talk: StreamsTalk) -> Iterator[Step]:
         (apis.SHARE_GROUP_HEARTBEAT, join_share),
         (apis.JOIN_GROUP, join_classic),
     ):
-        yield f"{api.name}", talk.ask(api, request)["error_code"]
+        yield f"{api.name}", talk.send_request(api, request)["error_code"]
         request.group_id = streams
-        answer = talk.ask(api, request)
+        answer = talk.send_request(api, request)
         yield f"{api.name} of a streams group", (answer["error_code"], answer.get("error_message"))
-    joined = talk.ask(apis.JOIN_GROUP, join_classic)
+    joined = talk.send_request(apis.JOIN_GROUP, join_classic)
     yield "join of a classic member", joined["error_code"]
     for group in (consumer, share, classic):
         yield f"heartbeat {group}", talk.join(group, "b", reading(PAGES))
@@ -464,11 +471,11 @@ def types(talk: StreamsTalk) -> Iterator[Step]:
         yield f"leave {group}", talk.beat(group, "b", -1)
         yield f"describe {group}", talk.describe(group)
     old = describe_groups.DescribeGroupsRequest([streams])
-    yield "described as a classic group", talk.ask(apis.DESCRIBE_GROUPS, old)
+    yield "described as a classic group", talk.send_request(apis.DESCRIBE_GROUPS, old)
     new = consumer_group_describe.ConsumerGroupDescribeRequest([streams])
-    yield "described as a consumer group", talk.ask(apis.CONSUMER_GROUP_DESCRIBE, new)
+    yield "described as a consumer group", talk.send_request(apis.CONSUMER_GROUP_DESCRIBE, new)
     beat = heartbeat.HeartbeatRequest(streams, 1, "a")
-    yield "a classic heartbeat", talk.ask(apis.HEARTBEAT, beat)
+    yield "a classic heartbeat", talk.send_request(apis.HEARTBEAT, beat)
     yield "authorized operations", talk.describe(streams, operations=True)["authorized_operations"]
     # A group with committed offsets only becomes a streams group.
     simple = "st-type-simple"
@@ -483,11 +490,11 @@ def types(talk: StreamsTalk) -> Iterator[Step]:
     join_share.group_id, join_share.member_id, join_consumer.group_id = streams, "n", streams
     yield (
         "an empty streams group: share",
-        talk.ask(apis.SHARE_GROUP_HEARTBEAT, join_share)["error_code"],
+        talk.send_request(apis.SHARE_GROUP_HEARTBEAT, join_share)["error_code"],
     )
     yield (
         "an empty streams group: consumer",
-        talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, join_consumer)["error_code"],
+        talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, join_consumer)["error_code"],
     )
     yield "listed", talk.listed(streams)
     empty = "st-type-empty"
@@ -495,7 +502,10 @@ def types(talk: StreamsTalk) -> Iterator[Step]:
     talk.join(empty, "a", reading(PAGES))
     talk.beat(empty, "a", -1)
     join_classic.group_id = empty
-    yield "an empty streams group: classic", talk.ask(apis.JOIN_GROUP, join_classic)["error_code"]
+    yield (
+        "an empty streams group: classic",
+        talk.send_request(apis.JOIN_GROUP, join_classic)["error_code"],
+    )
     # Kafka lists what is committed, and answers before that.
     wait_until(lambda: talk.listed(empty)[0]["group_type"] == "classic")
     yield "listed", talk.listed(empty)

@@ -15,7 +15,7 @@ from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import create_partitions, create_topics, delete_topics
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 
 NODE_ID = 1
 """Of the only broker on both sides."""
@@ -45,7 +45,7 @@ class Topics:
         self, *topics: create_topics.CreatableTopic, validate_only: bool = False, version: int = 7
     ) -> list[Any]:
         request = create_topics.CreateTopicsRequest(topics, TIMEOUT_MS, validate_only)
-        answer = ask(self._address, replace(apis.CREATE_TOPICS, max=version), request)
+        answer = send_request(self._address, replace(apis.CREATE_TOPICS, max=version), request)
         found: list[Any] = []
         for topic in answer["topics"]:
             if topic["topic_id"] is not None:
@@ -71,18 +71,20 @@ class Topics:
             for name, count, assignments in topics
         ]
         request = create_partitions.CreatePartitionsRequest(wanted, TIMEOUT_MS, validate_only)
-        answer = ask(self._address, apis.CREATE_PARTITIONS, request)
+        answer = send_request(self._address, apis.CREATE_PARTITIONS, request)
         return sorted((topic["name"], _name(topic)) for topic in answer["results"])
 
     def delete(self, *topics: tuple[str | None, UUID | None]) -> list[Any]:
         states = [delete_topics.DeleteTopicState(name, topic_id) for name, topic_id in topics]
         request = delete_topics.DeleteTopicsRequest(states, timeout_ms=TIMEOUT_MS)
-        answer = ask(self._address, apis.DELETE_TOPICS, request)
+        answer = send_request(self._address, apis.DELETE_TOPICS, request)
         return self._deleted(answer)
 
     def delete_by_name(self, *names: str, version: int = 5) -> list[Any]:
         request = delete_topics.DeleteTopicsRequest(topic_names=names, timeout_ms=TIMEOUT_MS)
-        return self._deleted(ask(self._address, replace(apis.DELETE_TOPICS, max=version), request))
+        return self._deleted(
+            send_request(self._address, replace(apis.DELETE_TOPICS, max=version), request)
+        )
 
     def _deleted(self, answer: Any) -> list[Any]:
         names = {str(topic_id): name for name, topic_id in self.ids.items()}

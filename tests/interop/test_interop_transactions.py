@@ -416,7 +416,7 @@ def _update(
     )
     talk = TransactionClient(address)
     try:
-        answer = talk.ask(apis.UPDATE_FEATURES, request, version)
+        answer = talk.send_request(apis.UPDATE_FEATURES, request, version)
     finally:
         talk.close()
     results = sorted(
@@ -428,7 +428,9 @@ def _update(
 def _finalized(address: str) -> dict[str, tuple[int, int]]:
     talk = TransactionClient(address)
     try:
-        answer = talk.ask(apis.API_VERSIONS, api_versions.ApiVersionsRequest("probe", "1"), 3)
+        answer = talk.send_request(
+            apis.API_VERSIONS, api_versions.ApiVersionsRequest("probe", "1"), 3
+        )
     finally:
         talk.close()
     return {
@@ -504,7 +506,7 @@ def _beat_and_describe(address: str) -> Any:
     wait_until(lambda: "group.version" not in _finalized(address))
     talk = TransactionClient(address)
     try:
-        return talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat), talk.ask(
+        return talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, beat), talk.send_request(
             apis.CONSUMER_GROUP_DESCRIBE, describe
         )
     finally:
@@ -578,7 +580,7 @@ async def test_the_java_producer_commits_many_transactions(
 def _described(address: str, name: str) -> Any:
     talk = TransactionClient(address)
     try:
-        answer = talk.ask(apis.DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest([name]))
+        answer = talk.send_request(apis.DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest([name]))
     finally:
         talk.close()
     return answer["transaction_states"][0]

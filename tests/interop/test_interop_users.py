@@ -62,7 +62,7 @@ def _by_user(answer: Any, *fields: str) -> list[tuple[Any, ...]]:
 @pytest.mark.long
 async def test_credentials_are_altered_and_described_as_by_kafka(both: Both) -> None:
     deletion, request = altering.ScramCredentialDeletion, altering.AlterUserScramCredentialsRequest
-    for asked in (
+    for requested in (
         request([], [upsertion("alice"), upsertion("bob", 1, 8_192)]),
         request([], [upsertion("alice", 1)]),
         request([], [upsertion("x", 2, 4_095), upsertion("y", 2, 16_385), upsertion("z", 3)]),
@@ -74,11 +74,11 @@ async def test_credentials_are_altered_and_described_as_by_kafka(both: Both) -> 
         request([deletion("alice", 7), deletion("bob", 1)], []),
         request([], []),
     ):
-        kafka, answer = await both.ask(apis.ALTER_USER_SCRAM_CREDENTIALS, asked)
+        kafka, answer = await both.send_request(apis.ALTER_USER_SCRAM_CREDENTIALS, requested)
         fields = ("error_code", "error_message")
-        assert _by_user(answer, *fields) == _by_user(kafka, *fields), asked
+        assert _by_user(answer, *fields) == _by_user(kafka, *fields), requested
         for names in (None, ["alice", "bob", "ghost", "alice"], ["alice"]):
-            kafka, answer = await both.ask(
+            kafka, answer = await both.send_request(
                 apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
                 describing.DescribeUserScramCredentialsRequest(
                     None if names is None else [describing.UserName(name) for name in names]

@@ -7,7 +7,7 @@ from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.protocol import apis
 from penstock.protocol.gen import api_versions
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tools.reference.kafka_4_2 import KAFKA_APIS
 
 Versions = dict[int, tuple[int, int]]
@@ -15,7 +15,7 @@ Versions = dict[int, tuple[int, int]]
 
 def _announced(address: str) -> Versions:
     request = api_versions.ApiVersionsRequest("tests", "1")
-    found = ask(address, apis.API_VERSIONS, request)["api_keys"]
+    found = send_request(address, apis.API_VERSIONS, request)["api_keys"]
     return {api["api_key"]: (api["min_version"], api["max_version"]) for api in found}
 
 

@@ -41,10 +41,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
 def kubernetes(servers: Kubernetes) -> Iterator[Kubernetes]:
     yield servers
     servers.helm("uninstall", None, "--ignore-not-found")
-    servers.ask("DELETE", f"{JOBS}?propagationPolicy=Background")
+    servers.send_request("DELETE", f"{JOBS}?propagationPolicy=Background")
     servers.until(lambda: not servers.names("v1/pods") and not servers.names(SETS), "it is gone")
     for claim in servers.names("v1/persistentvolumeclaims"):
-        servers.ask("DELETE", f"/api/v1/namespaces/streams/persistentvolumeclaims/{claim}")
+        servers.send_request("DELETE", f"/api/v1/namespaces/streams/persistentvolumeclaims/{claim}")
 
 
 def pods_of(kubernetes: Kubernetes, role: str) -> int:
@@ -94,17 +94,17 @@ def test_the_api_server_accepts_what_the_chart_renders(
     kubernetes.helm("install", own, "--no-hooks")  # helm would wait for their pods to end
     kubernetes.until(lambda: pods_of(kubernetes, "controller") == 3, "3 controllers")
     for job in of_kind(render(own), "Job"):
-        kubernetes.ask("POST", f"{JOBS}?dryRun=All", job)
+        kubernetes.send_request("POST", f"{JOBS}?dryRun=All", job)
 
 
 def define_gateway_api(kubernetes: Kubernetes) -> None:
     for file in sorted((Path(BINARIES) / "gateway-api").glob("*.yaml")):
         definition = yaml.safe_load(file.read_text())
-        kubernetes.ask("POST", DEFINITIONS, definition)
+        kubernetes.send_request("POST", DEFINITIONS, definition)
         path = f"{DEFINITIONS}/{definition['metadata']['name']}"
 
         def is_served(path: str = path) -> bool:
-            found = kubernetes.ask("GET", path).get("status", {}).get("conditions")
+            found = kubernetes.send_request("GET", path).get("status", {}).get("conditions")
             return any(it["type"] == "Established" and it["status"] == "True" for it in found or ())
 
         kubernetes.until(is_served, f"{file.name} is served")
@@ -176,7 +176,7 @@ def test_a_wrong_first_install_is_mended_by_deleting_its_pods(kubernetes: Kubern
     kubernetes.until(lambda: is_seen("broker") and is_seen("controller"), "the upgrade is seen")
     assert "wrong" in images()
     path = "/api/v1/namespaces/streams/pods?labelSelector=app.kubernetes.io/instance=penstock"
-    kubernetes.ask("DELETE", path)
+    kubernetes.send_request("DELETE", path)
     kubernetes.until(
         lambda: images() == {"right"} and len(kubernetes.names("v1/pods")) == 6, "all are replaced"
     )

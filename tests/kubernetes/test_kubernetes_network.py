@@ -156,7 +156,7 @@ def release(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Release]
         Kubernetes(Path(BINARIES), data, services) as kubernetes,
         PodNetwork(kubernetes, directory, request.param) as network,
     ):
-        kubernetes.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "monitoring"}})
+        kubernetes.send_request("POST", "/api/v1/namespaces", {"metadata": {"name": "monitoring"}})
         network.add("prometheus", {"app": "prometheus"}, "monitoring")
         network.add("client", {"kafka": "client"})
         network.add("operator", {"penstock/operator": "true"})

@@ -123,7 +123,7 @@ def allowed_any(
 @given(st.lists(st.tuples(st.booleans(), acls), max_size=24), st.lists(questions), st.booleans())
 def test_the_index_decides_as_the_rules(
     changes: list[tuple[bool, AclEntry]],
-    asked: list[tuple[str, str, Operation, ResourceType, str]],
+    requested: list[tuple[str, str, Operation, ResourceType, str]],
     default: bool,
 ) -> None:
     index = AclIndex(super_users={"User:z"}, allows_without_acl=default)
@@ -137,7 +137,7 @@ def test_the_index_decides_as_the_rules(
         else:
             index.remove(acl)
             known = [item for item in known if item != acl]
-        for question in asked:
+        for question in requested:
             user, host, operation, resource_type, name = question
             principal = Principal(USER, user)
             for _ in range(2):  # the second answer is remembered

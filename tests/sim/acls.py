@@ -156,7 +156,10 @@ class AclAdmins:
             period_ms=_PERIOD_MS,
         )
         client, timeout_s = self._client, self._timeout_s()
-        if await self._ask(client.create_delegation_token(request, timeout_s=timeout_s)) is None:
+        if (
+            await self._send_request(client.create_delegation_token(request, timeout_s=timeout_s))
+            is None
+        ):
             return False
         self._world.trace("token created", token_id)
         self._kept[token_id] = self._world.metadata.end_offset
@@ -166,7 +169,9 @@ class AclAdmins:
     async def _renew(self, token_id: str) -> None:
         """Whether it is answered or not, the token stays."""
         request = RenewDelegationToken(token_id=token_id, principal=_OWNER, period_ms=_PERIOD_MS)
-        await self._ask(self._client.renew_delegation_token(request, timeout_s=self._timeout_s()))
+        await self._send_request(
+            self._client.renew_delegation_token(request, timeout_s=self._timeout_s())
+        )
         self._look()
 
     async def _expire(self, token_id: str) -> None:
@@ -196,7 +201,9 @@ class AclAdmins:
     async def _add(self, acl: AclEntry) -> bool:
         """Return True if it is there; False: it is unknown whether it is."""
         request = CreateAcls(acls=[acl])
-        answer = await self._ask(self._client.create_acls(request, timeout_s=self._timeout_s()))
+        answer = await self._send_request(
+            self._client.create_acls(request, timeout_s=self._timeout_s())
+        )
         if answer is None:
             return False
         self._world.trace("acl added", acl.principal)
@@ -211,7 +218,8 @@ class AclAdmins:
         del self._kept[acl]
         request = DeleteAcls(filters=[AclFilter(principal=acl.principal)])
         while (
-            await self._ask(self._client.delete_acls(request, timeout_s=self._timeout_s())) is None
+            await self._send_request(self._client.delete_acls(request, timeout_s=self._timeout_s()))
+            is None
         ):
             pass
         self._world.trace("acl removed", acl.principal)
@@ -248,7 +256,7 @@ class AclAdmins:
     def _timeout_s(self) -> float:
         return 30 if self._world.calm else self._rng.choice((0.1, 1.0, 10.0))
 
-    async def _ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _send_request(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Return None if it is unknown whether it was done."""
         try:
             return await work

@@ -74,18 +74,18 @@ class Admin:
             topic=part[0], partition=part[1], replicas=None if is_back else [target]
         )
 
-        async def ask() -> None:
+        async def send_request() -> None:
             with suppress(TimeoutError, ControllerError):
                 await self.client.alter_reassignments(
                     AlterReassignments(partitions=[wanted]), timeout_s=10
                 )
 
-        self.start(ask)
+        self.start(send_request)
 
     def unregister(self, node_id: NodeId) -> None:
         """Remove a broker, dead or alive, as soon as the controller agrees; give up after 10 s."""
 
-        async def ask() -> None:
+        async def send_request() -> None:
             for _ in range(20):
                 with suppress(TimeoutError, ControllerError):
                     await self.client.remove_broker(RemoveBroker(node_id=node_id), timeout_s=5)
@@ -93,4 +93,4 @@ class Admin:
                     return
                 await asyncio.sleep(0.5)
 
-        self.start(ask)
+        self.start(send_request)

@@ -136,7 +136,7 @@ class ClassicSubscriber(Asker):
             CONSUMER_PROTOCOL,
             [join_group.JoinGroupRequestProtocol(_PROTOCOL, self._subscription())],
         )
-        return await self.ask(apis.JOIN_GROUP, 5, request, _code_of, timeout_s=_WAIT_S)
+        return await self.send_request(apis.JOIN_GROUP, 5, request, _code_of, timeout_s=_WAIT_S)
 
     def _subscription(self) -> bytes:
         """Subscribe to all topics. The member owns nothing: its assignor is eager."""
@@ -163,7 +163,7 @@ class ClassicSubscriber(Asker):
         )
         sent_s = self.now_s()
         connection = await self._coordinator()
-        response = await self.ask(
+        response = await self.send_request(
             apis.SYNC_GROUP, 3, request, _code_of, timeout_s=_WAIT_S, connection=connection
         )
         # A process that was replaced may lag, and members do not trust an answer that is older than
@@ -197,7 +197,9 @@ class ClassicSubscriber(Asker):
         sent_s = self.now_s()
         try:
             connection = await self._coordinator()
-            response = await self.ask(apis.HEARTBEAT, 3, request, _code_of, connection=connection)
+            response = await self.send_request(
+                apis.HEARTBEAT, 3, request, _code_of, connection=connection
+            )
         except Unanswered:
             return member_id
         code, is_old = ErrorCode(response.error_code), connection.broker in self.world.zombies
@@ -229,7 +231,7 @@ class ClassicSubscriber(Asker):
             self.group.name, [leave_group.MemberIdentity(member_id)]
         )
         with contextlib.suppress(Unanswered):
-            await self.ask(apis.LEAVE_GROUP, 4, request, _code_of)
+            await self.send_request(apis.LEAVE_GROUP, 4, request, _code_of)
 
 
 def _code_of(response: Any) -> int:

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.ids import NodeEpoch, NodeId
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.peers import PeerConnections, PeerGone
 from penstock.protocol import framing
 from penstock.protocol.codecs import CODECS
@@ -42,7 +42,7 @@ class Connection:
         self._arrival_s = 0.0
         self._running: list[asyncio.Task[None]] = []
 
-    async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
+    async def send_request(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
         """Raises Unanswered."""
         frame = framing.encode_request_frame(
             api, version, 1, CODECS[api.key].encode_request, message
@@ -91,7 +91,7 @@ class Connection:
             coroutine = broker.dispatcher.start(
                 self._info, bytearray(frame), lambda response: self._back(answer, response)
             )
-        except (WireError, CannotAnswer):
+        except (WireError, CannotRespond):
             self._hang_up(answer)
             return
         if coroutine is not None:
@@ -101,7 +101,7 @@ class Connection:
     async def _finish(self, coroutine: Any, answer: "asyncio.Future[Any]") -> None:
         try:
             self._back(answer, await coroutine)
-        except (WireError, CannotAnswer):
+        except (WireError, CannotRespond):
             self._hang_up(answer)
 
     def _hang_up(self, answer: "asyncio.Future[Any]") -> None:
@@ -151,7 +151,7 @@ class SimPeers(PeerConnections):
         self._broker = broker
         self._connections: dict[NodeId, tuple[NodeEpoch, Connection]] = {}
 
-    async def ask(
+    async def send_request(
         self, node_id: NodeId, api: Any, version: int, request: object, kind: type[Any]
     ) -> Any:
         state = self._broker.image.nodes.get(node_id)
@@ -165,6 +165,6 @@ class SimPeers(PeerConnections):
             connection = self._world.connect(target)
             self._connections[node_id] = (state.node_epoch, connection)
         try:
-            return await connection.ask(api, version, request, 60)
+            return await connection.send_request(api, version, request, 60)
         except Unanswered as error:
             raise ConnectionResetError from error

@@ -106,7 +106,7 @@ class Subscriber(Asker):
         sent_s, owned = self.now_s(), set(life.owned)
         try:
             connection = await self._coordinator()
-            response = await self.ask(
+            response = await self.send_request(
                 apis.CONSUMER_GROUP_HEARTBEAT,
                 _VERSION,
                 self._request(life),
@@ -205,7 +205,7 @@ class Subscriber(Asker):
         )
         request.topic_partitions = None
         with contextlib.suppress(Unanswered):
-            await self.ask(
+            await self.send_request(
                 apis.CONSUMER_GROUP_HEARTBEAT, _VERSION, request, lambda answer: answer.error_code
             )
 

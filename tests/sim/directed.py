@@ -353,7 +353,7 @@ class Script:
         Unanswered.
         """
         request = produce_request_of(part, batch)
-        response = await self.world.connect(broker).ask(
+        response = await self.world.connect(broker).send_request(
             apis.PRODUCE, PRODUCE_VERSION, request, timeout_s
         )
         return response.responses[0].partition_responses[0]
@@ -430,7 +430,9 @@ class Script:
         while True:
             request = self.fetch_request(part, 0, committed=committed)
             request.rack_id = RACK
-            answer = await self.ask(self.broker(node_id), apis.FETCH, FETCH_VERSION, request)
+            answer = await self.send_request(
+                self.broker(node_id), apis.FETCH, FETCH_VERSION, request
+            )
             found = answer.responses[0].partitions[0]
             if found.error_code == ErrorCode.NONE and found.high_watermark >= end:
                 return [
@@ -480,10 +482,12 @@ class Script:
         recorded: list[tuple[Any, int, Any]] = []
 
         class Recording(Connection):
-            async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
+            async def send_request(
+                self, api: Any, version: int, message: Any, timeout_s: float
+            ) -> Any:
                 if api is wanted:
                     recorded.append((api, version, message))
-                return await super().ask(api, version, message, timeout_s)
+                return await super().send_request(api, version, message, timeout_s)
 
         self.world.connect = lambda broker: Recording(self.world, broker)
         return recorded
@@ -497,9 +501,9 @@ class Script:
 
         return self.world.loop.create_task(run(), context=broker.process.context())
 
-    async def ask(self, broker: SimBroker, api: Any, version: int, request: Any) -> Any:
+    async def send_request(self, broker: SimBroker, api: Any, version: int, request: Any) -> Any:
         """Send a request once, on a connection of its own. Raises Unanswered."""
-        return await self.world.connect(broker).ask(api, version, request, _TIMEOUT_S)
+        return await self.world.connect(broker).send_request(api, version, request, _TIMEOUT_S)
 
     async def coordinator(self, key: str, kind: int = GROUP) -> SimBroker:
         """Return the coordinator of a group or a transactional id, as any broker names it."""
@@ -539,7 +543,7 @@ class Script:
                 broker = await broker
             if broker is not None:
                 with suppress(Unanswered):
-                    item = item_of(await self.ask(broker, *request))
+                    item = item_of(await self.send_request(broker, *request))
                     code = ErrorCode(getattr(item, field))
                     if code in done:
                         return item

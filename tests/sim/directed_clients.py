@@ -171,17 +171,17 @@ class Group:
             topic_id=self._topic_id(part), partitions=[item]
         )
         request = offset_commit.OffsetCommitRequest(self.name, topics=[topic])
-        asked = apis.OFFSET_COMMIT, _GROUP_COMMIT_VERSION, request
-        await self._script.repeat(self.coordinator, asked, _first)
+        requested = apis.OFFSET_COMMIT, _GROUP_COMMIT_VERSION, request
+        await self._script.repeat(self.coordinator, requested, _first)
 
     async def forget(self, part: Part) -> None:
         """Delete the committed offset, if there is one."""
         topic = offset_delete.OffsetDeleteRequestTopic(
             part[0], [offset_delete.OffsetDeleteRequestPartition(part[1])]
         )
-        asked = apis.OFFSET_DELETE, 0, offset_delete.OffsetDeleteRequest(self.name, [topic])
+        requested = apis.OFFSET_DELETE, 0, offset_delete.OffsetDeleteRequest(self.name, [topic])
         done = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
-        await self._script.repeat(self.coordinator, asked, lambda response: response, done)
+        await self._script.repeat(self.coordinator, requested, lambda response: response, done)
 
     async def committed(self, part: Part, at: SimBroker | None = None) -> int | ErrorCode:
         """Return the committed offset; -1: none. at: ask this broker once, also for an offset that
@@ -191,7 +191,7 @@ class Group:
             topic_id=self._topic_id(part), partition_indexes=[part[1]]
         )
         group = offset_fetch.OffsetFetchRequestGroup(self.name, topics=[topic])
-        asked = (
+        requested = (
             apis.OFFSET_FETCH,
             _GROUP_FETCH_VERSION,
             offset_fetch.OffsetFetchRequest(groups=[group], require_stable=at is None),
@@ -202,8 +202,10 @@ class Group:
                 found = response.groups[0]
                 return found if found.error_code else found.topics[0].partitions[0]
 
-            return int((await self._script.repeat(self.coordinator, asked, worst)).committed_offset)
-        found = (await self._script.ask(at, *asked)).groups[0]
+            return int(
+                (await self._script.repeat(self.coordinator, requested, worst)).committed_offset
+            )
+        found = (await self._script.send_request(at, *requested)).groups[0]
         if found.error_code:
             return ErrorCode(found.error_code)
         return int(found.topics[0].partitions[0].committed_offset)

@@ -131,7 +131,7 @@ class Disk:
     def sync_file(self, inode: _Inode) -> None:
         self._under_way.append((inode, len(inode.data)))
 
-    def note_journal(self, number: str) -> None:
+    def record_journal(self, number: str) -> None:
         self.identity[_JOURNAL] = number
         self._under_way.append(_Noted(number))
 
@@ -303,8 +303,8 @@ class _Identity(Identity):
     def joined(self) -> None:
         self._disk.identity.pop("joining", None)
 
-    def note_journal(self, number: int) -> None:
-        self._disk.note_journal(str(number))
+    def record_journal(self, number: int) -> None:
+        self._disk.record_journal(str(number))
 
     def _read(self, name: str) -> str:
         return self._disk.identity.get(name, "")

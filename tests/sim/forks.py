@@ -311,16 +311,16 @@ class Forks:
             if source is not None and source.is_doomed:
                 del self.known[fork.name]
                 return
-            asked_s = world.loop.time()
+            requested_s = world.loop.time()
             topic = create_topics.CreatableTopic(fork.name, -1, -1, [], self._configs(fork))
             request = create_topics.CreateTopicsRequest([topic], 5_000, validate_only=False)
-            answer = await self._ask(apis.CREATE_TOPICS, _CREATE_VERSION, request)
+            answer = await self._send_request(apis.CREATE_TOPICS, _CREATE_VERSION, request)
             if answer is not None:
                 made = answer.topics[0]
                 world.trace("fork", fork.name, made.error_code, made.error_message)
                 fork.is_answered = fork.is_answered or made.error_code == ErrorCode.NONE
                 if fork.with_deleted and made.error_code == ErrorCode.INVALID_CONFIG:
-                    self._refused(fork, asked_s)
+                    self._refused(fork, requested_s)
             if fork.wanted and any(
                 world.log_start((fork.source, index)) > offset
                 for index, offset in fork.wanted.items()
@@ -345,13 +345,16 @@ class Forks:
             configs["cleanup.policy"] = "delete"
         return [create_topics.CreatableTopicConfig(*item) for item in configs.items()]
 
-    def _refused(self, fork: KnownFork, asked_s: float) -> None:
+    def _refused(self, fork: KnownFork, requested_s: float) -> None:
         """A controller says that no deleted records can come back; go on without them."""
         log_starts = self._world.log_starts
         assert log_starts is not None
         for index in range(len(fork.starts)):
             part = (fork.source, index)
-            start, wanted = self._world.log_start(part), log_starts.restorable_from(part, asked_s)
+            start, wanted = (
+                self._world.log_start(part),
+                log_starts.restorable_from(part, requested_s),
+            )
             if wanted < start:
                 self._world.fail(
                     f"{fork.name}: no records can come back, but [{wanted}, {start}) of {part} was"
@@ -371,10 +374,10 @@ class Forks:
         ):
             state = delete_topics.DeleteTopicState(None, topic.topic_id)
             request = delete_topics.DeleteTopicsRequest(topics=[state], timeout_ms=5_000)
-            await self._ask(apis.DELETE_TOPICS, _DELETE_VERSION, request)
+            await self._send_request(apis.DELETE_TOPICS, _DELETE_VERSION, request)
             await asyncio.sleep(0.2)
 
-    async def _ask(self, api: Any, version: int, request: Any) -> Any:
+    async def _send_request(self, api: Any, version: int, request: Any) -> Any:
         serving = [
             broker
             for _, broker in sorted(self._world.brokers.items())
@@ -386,7 +389,7 @@ class Forks:
             lambda: self._world.connect(self._rng.choice(serving))
         )
         try:
-            return await connection.ask(api, version, request, 10)
+            return await connection.send_request(api, version, request, 10)
         except Unanswered:
             return None
 
@@ -502,7 +505,7 @@ class Forks:
             elif header.is_control:
                 marker = decode_marker(memoryview(batch.data), header.producer_id, 0)
                 if marker.committed:
-                    self._world.fail(f"{part}: a commit behind the fork point {end}: {header}")
+                    self._world.fail(f"{part}: a commit after the fork point {end}: {header}")
             else:
                 for record in decode_records(memoryview(batch.data)):
                     found[identity_of(record)] = record.offset
@@ -615,7 +618,9 @@ class Forks:
             topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
         )
         try:
-            response = await self._world.connect(broker).ask(apis.FETCH, FETCH_VERSION, request, 10)
+            response = await self._world.connect(broker).send_request(
+                apis.FETCH, FETCH_VERSION, request, 10
+            )
         except Unanswered:
             return None
         found = response.responses[0].partitions[0]

@@ -86,7 +86,7 @@ class Asker:
         self._unanswered: dict[tuple[Part, str, int], list[Change]] = {}
         """Commits of a member in an epoch, since its last one with an answer."""
 
-    async def ask(
+    async def send_request(
         self,
         api: Any,
         version: int,
@@ -98,7 +98,7 @@ class Asker:
         """Return the answer, with any error code. Raises Unanswered."""
         connection = connection or await self._coordinator()
         try:
-            response = await connection.ask(
+            response = await connection.send_request(
                 api, version, request, timeout_s or self.rng.choice((0.7, 0.7, 2.0, 10.0))
             )
         except Unanswered:
@@ -116,13 +116,13 @@ class Asker:
             return self._connection
         world, rng = self.world, self.rng
         await asyncio.sleep(rng.uniform(0.02, 0.2))
-        asked = rng.choice(
+        requested = rng.choice(
             [broker for _, broker in sorted(world.brokers.items())] + world.zombies[-1:]
         )
         request = find_coordinator.FindCoordinatorRequest(
             key_type=self.KEY_TYPE, coordinator_keys=[self.group.name]
         )
-        response = await Connection(world, asked).ask(
+        response = await Connection(world, requested).send_request(
             apis.FIND_COORDINATOR, self.FIND_VERSION, request, 2.0
         )
         if not response.coordinators or response.coordinators[0].error_code:
@@ -169,7 +169,7 @@ class Asker:
         )
         if generation >= 0:
             self._note_sent(changes, member_id, generation)
-        response = await self.ask(
+        response = await self.send_request(
             apis.OFFSET_COMMIT,
             version,
             request,
@@ -222,7 +222,7 @@ class Asker:
         )
         began_s = self.now_s()
         connection = await self._coordinator()
-        response = await self.ask(
+        response = await self.send_request(
             apis.OFFSET_FETCH,
             8,
             request,
@@ -248,7 +248,7 @@ class Asker:
         """Raises Unanswered."""
         changes = changes or self.deletions()
         request = delete_groups.DeleteGroupsRequest([self.group.name])
-        response = await self.ask(
+        response = await self.send_request(
             apis.DELETE_GROUPS, 2, request, lambda response: int(response.results[0].error_code)
         )
         code = ErrorCode(response.results[0].error_code)
@@ -299,7 +299,9 @@ class Member(Asker):
             request = leave_group.LeaveGroupRequest(
                 self.group.name, [leave_group.MemberIdentity(member_id)]
             )
-            await self.ask(apis.LEAVE_GROUP, 4, request, lambda response: int(response.error_code))
+            await self.send_request(
+                apis.LEAVE_GROUP, 4, request, lambda response: int(response.error_code)
+            )
 
     async def _join(self, member_id: str) -> Any:
         protocols = [join_group.JoinGroupRequestProtocol("range", b"subscription")]
@@ -312,7 +314,7 @@ class Member(Asker):
             "consumer",
             protocols,
         )
-        return await self.ask(apis.JOIN_GROUP, 5, request, _code_at_top, timeout_s=6.0)
+        return await self.send_request(apis.JOIN_GROUP, 5, request, _code_at_top, timeout_s=6.0)
 
     async def _sync(self, joined: Any) -> list[Part] | None:
         """Return the partitions assigned to this member. None: the group has moved on."""
@@ -325,7 +327,7 @@ class Member(Asker):
             self.group.name, joined.generation_id, joined.member_id, assignments=assignments
         )
         began_s = self.now_s()
-        response = await self.ask(apis.SYNC_GROUP, 3, request, _code_at_top, timeout_s=6.0)
+        response = await self.send_request(apis.SYNC_GROUP, 3, request, _code_at_top, timeout_s=6.0)
         if response.error_code:
             return None
         self.group.generations.synced(began_s, self.now_s(), joined.generation_id)
@@ -353,7 +355,7 @@ class Member(Asker):
                 code = await self._commit(member_id, generation, joined_s, mine)
             else:
                 request = heartbeat.HeartbeatRequest(self.group.name, generation, member_id)
-                response = await self.ask(apis.HEARTBEAT, 3, request, _code_at_top)
+                response = await self.send_request(apis.HEARTBEAT, 3, request, _code_at_top)
                 code = ErrorCode(response.error_code)
             if code in _REFUSALS:
                 return
@@ -483,7 +485,7 @@ class OffsetDeleter(Asker):
         ]
         request = offset_delete.OffsetDeleteRequest(self.group.name, topics)
         connection = await self._coordinator()
-        response = await self.ask(
+        response = await self.send_request(
             apis.OFFSET_DELETE, 0, request, _code_at_top, connection=connection
         )
         codes = {

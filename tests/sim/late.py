@@ -93,13 +93,13 @@ class LateConnection(Connection):
         self._senders: deque[tuple[str, ...] | None] = deque()
         """Those of the requests on their way."""
 
-    async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
+    async def send_request(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
         if not self._world.calm and self._rng.random() < self._held_share(api):
             self._held_s = self._rng.uniform(*_HELD_S)
             if self._world.scenario == LATE_MEMBERS:
                 timeout_s = min(timeout_s, self._rng.uniform(*_PATIENCE_S))
         self._senders.append(_sender_of(api, message, self._link))
-        return await super().ask(api, version, message, timeout_s)
+        return await super().send_request(api, version, message, timeout_s)
 
     def _held_share(self, api: Any) -> float:
         if self._world.scenario == LATE_MEMBERS:

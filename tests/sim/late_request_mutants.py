@@ -86,7 +86,7 @@ def _unstored_deliveries_forgotten() -> list[Patch]:
 
     def settle(self: ShareWindow, changes: Any, *, is_written: bool) -> None:
         real(self, changes, is_written=is_written)
-        self._note_stored()
+        self._record_stored()
 
     return [(ShareWindow, "settle", settle)]
 

@@ -66,7 +66,7 @@ class LogStarts:
         """Note records with the timestamp of this moment."""
         self._sent_ms.update(dict.fromkeys(identities, self._world.now_ms()))
 
-    def note_request(self, part: Part, offset: int) -> None:
+    def record_request(self, part: Part, offset: int) -> None:
         """Note that a client asks to delete everything below `offset`."""
         self._requested[part] = max(self._requested.get(part, 0), offset)
         self._requests.setdefault(part, set()).add(offset)

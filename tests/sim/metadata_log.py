@@ -159,7 +159,7 @@ class MetadataLog:
                 f" of {sorted(voters)}"
             )
 
-    def asked(self, request_id: str) -> None:
+    def requested(self, request_id: str) -> None:
         self._requested.setdefault(request_id, self.end_offset)
 
     def answered(self, controller: str, method: str, request_id: str, data: bytes) -> None:

@@ -457,7 +457,7 @@ class SimChannel:
                 return
             network.trace("rpc", self._process.name, method)
             metadata_log = listener.process.controller.metadata
-            metadata_log.asked(request_id)
+            metadata_log.requested(request_id)
             try:
                 data = await listener.call(method, request, timeout, metadata)
             except RpcFailed as error:

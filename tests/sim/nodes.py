@@ -42,7 +42,7 @@ from penstock.broker.handlers.share.requests import release
 from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.broker.handlers.topics.delete_records import handle_delete_records
 from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
 from penstock.broker.network.request import RequestContext
@@ -446,7 +446,8 @@ class SimBroker:
         )
         self.follower.subscribe(lambda delta, _: self.groups.topics_changed(delta))
         self.verifier = TransactionVerifier(
-            self._coordinator_of, CoordinatorPeers(self, self.transactions.answer_leader).ask
+            self._coordinator_of,
+            CoordinatorPeers(self, self.transactions.respond_to_leader).send_request,
         )
 
     def _coordinator_of(self, transactional_id: str) -> NodeId | None:
@@ -607,7 +608,7 @@ class SimBroker:
 
         try:
             handle_produce(self, self.context(apis.PRODUCE, version, body), respond)
-        except CannotAnswer as error:
+        except CannotRespond as error:
             self.world.trace("connection_closed", self.process.name, str(error))
 
     def _epoch(self, part: Part) -> int | None:
@@ -704,7 +705,7 @@ class SimBroker:
             (found.high_watermark - found.log_start_offset) * share
         )
         if self.world.log_starts is not None:
-            self.world.log_starts.note_request(part, offset)
+            self.world.log_starts.record_request(part, offset)
             self.world.log_starts.note_retention(part, offset)
         try:
             await self.partitions.trim(found, Offset(offset))
@@ -728,7 +729,7 @@ class SimBroker:
             [wire_delete.DeleteRecordsTopic(part[0], [wanted])], timeout_ms=timeout_ms
         )
         body = encode_request(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, request)
-        log_starts.note_request(part, offset)
+        log_starts.record_request(part, offset)
         before = log_starts.answered()
         response = await handle_delete_records(
             self, self.context(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, body)

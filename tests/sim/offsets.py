@@ -174,7 +174,7 @@ class Offsets:
             found: Any = None
             if broker is not None:
                 with suppress(Unanswered):
-                    answer = await Connection(world, broker).ask(
+                    answer = await Connection(world, broker).send_request(
                         apis.FETCH, FETCH_VERSION, _fetch({part: (len(log.epochs), -1)}, 0), 5
                     )
                     found = answer.responses[0].partitions[0]
@@ -270,17 +270,17 @@ class _Asker:
             ]
             if brokers:
                 with suppress(Unanswered):
-                    await (self._ask_leaders if rng.random() < 0.1 else rng.choice(asks))(
+                    await (self._query_leaders if rng.random() < 0.1 else rng.choice(asks))(
                         rng.choice(brokers)
                     )
             await asyncio.sleep(rng.uniform(0, 2) * self._pause_s)
 
-    async def _ask(self, broker: SimBroker, api: Any, version: int, message: Any) -> Any:
+    async def _send_request(self, broker: SimBroker, api: Any, version: int, message: Any) -> Any:
         connection = self._connections.get(broker)
         if connection is None or connection.is_broken:
             connection = self._connections[broker] = Connection(self._world, broker)
         try:
-            return await connection.ask(api, version, message, self._rng.choice((0.3, 2)))
+            return await connection.send_request(api, version, message, self._rng.choice((0.3, 2)))
         except Unanswered:
             self._connections.pop(broker, None)
             raise
@@ -325,7 +325,7 @@ class _Asker:
         )
         moments = [self._offsets.moment(part, broker) for part in self._world.parts]
         answers = (
-            (await self._ask(broker, apis.LIST_OFFSETS, _LIST_VERSION, request))
+            (await self._send_request(broker, apis.LIST_OFFSETS, _LIST_VERSION, request))
             .topics[0]
             .partitions
         )
@@ -363,7 +363,11 @@ class _Asker:
         )
         moments = [self._offsets.moment(part, broker) for part in self._world.parts]
         answers = (
-            (await self._ask(broker, apis.OFFSET_FOR_LEADER_EPOCH, _EPOCH_VERSION, request))
+            (
+                await self._send_request(
+                    broker, apis.OFFSET_FOR_LEADER_EPOCH, _EPOCH_VERSION, request
+                )
+            )
             .topics[0]
             .partitions
         )
@@ -380,7 +384,9 @@ class _Asker:
         wanted = {part: (moment.acked_end, self._epoch(part)) for part, moment in moments.items()}
         request = _fetch(wanted, self._rng.choice((0, 500)))
         answers = (
-            (await self._ask(broker, apis.FETCH, FETCH_VERSION, request)).responses[0].partitions
+            (await self._send_request(broker, apis.FETCH, FETCH_VERSION, request))
+            .responses[0]
+            .partitions
         )
         for moment, (_, epoch), answer in zip(
             moments.values(), wanted.values(), answers, strict=True
@@ -389,13 +395,13 @@ class _Asker:
             if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._world.fail(f"{broker.process.name} says that this is out of range: {moment}")
 
-    async def _ask_leaders(self, broker: SimBroker) -> None:
+    async def _query_leaders(self, broker: SimBroker) -> None:
         is_fenced = self._offsets.is_long_fenced(broker)
         request = metadata.MetadataRequest(
             [metadata.MetadataRequestTopic(name=self._world.parts[0][0])],
             allow_auto_topic_creation=False,
         )
-        answer = await self._ask(broker, apis.METADATA, _METADATA_VERSION, request)
+        answer = await self._send_request(broker, apis.METADATA, _METADATA_VERSION, request)
         if is_fenced and any(
             partition.leader_id == broker.node_id for partition in answer.topics[0].partitions
         ):

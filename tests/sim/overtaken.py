@@ -75,7 +75,7 @@ class Copy:
         with suppress(Unanswered):
             # The end of the connection follows at once, or later.
             api, version, message = request
-            await Connection.ask(
+            await Connection.send_request(
                 connection, api, version, message, connection.rng.choice((0.0, 5.0))
             )
         connection.close()
@@ -88,7 +88,7 @@ class RepeatingConnection(Connection):
         super().__init__(world, broker)
         self.rng = Random(f"{world.seed}/repeating/{self.id}")
 
-    async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
+    async def send_request(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
         """Raises Unanswered."""
         left = None
         is_enough = self._world.overtaken.counts[api.name] >= COPIES_MIN
@@ -96,7 +96,7 @@ class RepeatingConnection(Connection):
         if _is_repeatable(api, message) and self.rng.random() < share:
             delay_s = self.rng.choice(_DELAYS_S) * self.rng.uniform(0.5, 1.5)
             left = self.leave_behind((api, version, message), delay_s)
-        response = await super().ask(api, version, message, timeout_s)
+        response = await super().send_request(api, version, message, timeout_s)
         if left is not None:
             left.is_overtaken = True
         return response

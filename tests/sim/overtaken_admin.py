@@ -58,7 +58,7 @@ async def move(script: Script, rng: Random, number: int) -> None:
             requests.reassigning_to(*replicas, topic=topic),
             requests.electing_preferred(topic),
         ):
-            await script.ask(script.broker(1), *request)
+            await script.send_request(script.broker(1), *request)
         await requests.succeed(script, requests.replacing("retention.ms", f"100{serial}", topic))
         written.append(b"%d" % serial)
         await script.write(part, (b"k", written[-1]), producer_id=1, sequence=serial)

@@ -59,7 +59,7 @@ async def classic(script: Script, rng: Random, number: int) -> None:
         joining = list[asyncio.Future[Any]]()
         for member, member_id in zip(members, ids, strict=True):
             request = requests.join(member_id, group=group)
-            joining.append(asyncio.ensure_future(requests.ask(member, request)))
+            joining.append(asyncio.ensure_future(requests.send_request(member, request)))
             await asyncio.sleep(_PAUSE_S)  # so that no member ends the rebalance alone
         joined = await asyncio.gather(*joining)
         for response in joined:
@@ -72,7 +72,7 @@ async def classic(script: Script, rng: Random, number: int) -> None:
                 request = requests.commit(
                     script, response.member_id, response.generation_id, offset, group=group
                 )
-                found = await member.ask(*request, _TIMEOUT_S)
+                found = await member.send_request(*request, _TIMEOUT_S)
                 _expect(found.topics[0].partitions[0], "OffsetCommit")
                 await _beat(group, member, response)
             await asyncio.sleep(rng.choice((0.0, 0.2)))
@@ -89,7 +89,7 @@ async def _sync(group: str, members: list[Any], joined: list[Any]) -> None:
     ]
     found = await asyncio.gather(
         *(
-            member.ask(*request, _TIMEOUT_S)
+            member.send_request(*request, _TIMEOUT_S)
             for member, request in zip(members, syncing, strict=True)
         )
     )
@@ -99,13 +99,13 @@ async def _sync(group: str, members: list[Any], joined: list[Any]) -> None:
 
 async def _beat(group: str, member: Any, joined: Any) -> None:
     request = heartbeat.HeartbeatRequest(group, joined.generation_id, joined.member_id)
-    _expect(await member.ask(apis.HEARTBEAT, 3, request, _TIMEOUT_S), "Heartbeat")
+    _expect(await member.send_request(apis.HEARTBEAT, 3, request, _TIMEOUT_S), "Heartbeat")
 
 
 async def _leave(group: str, member: Any, member_id: str) -> None:
     identity = leave_group.MemberIdentity(member_id)
     request = leave_group.LeaveGroupRequest(group, [identity])
-    _expect(await member.ask(apis.LEAVE_GROUP, 4, request, _TIMEOUT_S), "LeaveGroup")
+    _expect(await member.send_request(apis.LEAVE_GROUP, 4, request, _TIMEOUT_S), "LeaveGroup")
 
 
 class _Beating:
@@ -124,7 +124,7 @@ class _Beating:
     async def beat(self, is_given: Callable[[Any], bool], other: "_Beating") -> None:
         """Send a heartbeat with what the member owns, and take what it is given."""
         owned = None if not self.epoch or self._is_reported else self.owned
-        response = await requests.ask(self._connection, self._beat(self.epoch, owned))
+        response = await requests.send_request(self._connection, self._beat(self.epoch, owned))
         _expect(response, "a heartbeat")
         self.epoch, self._is_reported = response.member_epoch, True
         if is_given(response):
@@ -134,7 +134,7 @@ class _Beating:
             self._is_reported, self.owned = given == self.owned, given
 
     async def leave(self) -> None:
-        await self._connection.ask(*self._beat(_LEAVE_EPOCH, None), _TIMEOUT_S)
+        await self._connection.send_request(*self._beat(_LEAVE_EPOCH, None), _TIMEOUT_S)
         self.owned, self.epoch = frozenset(), 0
 
 
@@ -170,7 +170,7 @@ async def consume(script: Script, rng: Random, number: int) -> None:
     (committing,) = await _connect(script, group)
     for offset in range(8):
         request = requests.commit(script, "a", members[0].epoch, offset, group=group)
-        found = await committing.ask(*request, _TIMEOUT_S)
+        found = await committing.send_request(*request, _TIMEOUT_S)
         _expect(found.topics[0].partitions[0], "OffsetCommit")
         await asyncio.sleep(rng.choice((0.0, 0.1)))
         at = await Group(script, group).committed(PART)
@@ -198,17 +198,19 @@ async def subscribe(script: Script, rng: Random, number: int) -> None:
     group, epoch, found = f"share{number}", 0, set[Any]()
     (member,) = await _connect(script, group)
     for topic in "tutu":
-        told = await requests.ask(member, requests.share_heartbeat(epoch, topic, group=group))
+        told = await requests.send_request(
+            member, requests.share_heartbeat(epoch, topic, group=group)
+        )
         for _ in range(4):
             _expect(told, "ShareGroupHeartbeat")
             epoch = told.member_epoch
             if told.assignment is not None:
                 found = {topic.topic_id for topic in told.assignment.topic_partitions}
             await asyncio.sleep(rng.choice((0.0, 0.2)))
-            told = await requests.ask(member, requests.share_heartbeat(epoch, group=group))
+            told = await requests.send_request(member, requests.share_heartbeat(epoch, group=group))
     await asyncio.sleep(LATE_S)
     for _ in range(10):
-        told = await requests.ask(member, requests.share_heartbeat(epoch, group=group))
+        told = await requests.send_request(member, requests.share_heartbeat(epoch, group=group))
         epoch = told.member_epoch
         if told.assignment is not None:
             found = {topic.topic_id for topic in told.assignment.topic_partitions}
@@ -240,7 +242,7 @@ async def administer_offsets(script: Script, rng: Random, number: int) -> None:
         await asyncio.sleep(rng.choice((0.0, 0.2)))
     await asyncio.sleep(LATE_S)
     (member,) = await _connect(script, name)
-    joined = await requests.ask(member, requests.join("", group=name))
+    joined = await requests.send_request(member, requests.join("", group=name))
     _expect(joined, "JoinGroup")
 
 
@@ -266,14 +268,16 @@ async def share(script: Script, rng: Random, number: int) -> None:
     found = await requests.acquire(script, member, "m1", group=group)
     for copy in first:
         copy.is_overtaken = True
-    session = await member.ask(*requests.share_fetch(script, "m1", group=group), _TIMEOUT_S)
+    session = await member.send_request(
+        *requests.share_fetch(script, "m1", group=group), _TIMEOUT_S
+    )
     assert not requests.acquired(session), "a member gets its records again"
     last = [
         late.leave(connection, requests.share_acknowledge(script, -1, group=group), delay_s)
         for connection, delay_s in zip(old[_COPIES:], delays[_COPIES:], strict=True)
     ]
     offset, epoch = found[0][0], 1
-    answer = await member.ask(
+    answer = await member.send_request(
         *requests.share_acknowledge(script, epoch, offset, group=group), _TIMEOUT_S
     )
     _expect(answer, "ShareAcknowledge")
@@ -286,7 +290,7 @@ async def share(script: Script, rng: Random, number: int) -> None:
     for offset, _ in found[1:]:
         epoch += 1
         request = requests.share_acknowledge(script, epoch, offset, group=group)
-        answer = await member.ask(*request, _TIMEOUT_S)
+        answer = await member.send_request(*request, _TIMEOUT_S)
         _expect(answer, "ShareAcknowledge")
         _expect(answer.responses[0].partitions[0], "ShareAcknowledge")
 

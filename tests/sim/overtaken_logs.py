@@ -70,9 +70,9 @@ def _begins(value: bytes | None, prefix: bytes) -> bool:
 
 
 async def offset_of(script: Script, part: Part, timestamp: int) -> int:
-    asked = list_offsets.ListOffsetsPartition(part[1], timestamp=timestamp)
+    requested = list_offsets.ListOffsetsPartition(part[1], timestamp=timestamp)
     request = list_offsets.ListOffsetsRequest(
-        -1, topics=[list_offsets.ListOffsetsTopic(part[0], [asked])]
+        -1, topics=[list_offsets.ListOffsetsTopic(part[0], [requested])]
     )
     found = await script.repeat(
         lambda: script.leader(part),
@@ -84,8 +84,8 @@ async def offset_of(script: Script, part: Part, timestamp: int) -> int:
 
 async def _end_of_epoch(script: Script, part: Part) -> int:
     epoch = script.topic(part[0]).partitions[part[1]].leader_epoch
-    asked = offset_for_leader_epoch.OffsetForLeaderPartition(part[1], -1, epoch)
-    topic = offset_for_leader_epoch.OffsetForLeaderTopic(part[0], [asked])
+    requested = offset_for_leader_epoch.OffsetForLeaderPartition(part[1], -1, epoch)
+    topic = offset_for_leader_epoch.OffsetForLeaderTopic(part[0], [requested])
     request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(-1, [topic])
     found = await script.repeat(
         lambda: script.leader(part),
@@ -128,7 +128,7 @@ class FetchingClient:
         """Fetch once. delay_s: by this a first copy of the request is late."""
         request = self.request()
         left = None if delay_s is None else self._connection.leave_behind(request, delay_s)
-        response = await self._connection.ask(*request, _TIMEOUT_S)
+        response = await self._connection.send_request(*request, _TIMEOUT_S)
         if left is not None:
             left.is_overtaken = True
         code = ErrorCode(response.error_code)

@@ -39,14 +39,14 @@ async def ask_the_rest(script: Script, used: Collection[int]) -> None:
     rest = [found[key] for key in sorted(apis.APIS.keys() - LEFT_OUT - set(used))]
     for questions in rest:
         for question in questions:
-            await script.ask(broker, *_request(question))
+            await script.send_request(broker, *_request(question))
     before = _metadata(script)
     for questions in rest:
         for at in range(COPIES_MIN):
             request = _request(questions[at % len(questions)])
             connection: Any = script.world.connect(broker)
             left = connection.leave_behind(request, _DELAY_S)
-            await Connection.ask(connection, *request, _TIMEOUT_S)
+            await Connection.send_request(connection, *request, _TIMEOUT_S)
             left.is_overtaken = True
     await script.world.overtaken.arrived()
     if _metadata(script) != before:

@@ -84,16 +84,18 @@ class PipelinedProducer:
 
     async def _attempt(self, broker: SimBroker, part: Part, left: "deque[_Batch]") -> None:
         """Remove what is acknowledged."""
-        connection, asked = (
+        connection, requested = (
             Connection(self._world, broker),
             list[asyncio.Task[produce.PartitionProduceResponse | None]](),
         )
         for batch in list(left)[:IN_FLIGHT_COUNT_MAX]:
-            asked.append(self._world.loop.create_task(self._ask(connection, part, batch)))
+            requested.append(
+                self._world.loop.create_task(self._send_request(connection, part, batch))
+            )
             await asyncio.sleep(self._rng.choice((0, 0.005, 0.1, 0.5)))
-            if any(task.done() and _code(task.result()) not in _SETTLED for task in asked):
+            if any(task.done() and _code(task.result()) not in _SETTLED for task in requested):
                 break
-        for answer in await asyncio.gather(*asked):
+        for answer in await asyncio.gather(*requested):
             code = _code(answer)
             if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not may_lag(
                 self._world, part, broker, self._rng
@@ -103,16 +105,17 @@ class PipelinedProducer:
                     f" {answer and answer.error_message}"
                 )
         done = max(
-            (at for at, task in enumerate(asked, 1) if _code(task.result()) in _SETTLED), default=0
+            (at for at, task in enumerate(requested, 1) if _code(task.result()) in _SETTLED),
+            default=0,
         )
-        for task in asked[:done]:
+        for task in requested[:done]:
             answer, batch = task.result(), left.popleft()
             base_offset = (
                 answer.base_offset if answer is not None and _code(answer) is ErrorCode.NONE else -1
             )
             self._world.checker.delivered(part, base_offset, batch.identities)
 
-    async def _ask(
+    async def _send_request(
         self, connection: Connection, part: Part, batch: _Batch
     ) -> produce.PartitionProduceResponse | None:
         timeout_s = 10 if self._world.calm else self._timeout_s
@@ -124,7 +127,9 @@ class PipelinedProducer:
         )
         self._world.trace("produce", connection.broker.process.name, part, batch.identities[0])
         try:
-            response = await connection.ask(apis.PRODUCE, PRODUCE_VERSION, request, 2 * timeout_s)
+            response = await connection.send_request(
+                apis.PRODUCE, PRODUCE_VERSION, request, 2 * timeout_s
+            )
         except Unanswered:
             return None
         answer: produce.PartitionProduceResponse = response.responses[0].partition_responses[0]

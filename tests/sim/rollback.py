@@ -113,10 +113,10 @@ class Rollbacks:
         self.is_busy = False
 
 
-async def _until_done(world: "World", ask: Any) -> None:
+async def _until_done(world: "World", send_request: Any) -> None:
     while not world.is_over:
         with suppress(TimeoutError, ControllerError):
-            await ask()
+            await send_request()
             return
         await asyncio.sleep(0.3)
 

@@ -43,7 +43,7 @@ class _Unknowing:
     def __init__(self, directory_id: str) -> None:
         self.directory_id = directory_id
 
-    def note_journal(self, number: int) -> None:
+    def record_journal(self, number: int) -> None:
         raise AssertionError(f"segment {number} is begun while the journal is read")
 
 

@@ -58,7 +58,7 @@ class Holding:
     """A record that a member has."""
 
     member_id: str
-    asked_s: float
+    requested_s: float
     openings_count: int
 
 
@@ -86,15 +86,15 @@ class Deliveries:
         """Note a delivery. began: when it was asked for, and how often the partition had been
         opened by then.
         """
-        asked_s, openings_count = began
+        requested_s, openings_count = began
         if count > CONFIG.limits.deliveries_max:
             self._fail(f"{first} to {last} are delivered {count} times")
         for offset in range(first, last + 1):
-            if self.ended.get(offset, asked_s + 1) <= asked_s:
+            if self.ended.get(offset, requested_s + 1) <= requested_s:
                 self._fail(f"{offset} is delivered to {member_id}, but ended")
             self._check_holding(offset, member_id, openings_count)
             self.delivered[offset] = max(count, self.delivered.get(offset, 0))
-            self.holdings[offset] = Holding(member_id, asked_s, openings_count)
+            self.holdings[offset] = Holding(member_id, requested_s, openings_count)
 
     def _check_holding(self, offset: int, member_id: str, openings_count: int) -> None:
         held = self.holdings.get(offset)
@@ -102,12 +102,12 @@ class Deliveries:
             held is not None
             and held.member_id != member_id
             and held.openings_count == openings_count == self.openings_count
-            and self.world.loop.time() < held.asked_s + LOCK_S
+            and self.world.loop.time() < held.requested_s + LOCK_S
         )
         if is_held and held is not None:
             self._fail(f"{offset} is delivered to {member_id}, but {held.member_id} has it")
 
-    def asked(self, offsets: range, kind: int) -> None:
+    def requested(self, offsets: range, kind: int) -> None:
         """Note that an acknowledgement is sent."""
         for offset in offsets:
             self.holdings.pop(offset, None)
@@ -248,7 +248,7 @@ class _Member:
         )
         began = self._world.loop.time(), self._deliveries.openings_count
         try:
-            response = await self._ask(apis.SHARE_FETCH, request)
+            response = await self._send_request(apis.SHARE_FETCH, request)
         except Unanswered:
             self._deliveries.lost_count += 1
             raise
@@ -275,7 +275,7 @@ class _Member:
     async def acknowledge(self, first: int, last: int, kind: int) -> bool:
         """Return False if the broker does not lead."""
         offsets, index = range(first, last + 1), self._deliveries.part[1]
-        self._deliveries.asked(offsets, kind)
+        self._deliveries.requested(offsets, kind)
         batch = acknowledging.AcknowledgementBatch(first, last, [kind])
         partition = acknowledging.AcknowledgePartition(index, [batch])
         request = acknowledging.ShareAcknowledgeRequest(
@@ -284,7 +284,7 @@ class _Member:
             share_session_epoch=self._epoch,
             topics=[acknowledging.AcknowledgeTopic(self._topic_id, [partition])],
         )
-        response = await self._ask(apis.SHARE_ACKNOWLEDGE, request)
+        response = await self._send_request(apis.SHARE_ACKNOWLEDGE, request)
         if response.error_code:
             return self._gone(response.error_code) is not None
         self._epoch += 1
@@ -300,9 +300,9 @@ class _Member:
         if ErrorCode(code) not in _GONE:
             self._world.fail(f"{self.member_id} is told {ErrorCode(code).name}")
 
-    async def _ask(self, api: Any, request: object) -> Any:
+    async def _send_request(self, api: Any, request: object) -> Any:
         timeout_s = 20.0 if self._world.calm else 5.0
-        return await self._connection.ask(api, _VERSION, request, timeout_s)
+        return await self._connection.send_request(api, _VERSION, request, timeout_s)
 
 
 class ShareConsumers:

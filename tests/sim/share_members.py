@@ -64,7 +64,7 @@ class StateAsker(Asker):
         request = summing.ReadShareGroupStateSummaryRequest(
             _GROUP, [summing.ReadStateSummaryData(topic_id, [summing.PartitionData(index, -1)])]
         )
-        response = await self.ask(
+        response = await self.send_request(
             apis.READ_SHARE_GROUP_STATE_SUMMARY,
             1,
             request,
@@ -98,7 +98,9 @@ class ShareSubscriber(Asker):
         if is_alive and rng.random() < 0.7:
             request = wire.ShareGroupHeartbeatRequest(_GROUP, life.member_id, _LEAVE_EPOCH)
             with contextlib.suppress(Unanswered):
-                await self.ask(apis.SHARE_GROUP_HEARTBEAT, 1, request, lambda a: a.error_code)
+                await self.send_request(
+                    apis.SHARE_GROUP_HEARTBEAT, 1, request, lambda a: a.error_code
+                )
 
     @property
     def _session_s(self) -> float:
@@ -116,7 +118,7 @@ class ShareSubscriber(Asker):
             request.subscribed_topic_names = sorted({topic for topic, _ in self.world.parts})
         try:
             connection = await self._coordinator()
-            response = await self.ask(
+            response = await self.send_request(
                 apis.SHARE_GROUP_HEARTBEAT,
                 1,
                 request,

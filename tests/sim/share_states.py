@@ -167,7 +167,7 @@ class ShareAsker(Asker):
                 )
             ],
         )
-        response = await self.ask(apis.INITIALIZE_SHARE_GROUP_STATE, 0, request, _code_of)
+        response = await self.send_request(apis.INITIALIZE_SHARE_GROUP_STATE, 0, request, _code_of)
         code = ErrorCode(_code_of(response))
         if code not in _NOT_YET | {ErrorCode.NONE}:
             self.world.fail(f"{self.name} initializes a state and is told {code.name}")
@@ -187,7 +187,7 @@ class ShareAsker(Asker):
         )
         began_s = self.now_s()
         connection = await self._coordinator()
-        response = await self.ask(
+        response = await self.send_request(
             apis.READ_SHARE_GROUP_STATE, 0, request, _code_of, connection=connection
         )
         code = ErrorCode(_code_of(response))
@@ -225,7 +225,7 @@ class ShareAsker(Asker):
             _GROUP, [writing.WriteStateData(history.topic_id, [data])]
         )
         sent_s = self.now_s()
-        response = await self.ask(apis.WRITE_SHARE_GROUP_STATE, 1, request, _code_of)
+        response = await self.send_request(apis.WRITE_SHARE_GROUP_STATE, 1, request, _code_of)
         code = ErrorCode(_code_of(response))
         if code is not ErrorCode.NONE:
             return self._refused(code, leader_epoch)

@@ -65,7 +65,7 @@ class StreamsThread(Asker):
         self._owners.ended(life)
         if is_alive and rng.random() < 0.7:
             with contextlib.suppress(Unanswered):
-                await self._ask(self._request(life, _LEAVE_EPOCH))
+                await self._send_request(self._request(life, _LEAVE_EPOCH))
 
     @property
     def _session_s(self) -> float:
@@ -84,7 +84,7 @@ class StreamsThread(Asker):
         sent_s, owned = self.now_s(), set(life.owned)
         try:
             connection = await self._coordinator()
-            response = await self._ask(self._request(life, life.epoch), connection)
+            response = await self._send_request(self._request(life, life.epoch), connection)
         except Unanswered:
             life.lost_count += 1
             life.is_reported = False
@@ -111,9 +111,11 @@ class StreamsThread(Asker):
                 self._strike(connection.broker)
         return True
 
-    async def _ask(self, request: wire.StreamsGroupHeartbeatRequest, connection: Any = None) -> Any:
+    async def _send_request(
+        self, request: wire.StreamsGroupHeartbeatRequest, connection: Any = None
+    ) -> Any:
         """Raises Unanswered."""
-        return await self.ask(
+        return await self.send_request(
             apis.STREAMS_GROUP_HEARTBEAT,
             0,
             request,

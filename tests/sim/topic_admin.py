@@ -395,7 +395,7 @@ class TopicAdmin:
     ) -> Any:
         """Return None if it is unknown whether it was done. patience_s: 0 for any."""
         try:
-            return await Connection(self._world, broker).ask(
+            return await Connection(self._world, broker).send_request(
                 api, version, message, patience_s or self._timeout_s() * 2
             )
         except Unanswered:

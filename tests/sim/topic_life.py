@@ -451,7 +451,7 @@ class _Reader:
         was_gone = known.is_gone and broker.image.topics.by_id(known.topic_id) is None
         returns_count = known.returns_count
         try:
-            answer = await Connection(self._world, broker).ask(
+            answer = await Connection(self._world, broker).send_request(
                 apis.FETCH, _FETCH_BY_ID_VERSION, request, 3
             )
         except Unanswered:

@@ -46,7 +46,7 @@ class TopicOffsets(Asker):
         request = offset_commit.OffsetCommitRequest(_GROUP, topics=[topic])
         while True:
             with contextlib.suppress(Unanswered):
-                answer = await self.ask(
+                answer = await self.send_request(
                     apis.OFFSET_COMMIT,
                     _COMMIT_VERSION,
                     request,
@@ -65,7 +65,7 @@ class TopicOffsets(Asker):
         request = offset_fetch.OffsetFetchRequest(groups=[group])
         while True:
             with contextlib.suppress(Unanswered):
-                answer = await self.ask(
+                answer = await self.send_request(
                     apis.OFFSET_FETCH,
                     _FETCH_VERSION,
                     request,

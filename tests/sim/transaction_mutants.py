@@ -192,9 +192,9 @@ def _epoch_kept_by_the_end() -> list[Patch]:
 
 def _appended_before_the_coordinator_knows() -> list[Patch]:
     """The leader asks the coordinator, and does not wait for the answer."""
-    real = verification.ask
+    real = verification.send_request
 
-    def ask(
+    def send_request(
         node: Any,
         transactional_id: str,
         partition: Any,
@@ -207,7 +207,7 @@ def _appended_before_the_coordinator_knows() -> list[Patch]:
         guard = partition.log.verifications.find(producer.producer_id, producer.producer_epoch)
         admitted(guard)
 
-    return [(verification, "ask", ask)]
+    return [(verification, "send_request", send_request)]
 
 
 def _end_repeated_with_another_epoch() -> list[Patch]:

@@ -449,7 +449,7 @@ class Instance:
                 connection = await self._coordinator(kind)
                 if sending is not None:
                     sending()
-                response = await connection.ask(api, version, request, self._timeout_s)
+                response = await connection.send_request(api, version, request, self._timeout_s)
             except Unanswered:
                 self._coordinators.pop(kind, None)
                 await asyncio.sleep(self._rng.uniform(0.02, 0.2))
@@ -477,13 +477,13 @@ class Instance:
         if known is not None and not known.is_broken:
             return known
         world, rng = self._world, self._rng
-        asked = rng.choice(
+        requested = rng.choice(
             [broker for _, broker in sorted(world.brokers.items())] + world.zombies[-1:]
         )
         request = find_coordinator.FindCoordinatorRequest(
             key_type=kind, coordinator_keys=[self._application.name]
         )
-        response = await world.connect(asked).ask(
+        response = await world.connect(requested).send_request(
             apis.FIND_COORDINATOR, 4, request, self._timeout_s
         )
         if not response.coordinators or response.coordinators[0].error_code:

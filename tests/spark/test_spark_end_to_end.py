@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.url import open_store
 from tests.support.ack_recorder import PacedLoad, check, number_of, read_back
-from tests.support.dev_cluster import asked, penstock
+from tests.support.dev_cluster import penstock, requested
 from tests.support.hurried_cluster import HurriedCluster
 from tests.support.spark_session import limits
 from tests.support.waiting import until
@@ -148,7 +148,7 @@ def reassign(cluster: HurriedCluster, directory: Path) -> None:
     """Move each partition to the broker with the next id, and wait until that broker leads it."""
     leaders = {
         part["partition"]: part["leader"]
-        for part in asked(cluster, "topics", "describe", "t")["partitions"]
+        for part in requested(cluster, "topics", "describe", "t")["partitions"]
     }
     targets = {partition: (leader + 1) % 3 for partition, leader in leaders.items()}
     plan = directory / "plan.json"
@@ -162,7 +162,7 @@ def reassign(cluster: HurriedCluster, directory: Path) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while {
         part["partition"]: part["leader"]
-        for part in asked(cluster, "topics", "describe", "t")["partitions"]
+        for part in requested(cluster, "topics", "describe", "t")["partitions"]
     } != targets:
         assert time.monotonic() < deadline, "the partitions did not move"
 

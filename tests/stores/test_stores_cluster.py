@@ -99,8 +99,8 @@ def test_failover_loses_no_record(survivor: Survivor) -> None:
     cluster = survivor.cluster
     assert SECRET_KEY not in cluster.ready_line
     assert penstock(cluster, "produce", "greetings", given="hello\n").returncode == 0
-    asked = ("consume", "greetings", "--from-beginning", "--max-messages", "1")
-    assert penstock(cluster, *asked).stdout == "hello\n"
+    requested = ("consume", "greetings", "--from-beginning", "--max-messages", "1")
+    assert penstock(cluster, *requested).stdout == "hello\n"
     read = clients.consume(cluster.bootstrap, "flights", FLIGHTS, lambda _: None, lambda: None)
     assert read == survivor.sent
 

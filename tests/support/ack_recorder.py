@@ -50,7 +50,7 @@ class Load(ABC):
         self.acks: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
         """(number, offset) in the order of the acknowledgements."""
         self.failed: list[str] = []
-        self.trouble: deque[str] = deque(maxlen=8)
+        self.problem: deque[str] = deque(maxlen=8)
         """What the client reported last. It tries again without help."""
         self._bootstrap = bootstrap
         self._topic = topic
@@ -104,7 +104,7 @@ class Load(ABC):
             if len(self.acks[part]) < count
         }
         assert not missing, (
-            f"within {self._patience_s:g} s: {missing}; client: {list(self.trouble)}"
+            f"within {self._patience_s:g} s: {missing}; client: {list(self.problem)}"
         )
 
     @abstractmethod
@@ -152,7 +152,7 @@ class ConfluentLoad(Load):
             self.failed.append("some records were neither acknowledged nor refused")
 
     def _note_trouble(self, error: Any) -> None:
-        self.trouble.append(f"{time.strftime('%H:%M:%S')} {error}")
+        self.problem.append(f"{time.strftime('%H:%M:%S')} {error}")
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:

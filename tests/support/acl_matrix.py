@@ -79,23 +79,23 @@ class Cell(NamedTuple):
 
 def cells(ids: dict[str, UUID]) -> Iterator[Cell]:
     """Yield all requests. ids: of the topics."""
-    asked: dict[int, list[Question]] = {}
+    requested: dict[int, list[Question]] = {}
     for question in all_questions(ids):
-        asked.setdefault(question.api.key, []).append(question)
+        requested.setdefault(question.api.key, []).append(question)
     for api in apis.APIS.values():
         for version in range(api.served_min, api.max + 1):
-            for question in _of_version(asked.get(api.key, []), version):
+            for question in _of_version(requested.get(api.key, []), version):
                 yield from _variants(api, version, question)
 
 
-def _of_version(asked: Sequence[Question], version: int) -> list[Question]:
+def _of_version(requested: Sequence[Question], version: int) -> list[Question]:
     """Return the questions whose fields this version has: those for the next version that some
     question is for, else those for the last one.
     """
-    versions = [_version(question) for question in asked]
+    versions = [_version(question) for question in requested]
     later = [number for number in versions if number >= version]
     wanted = min(later) if later else max(versions)
-    return [question for question in asked if _version(question) == wanted]
+    return [question for question in requested if _version(question) == wanted]
 
 
 def _version(question: Question) -> int:
@@ -210,7 +210,7 @@ def outcomes(address: str, ids: dict[str, UUID]) -> dict[str, str]:
             client = HostClient(address, timeout_s=_TIMEOUT_S)
             last = (cell.api.key, cell.version)
         try:
-            found[cell.row] = outcome(client.ask(cell.api, cell.request, cell.version))
+            found[cell.row] = outcome(client.send_request(cell.api, cell.request, cell.version))
         except (EOFError, OSError) as error:
             found[cell.row] = SILENT if isinstance(error, TimeoutError) else CLOSED
             client.close()
@@ -228,10 +228,10 @@ def _coordinates_states(admin: HostClient, ids: dict[str, UUID]) -> bool:
     """Return whether the coordinator of share partitions has loaded its states."""
     key = f"{GROUPS[1]}:{urlsafe_b64encode(ids[HIDDEN].bytes).decode().rstrip('=')}:0"
     wanted = find_coordinator.FindCoordinatorRequest(key, 2, [key])
-    admin.ask(apis.FIND_COORDINATOR, wanted)
+    admin.send_request(apis.FIND_COORDINATOR, wanted)
     questions = {item.name: item for item in share_state_questions(ids[HIDDEN])}
     question = questions["initialize state"]
-    return outcome(admin.ask(question.api, question.request)) == "partitions=0"
+    return outcome(admin.send_request(question.api, question.request)) == "partitions=0"
 
 
 def matrix(address: str) -> Matrix:

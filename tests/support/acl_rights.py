@@ -46,7 +46,7 @@ REGEX_REFRESH_INTERVAL_MS: Final = 10_000
 ANYONE = "User:ANONYMOUS"
 NAMED = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
 Creation = create_acls.AclCreation
-Answers = dict[str, Any]
+ResponseSet = dict[str, Any]
 
 _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NOT_COMPARED = frozenset(
@@ -155,7 +155,7 @@ def admit_administrator(address: str) -> None:
 
 def create(address: str, acls: Sequence[Creation]) -> None:
     with HostClient(address, ADMIN_HOST) as admin:
-        answer = admin.ask(apis.CREATE_ACLS, create_acls.CreateAclsRequest(acls))
+        answer = admin.send_request(apis.CREATE_ACLS, create_acls.CreateAclsRequest(acls))
     assert {result["error_code"] for result in answer["results"]} <= {0}, answer
 
 
@@ -165,12 +165,12 @@ def set_rights(address: str, acls: Sequence[Creation]) -> None:
         ResourceType.ANY, None, PatternType.ANY, None, CLIENT_HOST, Operation.ANY, Permission.ANY
     )
     with HostClient(address, ADMIN_HOST) as admin:
-        admin.ask(apis.DELETE_ACLS, delete_acls.DeleteAclsRequest([wanted]))
+        admin.send_request(apis.DELETE_ACLS, delete_acls.DeleteAclsRequest([wanted]))
     create(address, acls)
 
     def is_followed() -> bool:
         with HostClient(address, ADMIN_HOST) as admin:
-            answer = admin.ask(apis.DESCRIBE_ACLS, everything())
+            answer = admin.send_request(apis.DESCRIBE_ACLS, everything())
         found = {
             (
                 *(resource[key] for key in ("resource_type", "resource_name", "pattern_type")),
@@ -201,16 +201,16 @@ def prepare(address: str) -> dict[str, UUID]:
     with HostClient(address, ADMIN_HOST) as admin:
         for key_type in (0, 1):
             request = find_coordinator.FindCoordinatorRequest("x", key_type, ["x"])
-            admin.ask(apis.FIND_COORDINATOR, request)
+            admin.send_request(apis.FIND_COORDINATOR, request)
         wait_until(lambda: has_producer_ids(admin))
         topics = [metadata.MetadataRequestTopic(name=name) for name in (SEEN, HIDDEN)]
-        answer = admin.ask(apis.METADATA, metadata.MetadataRequest(topics), 12)
+        answer = admin.send_request(apis.METADATA, metadata.MetadataRequest(topics), 12)
     return {topic["name"]: UUID(str(topic["topic_id"])) for topic in answer["topics"]}
 
 
 def has_producer_ids(client: HostClient) -> bool:
     request = init_producer_id.InitProducerIdRequest(None, 10_000)
-    return not client.ask(apis.INIT_PRODUCER_ID, request)["error_code"]
+    return not client.send_request(apis.INIT_PRODUCER_ID, request)["error_code"]
 
 
 @contextmanager
@@ -257,13 +257,13 @@ async def cluster_with_acls(directory: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def recorded() -> dict[str, Answers]:
+def recorded() -> dict[str, ResponseSet]:
     """Return what Kafka 4.2 answers."""
-    found: dict[str, Answers] = json.loads(_RECORDED.read_text())
+    found: dict[str, ResponseSet] = json.loads(_RECORDED.read_text())
     return found
 
 
-def differences(expected: dict[str, Answers], given: dict[str, Answers]) -> list[str]:
+def differences(expected: dict[str, ResponseSet], given: dict[str, ResponseSet]) -> list[str]:
     """Return a text for each question whose answers differ."""
     assert {rights: set(answers) for rights, answers in expected.items()} == {
         rights: set(answers) for rights, answers in given.items()
@@ -276,24 +276,24 @@ def differences(expected: dict[str, Answers], given: dict[str, Answers]) -> list
     ]
 
 
-def answers_under_all_rights(address: str) -> dict[str, Answers]:
+def answers_under_all_rights(address: str) -> dict[str, ResponseSet]:
     """Return the answers that are compared, by rights and question."""
     ids = prepare(address)
-    found: dict[str, Answers] = {}
+    found: dict[str, ResponseSet] = {}
     for rights, acls in RIGHTS.items():
         set_rights(address, acls)
         answers = _answers(address, ids)
         found[rights] = {name: answers[name] for name in answers if is_compared(rights, name)}
-    as_recorded: dict[str, Answers] = json.loads(json.dumps(found, default=str))
+    as_recorded: dict[str, ResponseSet] = json.loads(json.dumps(found, default=str))
     return as_recorded
 
 
-def _answers(address: str, ids: dict[str, UUID]) -> Answers:
+def _answers(address: str, ids: dict[str, UUID]) -> ResponseSet:
     """Return the answers to all questions, each on a connection of its own."""
-    answers: Answers = {}
+    answers: ResponseSet = {}
     for question in (*questions(ids), *share_state_questions(ids[HIDDEN])):
         with HostClient(address) as client:
-            answer = client.ask(question.api, question.request, question.version)
+            answer = client.send_request(question.api, question.request, question.version)
         answers[question.name] = comparable(
             answer, {str(found): name for name, found in ids.items()}
         )

@@ -77,11 +77,11 @@ class Apicurio:
     def is_ready(self) -> bool:
         """Return whether it serves schemas."""
         try:
-            return self.ask("GET", "/subjects")[0] == 200
+            return self.send_request("GET", "/subjects")[0] == 200
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    def send_request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Return status and answer."""
         request = urllib.request.Request(
             f"{self.url}{path}",

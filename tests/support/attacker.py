@@ -54,7 +54,7 @@ class Attacker:
         )
         return await self.frame()
 
-    async def ask(
+    async def send_request(
         self, api: apis.ApiSpec, version: int, request: Any, *, client_id: str | None = None
     ) -> Any:
         frame = await self.answer(api, version, request, client_id=client_id)
@@ -70,11 +70,15 @@ class Attacker:
             name=topic, partition_data=[produce.PartitionProduceData(0, bytes(batch))]
         )
         request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
-        return (await self.ask(apis.PRODUCE, 9, request)).responses[0].partition_responses[0]
+        return (
+            (await self.send_request(apis.PRODUCE, 9, request)).responses[0].partition_responses[0]
+        )
 
     async def log_in(self, mechanism: str, *tokens: bytes) -> Any:
         """Send a handshake and these tokens. Return the answer to the last one."""
-        await self.ask(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest(mechanism))
+        await self.send_request(
+            apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest(mechanism)
+        )
         answer = None
         for token in tokens:
             answer = await self.token(token)
@@ -82,4 +86,4 @@ class Attacker:
 
     async def token(self, token: bytes) -> Any:
         request = sasl_authenticate.SaslAuthenticateRequest(token)
-        return await self.ask(apis.SASL_AUTHENTICATE, 2, request)
+        return await self.send_request(apis.SASL_AUTHENTICATE, 2, request)

@@ -142,7 +142,7 @@ def store(
                 30_000,
                 [produce.TopicProduceData(name=topic, partition_data=data)],
             )
-            answer = client.ask(apis.PRODUCE, request, produce.ProduceResponse, version=9)
+            answer = client.send_request(apis.PRODUCE, request, produce.ProduceResponse, version=9)
             (part,) = answer.responses[0].partition_responses
             assert not part.error_code, (part.error_code, part.error_message)
     finally:

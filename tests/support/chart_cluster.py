@@ -186,11 +186,13 @@ class ChartCluster:
     def probe(self, pod: str, which: str) -> tuple[int, str]:
         """Return status and text of a probe; the status is 0 if nothing answers."""
         container = self.running[pod].container
-        asked = container[f"{which}Probe"]["httpGet"]
-        port = next(it["containerPort"] for it in container["ports"] if it["name"] == asked["port"])
+        requested = container[f"{which}Probe"]["httpGet"]
+        port = next(
+            it["containerPort"] for it in container["ports"] if it["name"] == requested["port"]
+        )
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port(pod, port)}{asked['path']}", timeout=10
+                f"http://127.0.0.1:{self.port(pod, port)}{requested['path']}", timeout=10
             ) as answer:
                 return int(answer.status), answer.read().decode()
         except urllib.error.HTTPError as error:

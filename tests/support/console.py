@@ -55,10 +55,10 @@ class Visitor:
 
     def first(self, path: str) -> Answer:
         """Return what the console responds first, perhaps a skeleton."""
-        return self._ask("GET", path, b"", {})
+        return self._send_request("GET", path, b"", {})
 
     def _whole(self, path: str, headers: Mapping[str, str]) -> Answer | None:
-        found = self._ask("GET", path, b"", headers)
+        found = self._send_request("GET", path, b"", headers)
         return None if "data-pending" in found.text else found
 
     def begin_post(self, path: str, fields: Mapping[str, str]) -> http.client.HTTPConnection:
@@ -77,9 +77,11 @@ class Visitor:
             "Content-Type": "application/x-www-form-urlencoded",
             **headers,
         }
-        return self._ask("POST", path, urlencode(fields).encode(), given)
+        return self._send_request("POST", path, urlencode(fields).encode(), given)
 
-    def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def _send_request(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> Answer:
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.netloc, timeout=_RESPONSE_S)
         cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())

@@ -13,10 +13,10 @@ from penstock.protocol.gen import describe_configs, incremental_alter_configs
 SET, DELETE = 0, 1
 
 
-def ask(address: str, api: ApiSpec, request: object) -> Any:
+def send_request(address: str, api: ApiSpec, request: object) -> Any:
     """Return the answer as dictionaries and lists."""
     with WireClient(address) as client:
-        answer = client.ask(api, request, object)
+        answer = client.send_request(api, request, object)
     return msgspec.to_builtins(answer)
 
 
@@ -30,7 +30,7 @@ def alter_configs(
     ]
     wanted = incremental_alter_configs.AlterConfigsResource(*resource, configs)
     request = incremental_alter_configs.IncrementalAlterConfigsRequest([wanted], False)
-    (result,) = ask(address, apis.INCREMENTAL_ALTER_CONFIGS, request)["responses"]
+    (result,) = send_request(address, apis.INCREMENTAL_ALTER_CONFIGS, request)["responses"]
     return result["error_code"], result["error_message"]
 
 
@@ -38,6 +38,6 @@ def describe_configs_of(address: str, resource: tuple[int, str], *names: str) ->
     """Return the configs of one resource by their names. No names: all configs."""
     wanted = describe_configs.DescribeConfigsResource(*resource, list(names) or None)
     request = describe_configs.DescribeConfigsRequest([wanted], True, False)
-    (result,) = ask(address, apis.DESCRIBE_CONFIGS, request)["results"]
+    (result,) = send_request(address, apis.DESCRIBE_CONFIGS, request)["results"]
     assert result["error_code"] == 0, result
     return {config["name"]: config for config in result["configs"]}

@@ -23,7 +23,7 @@ class CoordinatorClient:
         self._cluster = cluster
         self.group = group
 
-    def ask(self, api: ApiSpec, request: object, code_of: Any) -> Any:
+    def send_request(self, api: ApiSpec, request: object, code_of: Any) -> Any:
         """Return the answer of the coordinator. code_of: returns the error code of an answer."""
         end_s = time.monotonic() + TIMEOUT_S
         while True:
@@ -40,17 +40,19 @@ class CoordinatorClient:
     def _ask_once(self, api: ApiSpec, request: object) -> Any:
         with Brokers(self._cluster.bootstrap, PLAINTEXT) as brokers:
             node = brokers.coordinator(GROUP, self.group)
-            return brokers.ask(api, request, object, node=node, version=api.max)
+            return brokers.send_request(api, request, object, node=node, version=api.max)
 
     def delete(self) -> ErrorCode:
         request = delete_groups.DeleteGroupsRequest([self.group])
-        answer = self.ask(apis.DELETE_GROUPS, request, lambda found: found.results[0].error_code)
+        answer = self.send_request(
+            apis.DELETE_GROUPS, request, lambda found: found.results[0].error_code
+        )
         return known_code(answer.results[0].error_code)
 
 
 def send(address: str, api: ApiSpec, request: object) -> Any:
     with WireClient(address) as client:
-        return client.ask(api, request, object)
+        return client.send_request(api, request, object)
 
 
 def coordinator_of(cluster: Cluster, group: str) -> int:

@@ -13,7 +13,7 @@ from penstock.protocol import apis
 from penstock.protocol.gen import share_group_describe
 from tests.support.clients import create_topic, produce
 from tests.support.cluster import Cluster
-from tests.support.conversation import ask
+from tests.support.conversation import send_request
 from tests.support.java import running
 from tests.support.stream_server import StreamServer
 from tests.support.waiting import until
@@ -163,7 +163,9 @@ class ShareProgram(Program):
 
     async def _describe(self) -> Any:
         request = share_group_describe.ShareGroupDescribeRequest([GROUP])
-        answer = await asyncio.to_thread(ask, self._address, apis.SHARE_GROUP_DESCRIBE, request)
+        answer = await asyncio.to_thread(
+            send_request, self._address, apis.SHARE_GROUP_DESCRIBE, request
+        )
         return answer["groups"][0]
 
     async def is_settled(self) -> bool:

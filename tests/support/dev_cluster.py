@@ -33,7 +33,7 @@ def penstock(
     )
 
 
-def asked(cluster: LocalCluster, *arguments: str) -> Any:
+def requested(cluster: LocalCluster, *arguments: str) -> Any:
     """Return the JSON that a read command prints."""
     done = penstock(cluster, *arguments, "--json")
     assert done.returncode == 0, done.stderr

@@ -33,10 +33,10 @@ class EdgeClient:
     def close(self) -> None:
         self._client.close()
 
-    def ask(self, api: ApiSpec, request: Any, version: int | None = None) -> Any:
+    def send_request(self, api: ApiSpec, request: Any, version: int | None = None) -> Any:
         """Return the answer as dictionaries and lists without its throttle time."""
         try:
-            answer = self._client.ask(api, request, object, version=version)
+            answer = self._client.send_request(api, request, object, version=version)
         except KafkaFailed:
             self._client.close()
             self._client = WireClient(self.address)
@@ -51,7 +51,7 @@ class EdgeClient:
         request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)])
 
         def is_led() -> bool:
-            (found,) = self.ask(apis.METADATA, request)["topics"]
+            (found,) = self.send_request(apis.METADATA, request)["topics"]
             self.ids[name] = found["topic_id"]
             return not found["error_code"] and found["partitions"][0]["leader_id"] >= 0
 
@@ -66,8 +66,11 @@ class EdgeClient:
             )
             wait_until(
                 lambda find=find, fetch=fetch: (
-                    not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
-                    and self.ask(apis.OFFSET_FETCH, fetch)["groups"][0]["error_code"] not in MOVED
+                    not self.send_request(apis.FIND_COORDINATOR, find)["coordinators"][0][
+                        "error_code"
+                    ]
+                    and self.send_request(apis.OFFSET_FETCH, fetch)["groups"][0]["error_code"]
+                    not in MOVED
                 )
             )
 
@@ -88,7 +91,7 @@ class EdgeClient:
         data = produce.TopicProduceData(
             self.ids[topic], topic, [produce.PartitionProduceData(0, batch)]
         )
-        answer = self.ask(
+        answer = self.send_request(
             apis.PRODUCE, produce.ProduceRequest(transactional_id, -1, 5_000, [data]), version
         )
         return answer if answer == CLOSED else answer["responses"][0]["partition_responses"][0]

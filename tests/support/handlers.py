@@ -17,7 +17,7 @@ from penstock.base.principal import ANONYMOUS, Principal
 from penstock.broker.config import BrokerConfig
 from penstock.broker.dynamic_settings import BrokerSettings
 from penstock.broker.handlers.table import API_RIGHTS, INLINE, make_handlers
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.peers import PeerConnections
 from penstock.broker.network.request import UNKNOWN_SOFTWARE, Response, SoftwareInfo
@@ -80,7 +80,7 @@ class FakeConnection:
         self.principal = principal
 
     def close(self, reason: str) -> None:
-        raise CannotAnswer(reason)
+        raise CannotRespond(reason)
 
     def close_quietly(self) -> None:
         self.closed = True
@@ -91,7 +91,7 @@ class FakeClient:
     """Create topics in the image at once, as the real client does with read-your-writes."""
 
     image: MetadataImage
-    asked: list[Any] = field(default_factory=list[Any])
+    requested: list[Any] = field(default_factory=list[Any])
     fail_with: Exception | None = None
     status: messages.Status = messages.Status.OK
     on_batch: Callable[[MetadataDelta, MetadataImage], None] | None = None
@@ -189,10 +189,10 @@ class FakeClient:
         self, request: messages.AllocateProducerIds, *, timeout_s: float
     ) -> messages.ProducerIdBlock:
         self._note(request)
-        return messages.ProducerIdBlock(first_producer_id=2 * len(self.asked), count=2)
+        return messages.ProducerIdBlock(first_producer_id=2 * len(self.requested), count=2)
 
     def _note(self, request: Any) -> None:
-        self.asked.append(request)
+        self.requested.append(request)
         if self.fail_with is not None:
             raise self.fail_with
 
@@ -308,7 +308,7 @@ class Fixture:
         assert struct.unpack_from(">i", answer)[0] == len(answer) - 4
         return bytes(answer[4:])
 
-    async def ask(self, api: apis.ApiSpec, version: int, request: object) -> Any:
+    async def send_request(self, api: apis.ApiSpec, version: int, request: object) -> Any:
         frame = framing.encode_request_frame(
             api, version, 77, CODECS[api.key].encode_request, request, client_id="test"
         )
@@ -320,7 +320,9 @@ class Fixture:
         )
 
     async def metadata(self, *names: str, version: int = 12, auto: bool = False) -> Any:
-        asked = [metadata.MetadataRequestTopic(name=name) for name in names]
-        return await self.ask(
-            apis.METADATA, version, metadata.MetadataRequest(asked, allow_auto_topic_creation=auto)
+        requested = [metadata.MetadataRequestTopic(name=name) for name in names]
+        return await self.send_request(
+            apis.METADATA,
+            version,
+            metadata.MetadataRequest(requested, allow_auto_topic_creation=auto),
         )

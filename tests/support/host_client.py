@@ -45,7 +45,7 @@ class HostClient:
     def close(self) -> None:
         self._socket.close()
 
-    def ask(self, api: ApiSpec, request: object, version: int | None = None) -> Any:
+    def send_request(self, api: ApiSpec, request: object, version: int | None = None) -> Any:
         """Return the answer as dictionaries and lists. Raises EOFError if the broker closes the
         connection.
         """

@@ -49,7 +49,7 @@ class HttpGateway:
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self.asked: list[Asked] = []
+        self.requested: list[Asked] = []
         self.statuses: list[int] = []
         self.decide: Callable[[Asked], Fate] = lambda _: Fate.ANSWERED
         self.is_over = threading.Event()
@@ -91,11 +91,11 @@ def http_gateway(target: str) -> Iterator[HttpGateway]:
 
         def _do(self) -> None:
             body = self._body()
-            asked = Asked(
+            requested = Asked(
                 self.command, self.path.partition("?")[0], self.headers.get("Authorization", "")
             )
-            fate = gateway.decide(asked)
-            gateway.asked.append(asked)
+            fate = gateway.decide(requested)
+            gateway.requested.append(requested)
             if fate in _NOT_DONE:
                 code, message = _NOT_DONE[fate]
                 self._answer(code, {}, _error(code, message))

@@ -116,9 +116,11 @@ class Kubernetes:
         )
         enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
         metadata = {"name": NAMESPACE, "labels": enforced}
-        self.ask("POST", "/api/v1/namespaces", {"metadata": metadata})
+        self.send_request("POST", "/api/v1/namespaces", {"metadata": metadata})
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
-        self.until(lambda: self.ask("GET", account) is not None, "controllers work", _START_S)
+        self.until(
+            lambda: self.send_request("GET", account) is not None, "controllers work", _START_S
+        )
 
     def _run(self, program: str | Path, *arguments: str) -> None:
         name = Path(program).name
@@ -171,7 +173,7 @@ class Kubernetes:
         )
         return urlopen(request, timeout=10, context=self._tls)
 
-    def ask(self, method: str, path: str, body: Object | None = None) -> Any:
+    def send_request(self, method: str, path: str, body: Object | None = None) -> Any:
         """Return the answer of the API server; None if the object does not exist."""
         try:
             with self._open(method, path, body) as answer:
@@ -186,11 +188,13 @@ class Kubernetes:
         """Return an object of the namespace. kind: `apps/v1/statefulsets` or `v1/pods`."""
         group, _, plural = kind.rpartition("/")
         root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
-        return self.ask("GET", f"{root}/namespaces/{NAMESPACE}/{plural}/{name}".rstrip("/"))
+        return self.send_request(
+            "GET", f"{root}/namespaces/{NAMESPACE}/{plural}/{name}".rstrip("/")
+        )
 
     def scale(self, name: str, replicas: int) -> None:
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/{name}"
-        self.ask("PATCH", path, {"spec": {"replicas": replicas}})
+        self.send_request("PATCH", path, {"spec": {"replicas": replicas}})
 
     def names(self, kind: str) -> set[str]:
         return {item["metadata"]["name"] for item in self.get(kind, "")["items"]}

@@ -134,13 +134,13 @@ class PodNetwork:
     def __enter__(self) -> Self:
         self._names.mkdir()
         Path("/proc/sys/net", _FORWARDING[self._version]).write_text("1")
-        self._kubernetes.ask("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+        self._kubernetes.send_request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
         port = self._stack.enter_context(self._kubelet.serve())
         status = {
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         }
-        self._kubernetes.ask("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status})
+        self._kubernetes.send_request("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status})
         self._resolver.touch()
         dns = self.add("dns", {"k8s-app": "kube-dns"}, "kube-system")
         self._resolver.write_text(f"nameserver {dns.address}\n")
@@ -194,17 +194,17 @@ class PodNetwork:
     def _publish(self, name: str, address: str, namespace: str) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": NODE}}
-        self._kubernetes.ask("POST", f"{path}/binding", binding)
+        self._kubernetes.send_request("POST", f"{path}/binding", binding)
         ready = [{"type": kind, "status": "True"} for kind in ("Initialized", "Ready")]
         addresses: Object = {"podIP": address, "podIPs": [{"ip": address}]}
         status = {"phase": "Running", "conditions": ready, **addresses}
-        self._kubernetes.ask("PATCH", f"{path}/status", {"status": status})
+        self._kubernetes.send_request("PATCH", f"{path}/status", {"status": status})
 
     def succeed(self, name: str, log: str) -> None:
         """End a pod of the release as a kubelet does whose containers have ended well."""
         self._kubelet.logs[name] = log
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/status"
-        self._kubernetes.ask("PATCH", path, {"status": {"phase": "Succeeded"}})
+        self._kubernetes.send_request("PATCH", path, {"status": {"phase": "Succeeded"}})
 
     def add(self, name: str, labels: Mapping[str, str], namespace: str = NAMESPACE) -> Pod:
         """Create a pod of others with these labels, and connect it."""
@@ -215,10 +215,13 @@ class PodNetwork:
         }
         pods = f"/api/v1/namespaces/{namespace}/pods"
         self._kubernetes.until(
-            lambda: self._kubernetes.ask("GET", f"{pods[:-5]}/serviceaccounts/default") is not None,
+            lambda: (
+                self._kubernetes.send_request("GET", f"{pods[:-5]}/serviceaccounts/default")
+                is not None
+            ),
             "the namespace has an account",
         )
-        self._kubernetes.ask("POST", pods, pod)
+        self._kubernetes.send_request("POST", pods, pod)
         return self.connect(name, namespace=namespace)
 
     def enforce(self, program: Path) -> subprocess.Popen[bytes]:
@@ -277,11 +280,11 @@ class PodNetwork:
         self, pod: str, targets: Iterable[Target], timeout_s: float = _REFUSED_S
     ) -> set[Target]:
         """Return the targets that accept a connection from the pod."""
-        asked = list(targets)
-        addresses = json.dumps([(self.pods[name].address, port) for name, port in asked])
+        requested = list(targets)
+        addresses = json.dumps([(self.pods[name].address, port) for name, port in requested])
         told = self.said(pod, sys.executable, "-c", _CONNECT, str(timeout_s), addresses)
         return {
-            target for target, accepted in zip(asked, json.loads(told), strict=True) if accepted
+            target for target, accepted in zip(requested, json.loads(told), strict=True) if accepted
         }
 
 

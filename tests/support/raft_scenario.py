@@ -266,10 +266,10 @@ class Scenario:
         if what == "needs-snapshot":
             return core.needs_snapshot > core.commit, True
         if what == "read":
-            asked = self._voters[core.id].read_round
+            requested = self._voters[core.id].read_round
             return (
                 "yes"
-                if asked is not None and core.is_leader and core.confirmed_round >= asked
+                if requested is not None and core.is_leader and core.confirmed_round >= requested
                 else "no",
                 words[1],
             )

@@ -54,13 +54,13 @@ class ShareMember:
     def close(self) -> None:
         self._client.close()
 
-    def ask(self, api: ApiSpec, request: object) -> Any:
-        answer = self._client.ask(api, request, object)
+    def send_request(self, api: ApiSpec, request: object) -> Any:
+        answer = self._client.send_request(api, request, object)
         return msgspec.to_builtins(answer, builtin_types=(UUID, bytes, memoryview))
 
     def topic_id(self, topic: str) -> UUID:
         if topic not in self._ids:
-            answer = self.ask(apis.METADATA, metadata.MetadataRequest(topics=None))
+            answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
             self._ids = {item["name"]: item["topic_id"] for item in answer["topics"]}
         return self._ids.get(topic) or UUID(int=77)
 
@@ -71,7 +71,7 @@ class ShareMember:
         return self._member_epoch > 0
 
     def beat(self, *topics: str) -> Any:
-        answer = self.ask(
+        answer = self.send_request(
             apis.SHARE_GROUP_HEARTBEAT,
             share_group_heartbeat.ShareGroupHeartbeatRequest(
                 group_id=self.group,
@@ -93,7 +93,7 @@ class ShareMember:
 
     def _find_coordinator(self) -> Any:
         find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[self.group])
-        return self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]
+        return self.send_request(apis.FIND_COORDINATOR, find)["coordinators"][0]
 
     def coordinates_here(self) -> bool:
         """Return whether the broker of this connection is the coordinator of the group, once there
@@ -156,7 +156,7 @@ class ShareMember:
             ],
             **(_FETCH | fields),
         )
-        answer = self.ask(apis.SHARE_FETCH, request)
+        answer = self.send_request(apis.SHARE_FETCH, request)
         self._count(answer, request.share_session_epoch)
         return answer
 
@@ -176,7 +176,7 @@ class ShareMember:
             topics=[share_acknowledge.AcknowledgeTopic(*item) for item in by_topic.items()],
             **fields,
         )
-        answer = self.ask(apis.SHARE_ACKNOWLEDGE, request)
+        answer = self.send_request(apis.SHARE_ACKNOWLEDGE, request)
         self._count(answer, request.share_session_epoch)
         return answer
 

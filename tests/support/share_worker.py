@@ -26,7 +26,7 @@ def coordinator_of(bootstrap: str, group: str, member_id: str = "") -> ShareMemb
     guide = ShareMember(bootstrap, group, member_id)
     try:
         request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
-        found = guide.ask(apis.FIND_COORDINATOR, request)["coordinators"][0]
+        found = guide.send_request(apis.FIND_COORDINATOR, request)["coordinators"][0]
     finally:
         guide.close()
     if found["error_code"]:
@@ -42,7 +42,7 @@ class ShareLedger:
         self.delivered: dict[tuple[int, int], int] = {}
         """Deliveries by (partition, offset)."""
         self._accepted: dict[tuple[int, int], float] = {}
-        self._asked: set[tuple[int, int]] = set()
+        self._requested: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
 
     @property
@@ -56,16 +56,16 @@ class ShareLedger:
         stored an acceptance that it did not answer.
         """
         with self._lock:
-            return self._accepted.keys() | self._asked
+            return self._accepted.keys() | self._requested
 
-    def ask(self, partition: int, offset: int) -> None:
+    def send_request(self, partition: int, offset: int) -> None:
         with self._lock:
-            self._asked.add((partition, offset))
+            self._requested.add((partition, offset))
 
-    def deliver(self, partition: int, offset: int, count: int, asked_at: float) -> None:
+    def deliver(self, partition: int, offset: int, count: int, requested_at: float) -> None:
         with self._lock:
             at = self._accepted.get((partition, offset))
-            if at is not None and at < asked_at:
+            if at is not None and at < requested_at:
                 self.problems.append(
                     f"{partition}-{offset}, accepted, is delivered again ({count})"
                 )
@@ -175,7 +175,7 @@ class ShareWorker:
     def _find_leaders(self) -> dict[int, str]:
         guide = ShareMember(self._bootstrap(), self._group)
         try:
-            answer = guide.ask(apis.METADATA, metadata.MetadataRequest(topics=None))
+            answer = guide.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
         finally:
             guide.close()
         brokers = {item["node_id"]: f"{item['host']}:{item['port']}" for item in answer["brokers"]}
@@ -191,7 +191,7 @@ class ShareWorker:
         if address not in self._sessions:
             self._sessions[address] = ShareMember(address, self._group, self.member_id), set()
         member, known = self._sessions[address]
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         answer = member.fetch(
             *((self._topic, partition) for partition in partitions - known),
             forget=[(self._topic, partition) for partition in known - partitions],
@@ -201,11 +201,11 @@ class ShareWorker:
         if answer["error_code"]:
             raise KafkaFailed(f"fetch: {answer['error_code']}")
         self._sessions[address] = member, set(partitions)
-        got = self._take(answer, asked_at)
+        got = self._take(answer, requested_at)
         if got:
             self._accept(member, got)
 
-    def _take(self, answer: Any, asked_at: float) -> dict[tuple[str, int], list[Any]]:
+    def _take(self, answer: Any, requested_at: float) -> dict[tuple[str, int], list[Any]]:
         got: dict[tuple[str, int], list[Any]] = {}
         for topic in answer["responses"]:
             for partition in topic["partitions"]:
@@ -215,7 +215,7 @@ class ShareWorker:
                 for item in partition["acquired_records"]:
                     first, last = item["first_offset"], item["last_offset"]
                     for offset in range(first, last + 1):
-                        self._ledger.deliver(index, offset, item["delivery_count"], asked_at)
+                        self._ledger.deliver(index, offset, item["delivery_count"], requested_at)
                     got.setdefault((self._topic, index), []).append((first, last, [ACCEPT]))
         return got
 
@@ -223,7 +223,7 @@ class ShareWorker:
         for (_, index), batches in got.items():
             for first, last, _ in batches:
                 for offset in range(first, last + 1):
-                    self._ledger.ask(index, offset)
+                    self._ledger.send_request(index, offset)
         answer = member.acknowledge(got)
         if answer["error_code"]:
             raise KafkaFailed(f"acknowledge: {answer['error_code']}")

@@ -110,12 +110,12 @@ class StreamsTalk:
     def close(self) -> None:
         self._client.close()
 
-    def ask(self, api: ApiSpec, request: object) -> Any:
-        return self._client.ask(api, request)
+    def send_request(self, api: ApiSpec, request: object) -> Any:
+        return self._client.send_request(api, request)
 
     def topics(self) -> dict[str, int]:
         """Return the number of partitions of each topic."""
-        answer = self.ask(apis.METADATA, metadata.MetadataRequest(topics=None))
+        answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
         return {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
 
     def create(self, topic: str, partitions: int) -> None:
@@ -125,7 +125,7 @@ class StreamsTalk:
         wait_until(lambda: self.topics().get(topic) == partitions)
 
     def topic_ids(self) -> dict[str, UUID]:
-        answer = self.ask(apis.METADATA, metadata.MetadataRequest(topics=None))
+        answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
         return {topic["name"]: UUID(topic["topic_id"]) for topic in answer["topics"]}
 
     def coordinate(self, *groups: str) -> None:
@@ -141,7 +141,7 @@ class StreamsTalk:
     def coordinator(self, group: str) -> tuple[int, str]:
         """Return the id and the address of the coordinator of a group; -1 if there is none."""
         request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
-        (found,) = self.ask(apis.FIND_COORDINATOR, request)["coordinators"]
+        (found,) = self.send_request(apis.FIND_COORDINATOR, request)["coordinators"]
         return found["node_id"], f"{found['host']}:{found['port']}"
 
     def beat(self, group: str, member: str, epoch: int | None = None, **fields: Any) -> Any:
@@ -163,7 +163,7 @@ class StreamsTalk:
             task_end_offsets=None,
             **fields,
         )
-        answer = self.ask(apis.STREAMS_GROUP_HEARTBEAT, request)
+        answer = self.send_request(apis.STREAMS_GROUP_HEARTBEAT, request)
         if answer["error_code"] == 0:
             self.epochs[member] = answer["member_epoch"]
             self.endpoints[member] = answer["endpoint_information_epoch"]
@@ -211,7 +211,7 @@ class StreamsTalk:
 
     def describe(self, group: str, *, operations: bool = False) -> Any:
         request = streams_group_describe.StreamsGroupDescribeRequest([group], operations)
-        (described,) = self.ask(apis.STREAMS_GROUP_DESCRIBE, request)["groups"]
+        (described,) = self.send_request(apis.STREAMS_GROUP_DESCRIBE, request)["groups"]
         for member in described["members"]:
             for name in ("assignment", "target_assignment"):
                 member[name] = {role: _found(member[name][f"{role}_tasks"]) for role in ROLES}
@@ -228,7 +228,9 @@ class StreamsTalk:
         return described
 
     def listed(self, group: str, **filters: Any) -> Any:
-        groups = self.ask(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))["groups"]
+        groups = self.send_request(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))[
+            "groups"
+        ]
         return [found for found in groups if found["group_id"] == group]
 
     def commit(
@@ -246,11 +248,13 @@ class StreamsTalk:
                 )
             ],
         )
-        answer = self.ask(apis.OFFSET_COMMIT, request)
+        answer = self.send_request(apis.OFFSET_COMMIT, request)
         return answer["topics"][0]["partitions"][0]["error_code"]
 
     def delete(self, group: str) -> Any:
-        return self.ask(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))["results"]
+        return self.send_request(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))[
+            "results"
+        ]
 
 
 def talk_to_coordinator(bootstrap: str, group: str) -> StreamsTalk:

@@ -62,7 +62,7 @@ class TelemetryClient:
 
     def announced(self, name: str, version: str) -> dict[int, tuple[int, int]]:
         """Return the versions of each API that the broker announces."""
-        body = self._ask(
+        body = self._send_request(
             _API_VERSIONS, 3, _compact(name.encode()) + _compact(version.encode()) + NO_TAGS
         )
         error_code, count = struct.unpack_from(">hB", body)
@@ -71,7 +71,9 @@ class TelemetryClient:
         return {key: (first, last) for key, first, last in found}
 
     def get(self, client_instance_id: UUID = ZERO) -> Subscriptions:
-        body = self._ask(GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id.bytes + NO_TAGS)
+        body = self._send_request(
+            GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id.bytes + NO_TAGS
+        )
         return _subscriptions(body[1:])
 
     def push(
@@ -85,14 +87,14 @@ class TelemetryClient:
     ) -> int:
         """Return the error code."""
         fixed = struct.pack(">i?b", subscription_id, terminating, compression_type)
-        body = self._ask(
+        body = self._send_request(
             PUSH_TELEMETRY, 0, client_instance_id.bytes + fixed + _compact(metrics) + NO_TAGS
         )
         _tags, throttle_time_ms, error_code, _more_tags = struct.unpack(">BihB", body)
         assert throttle_time_ms == 0
         return int(error_code)
 
-    def _ask(self, api_key: int, version: int, body: bytes) -> bytes:
+    def _send_request(self, api_key: int, version: int, body: bytes) -> bytes:
         """Return the answer after its correlation id."""
         self._correlation_id += 1
         client_id = b"" if self._client_id is None else self._client_id.encode()

@@ -41,7 +41,7 @@ def create_ledger(address: str, partitions: int = 2) -> None:
     """Create the topic unless it is there."""
     with WireClient(address) as client:
         request = metadata.MetadataRequest(topics=None)
-        found = client.ask(apis.METADATA, request, metadata.MetadataResponse)
+        found = client.send_request(apis.METADATA, request, metadata.MetadataResponse)
     if all(topic.name != TOPIC for topic in found.topics):
         create_topic(address, TOPIC, partitions)
         _wait_for_leaders(address, partitions)
@@ -78,9 +78,9 @@ class TransactionClient:
     def close(self) -> None:
         self._client.close()
 
-    def ask(self, api: ApiSpec, request: object, version: int | None = None) -> Any:
-        asked = api if version is None else replace(api, max=version)
-        answer = self._client.ask(asked, request, object)
+    def send_request(self, api: ApiSpec, request: object, version: int | None = None) -> Any:
+        requested = api if version is None else replace(api, max=version)
+        answer = self._client.send_request(requested, request, object)
         return msgspec.to_builtins(answer)
 
     def _who(self, answer: Any) -> tuple[str, str, int]:
@@ -96,14 +96,16 @@ class TransactionClient:
         """Take the first epoch, once there is a coordinator."""
         find = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
         wait_until(
-            lambda: not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
+            lambda: (
+                not self.send_request(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
+            )
         )
         request = init_producer_id.InitProducerIdRequest(name, 60_000)
         answer: Any = {}
 
         def initialized() -> bool:
             nonlocal answer
-            answer = self.ask(apis.INIT_PRODUCER_ID, request)
+            answer = self.send_request(apis.INIT_PRODUCER_ID, request)
             return answer["error_code"] == 0
 
         wait_until(initialized)
@@ -117,7 +119,7 @@ class TransactionClient:
         """Take the next epoch. Kafka answers CONCURRENT_TRANSACTIONS while a transaction ends."""
         request = init_producer_id.InitProducerIdRequest(name, 60_000, *expected)
         while True:
-            answer = self.ask(apis.INIT_PRODUCER_ID, request, version)
+            answer = self.send_request(apis.INIT_PRODUCER_ID, request, version)
             if answer["error_code"] != ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
         if answer["error_code"] == 0:
@@ -141,7 +143,7 @@ class TransactionClient:
             ],
         )
         while True:
-            answer = self.ask(apis.ADD_PARTITIONS_TO_TXN, request, version)
+            answer = self.send_request(apis.ADD_PARTITIONS_TO_TXN, request, version)
             codes = _partition_codes(answer["results_by_topic_v3_and_below"])
             if all(code != "CONCURRENT_TRANSACTIONS" for _, code in codes):
                 return codes
@@ -161,7 +163,7 @@ class TransactionClient:
                 for name, producer, verifies, indexes in wanted
             ]
         )
-        answer = self.ask(apis.ADD_PARTITIONS_TO_TXN, request, version)
+        answer = self.send_request(apis.ADD_PARTITIONS_TO_TXN, request, version)
         return answer["error_code"], sorted(
             (item["transactional_id"], _partition_codes(item["topic_results"]))
             for item in answer["results_by_transaction"]
@@ -191,7 +193,7 @@ class TransactionClient:
             name, -1, 30_000, [produce.TopicProduceData(name=TOPIC, partition_data=[part])]
         )
         while True:
-            answer = self.ask(apis.PRODUCE, request, version)
+            answer = self.send_request(apis.PRODUCE, request, version)
             result = answer["responses"][0]["partition_responses"][0]
             if result["error_code"] not in {
                 ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -217,7 +219,7 @@ class TransactionClient:
             commit,
         )
         while True:
-            answer = self.ask(apis.END_TXN, request, version)
+            answer = self.send_request(apis.END_TXN, request, version)
             if answer["error_code"] != ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
         if answer["error_code"] == 0 and answer["producer_id"] >= 0 and takes:
@@ -228,7 +230,7 @@ class TransactionClient:
         """Return the state of the transaction, once no markers are being written."""
         request = DescribeTransactionsRequest([name])
         while True:
-            (found,) = self.ask(apis.DESCRIBE_TRANSACTIONS, request)["transaction_states"]
+            (found,) = self.send_request(apis.DESCRIBE_TRANSACTIONS, request)["transaction_states"]
             if not found["transaction_state"].startswith("Prepare"):
                 break
         partitions = [
@@ -243,7 +245,7 @@ class TransactionClient:
             name, self.producer_id, self.epoch, group
         )
         while True:
-            answer = self.ask(apis.ADD_OFFSETS_TO_TXN, request, version)
+            answer = self.send_request(apis.ADD_OFFSETS_TO_TXN, request, version)
             code = ErrorCode(answer["error_code"])
             if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *MOVED}:
                 return code.name
@@ -267,7 +269,7 @@ class TransactionClient:
             topics=[txn_offset_commit.TxnOffsetCommitRequestTopic(TOPIC, [item])],
         )
         while True:
-            answer = self.ask(apis.TXN_OFFSET_COMMIT, request, version)
+            answer = self.send_request(apis.TXN_OFFSET_COMMIT, request, version)
             code = ErrorCode(answer["topics"][0]["partitions"][0]["error_code"])
             if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *MOVED}:
                 return code.name
@@ -278,7 +280,7 @@ class TransactionClient:
         )
         request = offset_fetch.OffsetFetchRequest(groups=[wanted], require_stable=True)
         while True:
-            (found,) = self.ask(apis.OFFSET_FETCH, request, 9)["groups"]
+            (found,) = self.send_request(apis.OFFSET_FETCH, request, 9)["groups"]
             part = found["topics"][0]["partitions"][0] if found["topics"] else None
             if part is not None and not found["error_code"] and not part["error_code"]:
                 return int(part["committed_offset"])
@@ -286,7 +288,9 @@ class TransactionClient:
     def coordinate_group(self, group: str) -> None:
         find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
         wait_until(
-            lambda: not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
+            lambda: (
+                not self.send_request(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
+            )
         )
 
 

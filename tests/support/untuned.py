@@ -13,8 +13,8 @@ from tests.support.cluster import Cluster
 async def doctor_findings(cluster: Cluster) -> list[str]:
     """Return the findings of the doctor about clients, with their remedies."""
     found = await cluster.broker.client.propose_moves(ProposeMoves(moves_max=0))
-    troubles = {int(load.node_id): load.troubles for load in found.before if load.troubles}
-    return [f"{item.sentence} {item.mend}" for item in checks.clients(troubles).findings]
+    problems = {int(load.node_id): load.problems for load in found.before if load.problems}
+    return [f"{item.sentence} {item.mend}" for item in checks.clients(problems).findings]
 
 
 @asynccontextmanager

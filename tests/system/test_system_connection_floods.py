@@ -55,7 +55,7 @@ class Probes:
         self.answers: list[bytes] = []
         self._port = port
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread = threading.Thread(target=self._send_request, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -65,7 +65,7 @@ class Probes:
         self._is_over.set()
         self._thread.join()
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         while not self._is_over.wait(0.05):
             try:
                 with socket.create_connection(("127.0.0.1", self._port), 5) as probe:

@@ -25,7 +25,7 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.url import open_store, parse_store_url
 from tests.support.child_process import killed_at_end
-from tests.support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
+from tests.support.dev_cluster import PENSTOCK, is_gone, penstock, pids_of, requested
 from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.waiting import until, wait_until
 
@@ -87,7 +87,9 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
         "retention.ms=3600000",
     )
     assert (created.returncode, created.stdout) == (0, "created words\n")
-    assert {"name": "words", "partitions": 3, "with_leader": 3} in asked(cluster, "topics", "list")
+    assert {"name": "words", "partitions": 3, "with_leader": 3} in requested(
+        cluster, "topics", "list"
+    )
     sent = penstock(
         cluster,
         "produce",
@@ -97,7 +99,7 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
         given="".join(f"k{n}:v{n}\n" for n in range(300)),
     )
     assert (sent.returncode, sent.stderr) == (0, "300 records acknowledged\n")
-    described = asked(cluster, "topics", "describe", "words")
+    described = requested(cluster, "topics", "describe", "words")
     assert sum(part["latest"] for part in described["partitions"]) == 300
     assert described["configs"]["retention.ms"] == "3600000"
     read = penstock(
@@ -107,22 +109,22 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
     assert {(record["key"], record["value"]) for record in records} == {
         (f"k{n}", f"v{n}") for n in range(300)
     }
-    fork = asked(cluster, "topics", "fork", "words", "words-2", "--config", "retention.ms=9")
+    fork = requested(cluster, "topics", "fork", "words", "words-2", "--config", "retention.ms=9")
     assert [(part["earliest"], part["latest"]) for part in fork["partitions"]] == [
         (0, part["latest"]) for part in described["partitions"]
     ]
     given = '{"partitions": [{"topic": "words", "partition": 1, "offset": 0}]}'
     at = penstock(cluster, "topics", "fork", "words", "words-3", "--at-offsets", "-", given=given)
     assert (at.returncode, "forked words to words-3 in" in at.stdout) == (0, True)
-    parts = asked(cluster, "topics", "describe", "words-3")["partitions"]
+    parts = requested(cluster, "topics", "describe", "words-3")["partitions"]
     assert [part["latest"] for part in parts][1] == 0
     wrong = penstock(cluster, "topics", "fork", "words", "w", "--at-offsets", "-", given="{}")
     assert (wrong.returncode, '"partition": 0' in wrong.stderr) == (2, True)
     delete = ("topics", "delete-records", "words")
-    assert asked(cluster, *delete, "--before-offset", "1", "--partition", "2") == [
+    assert requested(cluster, *delete, "--before-offset", "1", "--partition", "2") == [
         {"partition": 2, "earliest": 1, "error": None}
     ]
-    assert asked(cluster, *delete, "--before-time", "2020-01-01") == [
+    assert requested(cluster, *delete, "--before-time", "2020-01-01") == [
         {"partition": part["partition"], "earliest": int(part["partition"] == 2), "error": None}
         for part in described["partitions"]
     ]
@@ -131,10 +133,10 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
     unclear = penstock(cluster, *delete, "--all", "--before-offset", "1")
     assert (unclear.returncode, "specify one of" in unclear.stderr) == (2, True)
     assert penstock(cluster, *delete, "--all", given="y\n").returncode == 0
-    emptied = asked(cluster, "topics", "describe", "words")["partitions"]
+    emptied = requested(cluster, "topics", "describe", "words")["partitions"]
     assert [part["earliest"] for part in emptied] == [part["latest"] for part in emptied]
     assert penstock(cluster, "topics", "delete", "words").returncode == 0
-    assert "words" not in [topic["name"] for topic in asked(cluster, "topics", "list")]
+    assert "words" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
 
 
 def test_a_group_goes_on_where_it_stopped(cluster: LocalCluster) -> None:
@@ -151,11 +153,11 @@ def test_a_group_goes_on_where_it_stopped(cluster: LocalCluster) -> None:
 
 def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
     penstock(cluster, "topics", "create", "looked-at", "--partitions", "2")
-    streams = asked(cluster, "streams", "describe", "looked-at")
+    streams = requested(cluster, "streams", "describe", "looked-at")
     assert sorted((stream["partition"], stream["kind"]) for stream in streams) == [
         (index, kind) for index in range(2) for kind in ("data", "meta", "txn")
     ]
-    nodes = asked(cluster, "nodes")
+    nodes = requested(cluster, "nodes")
     assert [(node["node_id"], node["fenced"]) for node in nodes["nodes"]] == [
         (0, False),
         (1, False),
@@ -457,7 +459,7 @@ def test_one_node_from_a_file_and_variables(cluster: LocalCluster, tmp_path: Pat
     with killed_at_end(started) as broker:
         assert broker.stderr is not None
         assert any('"broker_started"' in line for line in broker.stderr), sys.exc_info()
-        assert 7 in [node["node_id"] for node in asked(cluster, "nodes")["nodes"]]
+        assert 7 in [node["node_id"] for node in requested(cluster, "nodes")["nodes"]]
         broker.send_signal(signal.SIGTERM)
         broker.stderr.read()
         assert broker.wait(30) == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.deploy.local.handle import LocalCluster
-from tests.support.dev_cluster import PENSTOCK, asked, penstock
+from tests.support.dev_cluster import PENSTOCK, penstock, requested
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -40,7 +40,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "error",
     ]
     with LocalCluster([*arguments, "--seed-from", str(directory / "seed.jsonl")]) as first:
-        topics = {topic["name"]: topic["partitions"] for topic in asked(first, "topics", "list")}
+        topics = {
+            topic["name"]: topic["partitions"] for topic in requested(first, "topics", "list")
+        }
         assert topics == {"orders": 3, "clicks": 12, "new": 1}, (
             "they are there when the ready line is"
         )
@@ -53,12 +55,12 @@ def written(cluster: LocalCluster) -> dict[str, int]:
     """Return the record counts of the clients' topics."""
     topics = [
         topic["name"]
-        for topic in asked(cluster, "topics", "list")
+        for topic in requested(cluster, "topics", "list")
         if topic["name"] in {"orders", "clicks", "new"}
     ]
     return {
         name: sum(
-            part["latest"] for part in asked(cluster, "topics", "describe", name)["partitions"]
+            part["latest"] for part in requested(cluster, "topics", "describe", name)["partitions"]
         )
         for name in topics
     }
@@ -110,7 +112,7 @@ def test_a_line_for_each_client(cluster: LocalCluster) -> None:
 
 
 def test_top_shows_nodes_and_topics(cluster: LocalCluster) -> None:
-    view = asked(cluster, "top", "--interval", "0.1")
+    view = requested(cluster, "top", "--interval", "0.1")
     assert [(node["node_id"], node["fenced"]) for node in view["cluster"]["nodes"]] == [(0, False)]
     topics = {topic["name"]: topic for topic in view["topics"]}
     assert (

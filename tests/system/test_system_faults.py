@@ -22,7 +22,7 @@ from penstock.protocol.apis import METADATA
 from penstock.protocol.gen import metadata
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.clients import create_topic
-from tests.support.dev_cluster import asked, penstock
+from tests.support.dev_cluster import penstock, requested
 from tests.support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -154,14 +154,14 @@ async def test_brokers_name_the_next_leader_before_a_dead_one_is_fenced() -> Non
             """Ask the living broker itself: librdkafka repeats the request at the dead one."""
             request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="t")])
             with WireClient(f"127.0.0.1:{living.port}") as client:
-                (topic,) = client.ask(METADATA, request, metadata.MetadataResponse).topics
+                (topic,) = client.send_request(METADATA, request, metadata.MetadataResponse).topics
             return {partition.leader_id for partition in topic.partitions}
 
         await until(lambda: asyncio.to_thread(lambda: named() == {0, 1}))
         await until(lambda: is_connected(living.pid, dead.port))
         cluster.kill([dead])
         await until(lambda: asyncio.to_thread(lambda: dead.node_id not in named()))
-        brokers = {node["node_id"]: node for node in asked(cluster, "nodes")["nodes"]}
+        brokers = {node["node_id"]: node for node in requested(cluster, "nodes")["nodes"]}
         assert not brokers[dead.node_id]["fenced"]
         cluster.kill([living])  # it would wait for the dead one to take its partitions
 
@@ -181,9 +181,9 @@ def is_connected(pid: int | None, port: int | None) -> bool:
 
 
 def is_alive(cluster: LocalCluster, node_id: int) -> bool:
-    nodes = asked(cluster, "nodes")["nodes"]
+    nodes = requested(cluster, "nodes")["nodes"]
     return any(node["node_id"] == node_id and not node["fenced"] for node in nodes)
 
 
 def leaders_of(cluster: LocalCluster) -> set[int]:
-    return {part["leader"] for part in asked(cluster, "topics", "describe", "t")["partitions"]}
+    return {part["leader"] for part in requested(cluster, "topics", "describe", "t")["partitions"]}

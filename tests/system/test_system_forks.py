@@ -78,7 +78,7 @@ def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | Non
     request = create_topics.CreateTopicsRequest(topics, timeout_ms=60_000)
     kind = create_topics.CreateTopicsResponse
     with WireClient(f"127.0.0.1:{port}") as client:
-        answer = client.ask(CREATE_TOPICS, request, kind, timeout_s=90)
+        answer = client.send_request(CREATE_TOPICS, request, kind, timeout_s=90)
     return {topic.name: (topic.error_code, topic.error_message) for topic in answer.topics}
 
 

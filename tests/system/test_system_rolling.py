@@ -18,7 +18,7 @@ from penstock.deploy.local.handle import LocalCluster
 from tests.chaos.clients import Client, Reader, SteadyProducer, end_offsets, read_all
 from tests.chaos.patience import Patience
 from tests.chaos.record import Record
-from tests.support.dev_cluster import asked, penstock
+from tests.support.dev_cluster import penstock, requested
 from tests.support.history import Part
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -93,7 +93,7 @@ def loaded(cluster: LocalCluster, directory: Path) -> Iterator[Load]:
 
 
 def leaders_of(cluster: LocalCluster) -> set[int]:
-    return {part["leader"] for part in asked(cluster, "topics", "describe", "t")["partitions"]}
+    return {part["leader"] for part in requested(cluster, "topics", "describe", "t")["partitions"]}
 
 
 def create_topic(cluster: LocalCluster) -> None:
@@ -152,7 +152,7 @@ async def test_a_broker_is_drained_for_good(
             assert await asyncio.to_thread(leaders_of, cluster) == {0, 2}, (
                 "what it led moved before it left"
             )
-            shown = await asyncio.to_thread(asked, cluster, "nodes")
+            shown = await asyncio.to_thread(requested, cluster, "nodes")
             assert sorted(wal["node_id"] for wal in shown["wals"]) == [0, 2], (
                 "nothing of it waits for recovery"
             )

@@ -66,7 +66,7 @@ def _lags(cluster: LocalCluster) -> dict[int, int]:
     group = offsets.DescribeShareGroupOffsetsRequestGroup(GROUP, None)
     member = coordinator_of(cluster.bootstrap, GROUP)
     try:
-        answer = member.ask(
+        answer = member.send_request(
             apis.DESCRIBE_SHARE_GROUP_OFFSETS, offsets.DescribeShareGroupOffsetsRequest([group])
         )
     finally:

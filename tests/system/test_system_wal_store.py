@@ -18,7 +18,7 @@ from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.url import open_store
 from tests.support.clients import confluent_consumer, create_topic, produce, read_records
 from tests.support.console import Answer, ConsoleProcess, Visitor
-from tests.support.dev_cluster import asked, penstock
+from tests.support.dev_cluster import penstock, requested
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -74,7 +74,7 @@ def test_tools_read_the_wal_store_of_the_cluster(cluster: LocalCluster) -> None:
     assert checks["WALs"]["level"] == "ok", checks["WALs"]
     assert f"in WAL store {cluster.state().wal_store_url}" in checks["WALs"]["summary"]
     assert checks["objects"]["level"] == "ok", checks["objects"]
-    assert asked(cluster, "wal", "repair")["wals"] == []
+    assert requested(cluster, "wal", "repair")["wals"] == []
 
 
 def test_readers_need_the_wal_store(cluster: LocalCluster) -> None:
@@ -108,10 +108,10 @@ def test_readers_need_the_wal_store(cluster: LocalCluster) -> None:
 
 
 def test_commands_that_read_find_the_wal_store(cluster: LocalCluster) -> None:
-    assert asked(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
+    assert requested(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
     done = penstock(cluster, "compact", "t")
     assert done.returncode == 0, done.stderr
-    assert asked(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
+    assert requested(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
     records = examined(cluster, "--records", "5")["records"]
     assert records["level"] == "ok", records
 
@@ -140,7 +140,7 @@ def records_in_console(console: ConsoleProcess) -> tuple[Answer, Answer]:
 
 
 def test_the_feature_is_listed(cluster: LocalCluster) -> None:
-    levels = {item["name"]: item["level"] for item in asked(cluster, "features", "list")}
+    levels = {item["name"]: item["level"] for item in requested(cluster, "features", "list")}
     assert levels["wal.store.version"] == 1
 
 

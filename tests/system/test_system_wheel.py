@@ -443,6 +443,6 @@ def test_the_extra_local_is_enough_for_the_first_hour(wheel: Path, tmp_path: Pat
         with urlopen(f"{console}/sql", timeout=30) as page:
             token = page.read().decode().split('name="csrf" value="')[1].split('"')[0]
         form = urlencode({"query": query, "csrf": token}).encode()
-        asked = Request(f"{console}/sql", form, {"Origin": console})
-        with urlopen(asked, timeout=60) as page:
+        requested = Request(f"{console}/sql", form, {"Origin": console})
+        with urlopen(requested, timeout=60) as page:
             assert "delays" in page.read().decode().split("</form>")[1]

@@ -52,11 +52,11 @@ def test_a_commit_whose_answer_is_lost_counts_once(
     """Lose every second answer, beginning with the one to the creation of the table."""
     counts: dict[str, int] = {}
 
-    def lose(asked: Asked) -> Fate:
-        if not asked.is_commit("t") and not asked.is_commit("t__dlq"):
+    def lose(requested: Asked) -> Fate:
+        if not requested.is_commit("t") and not requested.is_commit("t__dlq"):
             return Fate.ANSWERED
-        counts[asked.path] = counts.get(asked.path, 0) + 1
-        return lost if counts[asked.path] % 2 else Fate.ANSWERED
+        counts[requested.path] = counts.get(requested.path, 0) + 1
+        return lost if counts[requested.path] % 2 else Fate.ANSWERED
 
     gateway.decide = lose
     run.all()
@@ -100,9 +100,9 @@ def test_new_columns_are_added_once_if_the_answer_is_lost(
     assert first is not None
     lost_answers: list[Asked] = []
 
-    def lose(asked: Asked) -> Fate:
-        if asked.is_commit("t") and not lost_answers:
-            lost_answers.append(asked)
+    def lose(requested: Asked) -> Fate:
+        if requested.is_commit("t") and not lost_answers:
+            lost_answers.append(requested)
             return lost
         return Fate.ANSWERED
 
@@ -124,12 +124,12 @@ def test_a_catalog_that_restarts_during_a_commit_is_waited_for(
     """Cut the answer to a commit, and then be away for longer than a request is repeated."""
     refused: list[Asked] = []
 
-    def restart(asked: Asked) -> Fate:
+    def restart(requested: Asked) -> Fate:
         if refused and len(refused) < 10:
-            refused.append(asked)
+            refused.append(requested)
             return Fate.UNAVAILABLE
-        if asked.is_commit("t") and not refused:
-            refused.append(asked)
+        if requested.is_commit("t") and not refused:
+            refused.append(requested)
             return Fate.CUT
         return Fate.ANSWERED
 
@@ -148,9 +148,9 @@ def test_a_catalog_that_never_answers_is_given_up(
     """Be silent after a commit: the export looks up whether it happened."""
     silent: list[Asked] = []
 
-    def be_silent(asked: Asked) -> Fate:
-        if asked.is_commit("t") and len(silent) < 2:
-            silent.append(asked)
+    def be_silent(requested: Asked) -> Fate:
+        if requested.is_commit("t") and len(silent) < 2:
+            silent.append(requested)
             return Fate.SILENT
         return Fate.ANSWERED
 
@@ -170,9 +170,9 @@ def test_a_commit_that_stays_unknown_loses_and_repeats_no_records(
     monkeypatch.setattr(commits, "TRIES_MAX", 2)
     gone: list[Asked] = []
 
-    def go_away(asked: Asked) -> Fate:
-        if gone or asked.is_commit("t"):
-            gone.append(asked)
+    def go_away(requested: Asked) -> Fate:
+        if gone or requested.is_commit("t"):
+            gone.append(requested)
             return Fate.UNAVAILABLE if len(gone) > 1 else Fate.CUT
         return Fate.ANSWERED
 

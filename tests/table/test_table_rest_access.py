@@ -54,9 +54,9 @@ def test_an_export_logs_in(
         run.properties = properties
         run.all()
         run.check()
-        asked = [one for one in gateway.asked if not one.path.endswith("/oauth/tokens")]
-        assert {one.authorization for one in asked} == {f"Bearer {TOKEN}"}
-        assert (len(asked) < len(gateway.asked)) == ("credential" in properties)
+        requested = [one for one in gateway.requested if not one.path.endswith("/oauth/tokens")]
+        assert {one.authorization for one in requested} == {f"Bearer {TOKEN}"}
+        assert (len(requested) < len(gateway.requested)) == ("credential" in properties)
         table = run.warehouse.existing("t")
         table.state()
         place = table.place()
@@ -98,8 +98,8 @@ def test_a_namespace_that_exists_is_not_created(
 ) -> None:
     """A writer may lack the right to create namespaces."""
 
-    def refuse(asked: Asked) -> Fate:
-        is_creation = (asked.method, asked.path) == ("POST", "/v1/namespaces")
+    def refuse(requested: Asked) -> Fate:
+        is_creation = (requested.method, requested.path) == ("POST", "/v1/namespaces")
         return Fate.REFUSED if is_creation else Fate.ANSWERED
 
     gateway.decide = refuse
@@ -113,11 +113,11 @@ def test_a_namespace_that_exists_is_not_created(
 
 def test_a_refused_commit_is_not_repeated(run_behind: RestRun, gateway: HttpGateway) -> None:
     assert run_behind.sync().run_batch() is not None
-    begun = len(gateway.asked)
-    gateway.decide = lambda asked: Fate.REFUSED if asked.is_commit("t") else Fate.ANSWERED
+    begun = len(gateway.requested)
+    gateway.decide = lambda requested: Fate.REFUSED if requested.is_commit("t") else Fate.ANSWERED
     with pytest.raises(InvalidTable, match="denies access: Gateway: not allowed"):
         run_behind.all()
-    assert sum(asked.is_commit("t") for asked in gateway.asked[begun:]) == 1
+    assert sum(requested.is_commit("t") for requested in gateway.requested[begun:]) == 1
 
 
 @pytest.fixture
@@ -290,9 +290,9 @@ def test_keys_that_the_catalog_hands_out_write_and_read_the_files(
 ) -> None:
     vended.all()
     vended.check()
-    asked = store_gateway.asked
-    assert {one.authorization.partition("Credential=")[2][:7] for one in asked} == {"VENDED/"}
-    written = [one.path for one in asked if one.method in {"PUT", "POST"}]
+    requested = store_gateway.requested
+    assert {one.authorization.partition("Credential=")[2][:7] for one in requested} == {"VENDED/"}
+    written = [one.path for one in requested if one.method in {"PUT", "POST"}]
     assert written
     assert all(path.startswith("/tables/served/") for path in written)
 
@@ -301,7 +301,9 @@ def test_a_store_that_refuses_the_files_is_explained(
     vended: VendedRun, store_gateway: HttpGateway
 ) -> None:
     assert vended.sync().run_batch() is not None
-    store_gateway.decide = lambda asked: Fate.REFUSED if "/data/" in asked.path else Fate.ANSWERED
+    store_gateway.decide = lambda requested: (
+        Fate.REFUSED if "/data/" in requested.path else Fate.ANSWERED
+    )
     with pytest.raises(WarehouseFailed, match=r"failed at s3://tables/served/default/t.*/data/"):
         vended.all()
     store_gateway.decide = lambda _: Fate.ANSWERED

@@ -1,6 +1,6 @@
 """The APIs that a broker of Apache Kafka 4.2 announces, with their versions.
 
-A test in `tests/interop` compares them with the answer of a running broker. Unstable versions are
+A test in `tests/interop` compares them with the response of a running broker. Unstable versions are
 not announced.
 """
 

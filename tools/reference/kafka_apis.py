@@ -22,7 +22,7 @@ _HEAD: Final = """\
 <!-- Written by `python -m tools.reference.kafka_apis`; do not edit. -->
 
 Brokers support the APIs of Apache Kafka 4.2 in their stable versions and list them in ApiVersions responses.
-As in Kafka, a request with an unknown key or version closes the connection; only ApiVersions is answered in every version.
+As in Kafka, a request with an unknown key or version closes the connection; only ApiVersions gets a response in every version.
 Flexible versions use compact lengths and tagged fields (KIP-482).
 
 | API | key | versions | Kafka 4.2 | flexible from | tested with |

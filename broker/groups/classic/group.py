@@ -129,10 +129,10 @@ class ClassicGroup:
         member = self.members[request.member_id]
         unchanged = member.protocols == request.protocols
         if self.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            return [CompleteJoin(token, self._join_answer(member))]
+            return [CompleteJoin(token, self._join_response(member))]
         if self.state is GroupState.STABLE and unchanged and member.member_id != self.leader:
             self._touch(member, now_ms)
-            return [CompleteJoin(token, self._join_answer(member))]
+            return [CompleteJoin(token, self._join_response(member))]
         # A client that sends a second JoinGroup has abandoned the first one.
         effects = self._fail_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._update(member, request)
@@ -190,10 +190,10 @@ class ClassicGroup:
         if former_leader not in self.members:
             self.leader = member_id
         if self.state is GroupState.STABLE and unchanged:
-            answer = self._join_answer(old)
+            response = self._join_response(old)
             if self.leader != former_leader:
-                answer = _without_assigning(answer, former_leader, request)
-            self._replacing.append((self.generation, token, answer))
+                response = _without_assigning(response, former_leader, request)
+            self._replacing.append((self.generation, token, response))
             return [*effects, PersistGroup(self.generation)]
         old.join_token = token
         return effects + self._rebalance(now_ms)
@@ -283,7 +283,7 @@ class ClassicGroup:
         effects: list[Effect] = []
         for member in joined:
             assert member.join_token is not None
-            effects.append(CompleteJoin(member.join_token, self._join_answer(member)))
+            effects.append(CompleteJoin(member.join_token, self._join_response(member)))
             member.join_token = None
             self._touch(member, now_ms)
         return effects
@@ -303,7 +303,7 @@ class ClassicGroup:
             votes[choice] = votes.get(choice, 0) + 1
         return max(sorted(votes), key=lambda name: votes[name])
 
-    def _join_answer(self, member: Member) -> JoinResult:
+    def _join_response(self, member: Member) -> JoinResult:
         assert self.protocol is not None
         all_members: tuple[tuple[str, str | None, bytes], ...] = ()
         if member.member_id == self.leader:
@@ -330,7 +330,7 @@ class ClassicGroup:
         member = self.members[request.member_id]
         self._touch(member, now_ms)
         if self.state is GroupState.STABLE:
-            return [CompleteSync(token, self._sync_answer(member))]
+            return [CompleteSync(token, self._sync_response(member))]
         effects = self._fail_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_token = token
         if member.member_id == self.leader and self._persisting is None:
@@ -360,11 +360,11 @@ class ClassicGroup:
         """Handle the outcome of PersistGroup. A later generation makes an earlier outcome
         irrelevant, except for restarted static members.
         """
-        for index, (of_generation, token, answer) in enumerate(self._replacing):
+        for index, (of_generation, token, response) in enumerate(self._replacing):
             if of_generation == generation:
                 del self._replacing[index]
                 refused = JoinResult(error=error, member_id="")
-                return [CompleteJoin(token, answer if error is ErrorCode.NONE else refused)]
+                return [CompleteJoin(token, response if error is ErrorCode.NONE else refused)]
         if (
             self.state is not GroupState.COMPLETING_REBALANCE
             or generation != self.generation
@@ -382,11 +382,11 @@ class ClassicGroup:
         for member in self.members.values():
             self._touch(member, now_ms)
             if member.sync_token is not None:
-                effects.append(CompleteSync(member.sync_token, self._sync_answer(member)))
+                effects.append(CompleteSync(member.sync_token, self._sync_response(member)))
                 member.sync_token = None
         return effects
 
-    def _sync_answer(self, member: Member) -> SyncResult:
+    def _sync_response(self, member: Member) -> SyncResult:
         return SyncResult(
             protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
         )
@@ -566,7 +566,7 @@ class ClassicGroup:
         for member in members:
             self._touch(member, now_ms)
 
-    def ask_to_rejoin(self, now_ms: int) -> list[Effect]:
+    def request_rejoin(self, now_ms: int) -> list[Effect]:
         """Start a rebalance after `restore` if the group has members but never had a leader: it was
         a consumer group (KIP-848) before.
         """
@@ -615,10 +615,12 @@ class ClassicGroup:
             assert self._rebalance_deadline_ms is not None
 
 
-def _without_assigning(answer: JoinResult, former_leader: str, request: JoinRequest) -> JoinResult:
+def _without_assigning(
+    response: JoinResult, former_leader: str, request: JoinRequest
+) -> JoinResult:
     """Return the response to a restarted leader, which must not assign partitions. Clients before
     KIP-814 get another leader id.
     """
     if request.understands_skip:
-        return replace(answer, skip_assignment=True)
-    return replace(answer, leader=former_leader, members=())
+        return replace(response, skip_assignment=True)
+    return replace(response, leader=former_leader, members=())

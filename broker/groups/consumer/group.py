@@ -122,12 +122,12 @@ class ConsumerGroup:
         )
         self.touch(member_id, now_ms)
         current = self.members[member_id].current
-        is_told = request.is_full or current.assigned != member.current.assigned
+        is_logged = request.is_full or current.assigned != member.current.assigned
         return HeartbeatResult(
             member_id=member_id,
             member_epoch=current.epoch,
             heartbeat_interval_ms=self.limits.heartbeat_interval_ms,
-            assignment=current.assigned if is_told else None,
+            assignment=current.assigned if is_logged else None,
         )
 
     def reconcile_member(
@@ -501,7 +501,9 @@ class ConsumerGroup:
 
     # --- offsets ----------------------------------------------------------------------------------
 
-    def check_commit(self, member_id: str, epoch: int, *, knows_epochs: bool = True) -> ErrorCode:
+    def check_commit(
+        self, member_id: str, epoch: int, *, supports_epochs: bool = True
+    ) -> ErrorCode:
         """Check whether this caller may commit offsets. A caller without a member (epoch -1) may,
         while the group has no members.
 
@@ -510,7 +512,7 @@ class ConsumerGroup:
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
         member = self.members.get(member_id)
-        if not knows_epochs and member is not None and member.metadata.classic is None:
+        if not supports_epochs and member is not None and member.metadata.classic is None:
             return ErrorCode.UNSUPPORTED_VERSION
         return self._check_member(member_id, epoch)
 

@@ -74,7 +74,7 @@ class ClassicGroups:
         )
         group.emptied_ms = snapshot.state_timestamp_ms
         if snapshot.members:
-            self._apply(group, group.classic.ask_to_rejoin(self._now_ms()))
+            self._apply(group, group.classic.request_rejoin(self._now_ms()))
 
     def unload(self, group: Group) -> None:
         """Complete parked requests with NOT_COORDINATOR."""

@@ -372,7 +372,7 @@ class GroupCoordinator:
         generation: int,
         offsets: dict[TopicPartition, CommittedOffset],
         *,
-        knows_epochs: bool = True,
+        supports_epochs: bool = True,
         connection_id: int | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets; they are durable if the result is NONE. Offsets with too long metadata
@@ -383,7 +383,7 @@ class GroupCoordinator:
         from an administrator, who may reset offsets, and is never late.
         """
         member = (member_id, instance_id, generation)
-        group = self._admit(group_id, member, offsets, knows_epochs=knows_epochs)
+        group = self._admit(group_id, member, offsets, supports_epochs=supports_epochs)
         if isinstance(group, ErrorCode):
             return dict.fromkeys(offsets, group)
         if generation >= 0:
@@ -431,7 +431,7 @@ class GroupCoordinator:
         offsets: Collection[TopicPartition],
         *,
         transactional: bool = False,
-        knows_epochs: bool = True,
+        supports_epochs: bool = True,
     ) -> Group | ErrorCode:
         """Check whether this member may commit offsets of these partitions. A commit without a
         generation creates the group.
@@ -440,7 +440,7 @@ class GroupCoordinator:
         group = self.find(group_id, create=generation < 0)
         if isinstance(group, ErrorCode):
             is_unexpected = group is ErrorCode.GROUP_ID_NOT_FOUND and (
-                transactional or not knows_epochs
+                transactional or not supports_epochs
             )
             return ErrorCode.ILLEGAL_GENERATION if is_unexpected else group
         if group.share is not None:
@@ -450,11 +450,13 @@ class GroupCoordinator:
         elif transactional and member == ("", None, -1):
             error = ErrorCode.NONE
         elif group.consumer is not None:
-            error = group.consumer.check_commit(member_id, generation, knows_epochs=knows_epochs)
+            error = group.consumer.check_commit(
+                member_id, generation, supports_epochs=supports_epochs
+            )
         else:
             assert group.streams is not None
             error = group.streams.check_commit(
-                member_id, generation, offsets, knows_epochs=knows_epochs
+                member_id, generation, offsets, supports_epochs=supports_epochs
             )
         if error is ErrorCode.NONE and len(group.offsets) + len(offsets) > OFFSETS_MAX:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE

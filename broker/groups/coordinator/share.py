@@ -193,7 +193,7 @@ class ShareGroups:
         task = asyncio.get_running_loop().create_task(work)
         self._initializations[task] = share
         task.add_done_callback(ended)
-        task.add_done_callback(_note_failure)
+        task.add_done_callback(_record_failure)
         return task
 
     def _deleting(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
@@ -201,7 +201,7 @@ class ShareGroups:
         task = asyncio.get_running_loop().create_task(work)
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
-        task.add_done_callback(_note_failure)
+        task.add_done_callback(_record_failure)
         return task
 
     # --- states of partitions ---------------------------------------------------------------------
@@ -525,7 +525,7 @@ class ShareGroups:
         return await when_durable(group, described)
 
 
-def _note_failure(task: "asyncio.Task[Any]") -> None:
+def _record_failure(task: "asyncio.Task[Any]") -> None:
     """Log the error of a task, whose caller may no longer wait."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, HeartbeatRefused):

@@ -14,7 +14,7 @@ from penstock.controller.metadata.topics import TopicState
 
 
 class OffsetTopics:
-    """The topics of committed offsets, in the newest image."""
+    """Looks up the topics of committed offsets in the newest image."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image

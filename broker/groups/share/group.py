@@ -105,12 +105,12 @@ class ShareGroup:
         self._reconcile(member_id, topics, changes, is_resubscribed=is_resubscribed)
         self.touch(member_id, now_ms)
         current = self.members[member_id].current
-        is_told = request.is_full or current.assigned != member.current.assigned
+        is_logged = request.is_full or current.assigned != member.current.assigned
         result = HeartbeatResult(
             member_id=member_id,
             member_epoch=current.epoch,
             heartbeat_interval_ms=self.limits.heartbeat_interval_ms,
-            assignment=current.assigned if is_told else None,
+            assignment=current.assigned if is_logged else None,
         )
         return result, changes
 

@@ -433,7 +433,7 @@ class StreamsGroup:
         epoch: int,
         partitions: Iterable[TopicPartition],
         *,
-        knows_epochs: bool = True,
+        supports_epochs: bool = True,
     ) -> ErrorCode:
         """Check whether this caller may commit offsets of these partitions. A caller without a
         member (epoch -1) may, while the group has no members. An earlier epoch is accepted for
@@ -446,7 +446,7 @@ class StreamsGroup:
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if not knows_epochs:
+        if not supports_epochs:
             return ErrorCode.UNSUPPORTED_VERSION
         if epoch == member.current.epoch:
             return ErrorCode.NONE

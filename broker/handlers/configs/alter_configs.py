@@ -24,7 +24,7 @@ from penstock.broker.handlers.configs.broker_configs import (
 from penstock.broker.handlers.configs.describe_configs import configs_denial
 from penstock.broker.handlers.configs.loggers import LoggerRefused, alter_loggers
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.authorization import note_change, requester_of
+from penstock.broker.requests.authorization import record_change, requester_of
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
@@ -124,7 +124,7 @@ def _note(
         for item in responses
         if not item.error_code
     ]
-    note_change(node, ctx, "configs_altered", altered)
+    record_change(node, ctx, "configs_altered", altered)
 
 
 async def _alter(
@@ -301,7 +301,7 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, replacing.decode_request)
     named = Counter((item.resource_type, item.resource_name) for item in request.resources)
     outcomes: list[_Outcome | None] = []
-    asked: dict[_Resource, Sequence[tuple[str, str | None]]] = {}
+    requested: dict[_Resource, Sequence[tuple[str, str | None]]] = {}
     async for item in sliced(request.resources):
         resource = item.resource_type, item.resource_name
         denial = _denial(node, ctx, item)
@@ -314,8 +314,12 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
             outcomes.append(refused.outcome)
         else:
             outcomes.append(None)
-            asked[resource] = values
-    results = await _replace(node, ctx, asked, validate_only=request.validate_only) if asked else {}
+            requested[resource] = values
+    results = (
+        await _replace(node, ctx, requested, validate_only=request.validate_only)
+        if requested
+        else {}
+    )
     responses = await listed(
         replacing.AlterConfigsResourceResponse(
             *(outcome or results[item.resource_type, item.resource_name]),
@@ -368,8 +372,8 @@ async def _replace(
     )
     resources = [*((TOPIC_RESOURCE, name) for name in topics), *others]
     try:
-        answer = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
+        response = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
     except (ControllerError, TimeoutError) as error:
         return dict.fromkeys(resources, (code_of(error), str(error)))
-    results = answer.items[len(changes) :]
+    results = response.items[len(changes) :]
     return {resource: _outcome(result) for resource, result in zip(resources, results, strict=True)}

@@ -19,12 +19,12 @@ from penstock.broker.handlers.fetch.fetch_target import (
     end_offset_of,
 )
 from penstock.broker.handlers.fetch.racks import broker_in_rack, is_far_behind
-from penstock.broker.network.request import LongAnswer, RequestContext, Response
+from penstock.broker.network.request import LongResponse, RequestContext, Response
 from penstock.broker.partition.committed_reader import CommittedPartition
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.partition import Partition
 from penstock.broker.requests.authorization import allows_topic
-from penstock.broker.requests.fetch_coalescing import SameAnswer, SameKey, SameWait
+from penstock.broker.requests.fetch_coalescing import SameKey, SameWait, SharedResponse
 from penstock.broker.requests.fetch_sessions import SessionCall
 from penstock.broker.requests.leader_hints import LeaderHints
 from penstock.broker.requests.node import Node
@@ -248,13 +248,13 @@ class FetchCall:
     def is_long(self) -> bool:
         return len(self._targets) > _AT_ONCE_COUNT
 
-    async def answer_in_slices(self) -> Response:
+    async def respond_in_slices(self) -> Response:
         """Respond to a fetch of many partitions, yielding to the event loop."""
         if self._node.authorizer is not None:
             async for target in sliced(self._targets):
                 self._deny(target)
         await self._evaluate_in_slices()
-        return await (self._answer_in_slices() if self.is_complete else self.finish())
+        return await (self._respond_in_slices() if self.is_complete else self.finish())
 
     async def _evaluate_in_slices(self) -> None:
         self._restart()
@@ -548,7 +548,7 @@ class FetchCall:
                         await self._evaluate_in_slices()
                     else:
                         self.evaluate()
-            return await self._answer_in_slices() if self.is_long else self.answer()
+            return await self._respond_in_slices() if self.is_long else self.answer()
         finally:
             if wait is not None:
                 self._wait = None  # avoids a reference cycle in every waiting request
@@ -643,13 +643,13 @@ class FetchCall:
 
     def _share(self, key: SameKey, frame: Sequence[Buffer]) -> None:
         """Share the response with identical requests, if they may get it."""
-        answer = SameAnswer(self, frame) if self.is_shared else None
+        answer = SharedResponse(self, frame) if self.is_shared else None
         if answer is not None:
             self._node.coalesced_fetches.note(key, answer)
         if self._wait is not None:
             self._wait.settle(answer)
 
-    async def _answer_in_slices(self) -> Response:
+    async def _respond_in_slices(self) -> Response:
         throttle_ms = self._throttle_ms()
         if throttle_ms:
             return self._throttled(throttle_ms)
@@ -659,7 +659,7 @@ class FetchCall:
             error = error or found
         if error:
             self._ctx.meter.failed(self._ctx.api_key, error)
-        return LongAnswer(self._encode())
+        return LongResponse(self._encode())
 
     def _throttle_ms(self) -> int:
         quota = self._ctx.quota

@@ -10,7 +10,7 @@ from typing import Final
 from penstock.broker.handlers.fetch.fetch_call import FetchCall
 from penstock.broker.handlers.fetch.tail_fetch import TailFetch, is_of_follower
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.fetch_coalescing import SameAnswer, SameKey, SameWait, same_key
+from penstock.broker.requests.fetch_coalescing import SameKey, SameWait, SharedResponse, same_key
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
 from penstock.protocol.error_codes import ErrorCode
@@ -38,7 +38,7 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
     if not isinstance(call, FetchCall):
         return call
     if call.is_long:
-        return call.answer_in_slices()
+        return call.respond_in_slices()
     call.evaluate()
     if call.is_complete:
         return call.answer()
@@ -86,7 +86,7 @@ async def _follow(node: Node, ctx: RequestContext, key: SameKey) -> Response:
             return found.to(ctx)
     elif wait.call.serves(ctx):
         heard = await wait.follow()
-        if isinstance(heard, SameAnswer) and heard.call.is_valid():
+        if isinstance(heard, SharedResponse) and heard.call.is_valid():
             return heard.to(ctx)
         leads = heard if isinstance(heard, SameWait) else None
     try:

@@ -25,7 +25,7 @@ def is_of_follower(node: Node, ctx: RequestContext, request: FetchRequest) -> bo
         request.replica_state is not None
         and request.replica_state.replica_id >= 0
         and is_broker(node, ctx)
-        and node.tail_followers.note_request(request)
+        and node.tail_followers.record_request(request)
     )
 
 

@@ -29,8 +29,8 @@ from penstock.broker.requests.authorization import (
     describes_group,
     find_denied_topics,
     is_broker,
-    note_change,
     operations,
+    record_change,
     undescribed_topics,
 )
 from penstock.broker.requests.dispatch import encode_response
@@ -228,7 +228,7 @@ async def _commit(
         request.group_instance_id,
         request.generation_id_or_member_epoch,
         offsets,
-        knows_epochs=ctx.api_version >= _FIRST_WITH_MEMBER_EPOCH,
+        supports_epochs=ctx.api_version >= _FIRST_WITH_MEMBER_EPOCH,
         connection_id=ctx.connection.id,
     )
 
@@ -556,6 +556,6 @@ async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
             delete_groups.DeletableGroupResult(group_id, await node.groups.delete_group(group_id))
         )
     deleted = [result.group_id for result in results if not result.error_code]
-    note_change(node, ctx, "groups_deleted", deleted)
+    record_change(node, ctx, "groups_deleted", deleted)
     response = delete_groups.DeleteGroupsResponse(results=results)
     return encode_response(ctx, response)

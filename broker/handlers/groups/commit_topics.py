@@ -57,7 +57,7 @@ def begin_read(node: Node) -> "asyncio.Future[bool] | None":
 
 
 async def is_refreshed(read: "asyncio.Future[bool] | None") -> bool:
-    """Wait for the read, which requests share."""
+    """Wait for the read, which concurrent requests share."""
     return read is None or await asyncio.shield(read)
 
 
@@ -67,7 +67,7 @@ async def settled(
     offsets: Mapping[TopicPartition, CommittedOffset],
     read: "asyncio.Future[bool] | None",
 ) -> dict[TopicPartition, ErrorCode]:
-    """Return the results once the image is fresh enough. UNKNOWN_TOPIC_ID: the topic is gone."""
+    """Return the results once the image is fresh enough. UNKNOWN_TOPIC_ID: the topic was deleted."""
     if ErrorCode.NONE not in results.values():
         return dict(results)
     refreshed = await is_refreshed(read)

@@ -6,7 +6,7 @@ Nonexistent partitions are rejected individually. A group-level error is returne
 from penstock.base.acls import Operation
 from penstock.broker.groups.offsets.offsets import TopicPartition
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.authorization import check_group, find_denied_topics, note_change
+from penstock.broker.requests.authorization import check_group, find_denied_topics, record_change
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
@@ -32,7 +32,7 @@ async def handle_offset_delete(node: Node, ctx: RequestContext) -> Response:
     if isinstance(results, ErrorCode):
         return encode_response(ctx, OffsetDeleteResponse(error_code=results))
     deleted = dict.fromkeys(name for (name, _), code in results.items() if not code)
-    note_change(node, ctx, "offsets_deleted", [f"{request.group_id}: {name}" for name in deleted])
+    record_change(node, ctx, "offsets_deleted", [f"{request.group_id}: {name}" for name in deleted])
     topics = [
         OffsetDeleteResponseTopic(
             topic.name,

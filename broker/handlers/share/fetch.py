@@ -24,7 +24,7 @@ from penstock.broker.groups.share.partitions.sessions import (
     TopicIdPartition,
 )
 from penstock.broker.groups.share.partitions.window import AcquireOptions
-from penstock.broker.handlers.share.fetch_target import ShareFetchAnswer, ShareFetchTarget
+from penstock.broker.handlers.share.fetch_target import PendingShareFetch, ShareFetchTarget
 from penstock.broker.handlers.share.requests import (
     NO_TOPIC_ID,
     RENEW_FROM,
@@ -36,7 +36,7 @@ from penstock.broker.handlers.share.requests import (
     find_unreadable_topics,
     unreadable_topics,
 )
-from penstock.broker.network.request import LongAnswer, RequestContext, Response
+from penstock.broker.network.request import LongResponse, RequestContext, Response
 from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.partition import Partition
 from penstock.broker.requests.authorization import allows_group
@@ -215,7 +215,7 @@ class _ShareFetchCall:
         if self._is_final:
             await end_session(self._node, self._key)
         if not self._targets:
-            return await self._answer_later()
+            return await self._respond_later()
         await self._evaluate_later()
         return await self._finish()
 
@@ -365,7 +365,7 @@ class _ShareFetchCall:
                 if cold:
                     await self._read_cold(cold)
                 if self._acquire() or self._is_wait_over:
-                    return await self._answer_later()
+                    return await self._respond_later()
                 if self._sources() != seen:
                     await self._evaluate_later()  # changes during the reads did not wake this fetch
                     continue
@@ -507,48 +507,48 @@ class _ShareFetchCall:
     # --- response ---------------------------------------------------------------------------------
 
     def _answer(self) -> Response:
-        answer = ShareFetchAnswer(LeaderHints(self._node, self._ctx))
-        self._note_bytes()
-        self._count(self._targets, answer)
-        self._add_codes(answer)
-        self._name_leaders(list(answer.results.items()), answer)
-        return self._encode(answer)()
+        response = PendingShareFetch(LeaderHints(self._node, self._ctx))
+        self._record_bytes()
+        self._count(self._targets, response)
+        self._add_codes(response)
+        self._name_leaders(list(response.results.items()), response)
+        return self._encode(response)()
 
-    async def _answer_later(self) -> Response:
+    async def _respond_later(self) -> Response:
         """Do the same in slices if there are many partitions."""
         if not self._is_long and len(self._codes) <= _AT_ONCE_COUNT:
             return self._answer()
-        answer = ShareFetchAnswer(LeaderHints(self._node, self._ctx))
-        self._note_bytes()
+        response = PendingShareFetch(LeaderHints(self._node, self._ctx))
+        self._record_bytes()
         async for targets in chunked(self._targets):
-            self._count(targets, answer)
-        self._add_codes(answer)
-        async for items in chunked(list(answer.results.items())):
-            self._name_leaders(items, answer)
-        return LongAnswer(self._encode(answer))
+            self._count(targets, response)
+        self._add_codes(response)
+        async for items in chunked(list(response.results.items())):
+            self._name_leaders(items, response)
+        return LongResponse(self._encode(response))
 
-    def _note_bytes(self) -> None:
+    def _record_bytes(self) -> None:
         if self._ctx.quota is not None:
             self._ctx.quota.sent(
                 sum(len(part) for item in self._targets for part in item.result.records)
             )
 
-    def _count(self, targets: Iterable[ShareFetchTarget], answer: ShareFetchAnswer) -> None:
+    def _count(self, targets: Iterable[ShareFetchTarget], response: PendingShareFetch) -> None:
         for target in targets:
             if self._is_news(target):
-                answer.results[target.item] = target.result
+                response.results[target.item] = target.result
             if target.partition is not None and target.result.records:
                 self._count_records(target, target.partition)
 
-    def _add_codes(self, answer: ShareFetchAnswer) -> None:
+    def _add_codes(self, response: PendingShareFetch) -> None:
         for item, code in self._codes.items():
-            result = answer.results.setdefault(item, ShareFetchPartitionResult(item.partition))
+            result = response.results.setdefault(item, ShareFetchPartitionResult(item.partition))
             result.acknowledge_error_code = code
 
     def _name_leaders(
         self,
         results: Sequence[tuple[TopicIdPartition, ShareFetchPartitionResult]],
-        answer: ShareFetchAnswer,
+        response: PendingShareFetch,
     ) -> None:
         for item, result in results:
             failed = result.error_code or result.acknowledge_error_code
@@ -557,16 +557,18 @@ class _ShareFetchCall:
             if failed == _NOT_LEADER:
                 topic = self._node.image.topics.by_id(item.topic_id)
                 if topic is not None:
-                    result.current_leader = answer.hints.current_leader(topic.name, item.partition)
-            answer.by_topic.setdefault(item.topic_id, []).append(result)
+                    result.current_leader = response.hints.current_leader(
+                        topic.name, item.partition
+                    )
+            response.by_topic.setdefault(item.topic_id, []).append(result)
 
-    def _encode(self, answer: ShareFetchAnswer) -> Callable[[], list[Buffer]]:
+    def _encode(self, response: PendingShareFetch) -> Callable[[], list[Buffer]]:
         return partial(
             encode_share_fetch_response,
             self._ctx.correlation_id,
-            list(answer.by_topic.items()),
+            list(response.by_topic.items()),
             lock_timeout_ms=self._node.shares.config(self._key.group_id).lock_duration_ms,
-            node_endpoints=answer.hints.endpoints(),
+            node_endpoints=response.hints.endpoints(),
         )
 
     def _is_news(self, target: ShareFetchTarget) -> bool:

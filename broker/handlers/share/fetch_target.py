@@ -48,7 +48,7 @@ class ShareFetchTarget:
         self.result.error_code = code
 
 
-class ShareFetchAnswer:
+class PendingShareFetch:
     """The response to one call so far."""
 
     __slots__ = ("by_topic", "hints", "results")

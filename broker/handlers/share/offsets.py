@@ -22,7 +22,7 @@ from penstock.broker.requests.authorization import (
     allows_group,
     check_group,
     find_denied_topics,
-    note_change,
+    record_change,
 )
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
@@ -213,7 +213,7 @@ async def handle_alter_share_group_offsets(node: Node, ctx: RequestContext) -> R
     altered = dict.fromkeys(
         chosen[topic_id][0] for (topic_id, _), code in codes.items() if not code
     )
-    note_change(
+    record_change(
         node, ctx, "share_offsets_altered", [f"{request.group_id}: {name}" for name in altered]
     )
     responses = [
@@ -295,7 +295,7 @@ async def handle_delete_share_group_offsets(node: Node, ctx: RequestContext) -> 
         for name, topic_id in known.items()
         if topic_id is not None and codes.get(topic_id) is ErrorCode.NONE
     ]
-    note_change(node, ctx, "share_offsets_deleted", deleted)
+    record_change(node, ctx, "share_offsets_deleted", deleted)
     responses = await listed(
         _refused_topic(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if name in denied

@@ -25,7 +25,7 @@ async def unowned_epochs(
     node: Node, group_id: str, keys: Iterable[SharePartitionKey]
 ) -> Mapping[SharePartitionKey, int | ShareStateError]:
     """Return the epochs of states that no group used after they were read, or why a state may not
-    be deleted. A group that begins later begins a newer epoch.
+    be deleted. A later group starts a newer epoch.
     """
     found: dict[SharePartitionKey, int | ShareStateError] = {}
     reads = await listed((key, node.share_coordinator.summary(key)) for key in keys)
@@ -39,7 +39,7 @@ async def unowned_epochs(
 
 
 async def _refusal(node: Node, group_id: str) -> ShareStateError | None:
-    """Return None if the coordinator of the group does not know it."""
+    """Return None if the group does not exist."""
     code = await _describe(node, group_id)
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
         return None
@@ -68,9 +68,9 @@ async def _describe(node: Node, group_id: str) -> ErrorCode:
     kind = share_group_describe.ShareGroupDescribeResponse
     try:
         async with asyncio.timeout(_ASK_S):
-            answer = await peers.ask(leader.node_id, api, api.max, request, kind)
+            response = await peers.send_request(leader.node_id, api, api.max, request, kind)
     except (PeerGone, OSError, EOFError, WireError, TimeoutError):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     finally:
         peers.close()
-    return known_code(answer.groups[0].error_code)
+    return known_code(response.groups[0].error_code)

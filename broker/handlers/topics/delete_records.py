@@ -17,7 +17,7 @@ from penstock.broker.errors import ErrorCode, code_of
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.retention import allows_delete_records
-from penstock.broker.requests.authorization import find_denied_topics, note_change
+from penstock.broker.requests.authorization import find_denied_topics, record_change
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.lease import led_now, still_leads, wait_led
 from penstock.broker.requests.long_requests import decoded
@@ -89,7 +89,7 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
         for part in topic.partitions
         if not part.error_code
     ]
-    note_change(node, ctx, "records_deleted", trimmed)
+    record_change(node, ctx, "records_deleted", trimmed)
     return encode_response(ctx, DeleteRecordsResponse(topics=topics))
 
 

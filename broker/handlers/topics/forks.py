@@ -59,7 +59,7 @@ class PointRefusal(msgspec.Struct, frozen=True, array_like=True):
     message: str
 
 
-_NO_ANSWER: Final = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, "no leader answered")
+_NO_RESPONSE: Final = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, "no leader answered")
 _COMPACTED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its log is being compacted")
 _LEADER_CHANGED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader changed")
 
@@ -180,7 +180,7 @@ def check_at_end(request: ForkRequest, reason: str) -> None:
 
 
 def check_without_kept(request: ForkRequest) -> None:
-    """Raise InvalidConfig if the request asks for deleted records."""
+    """Raise InvalidConfig if the request includes deleted records."""
     if request.with_kept:
         raise _invalid(
             f"{FORK_DELETED_RECORDS} is not allowed: a snapshot contains no deleted records"
@@ -195,7 +195,7 @@ class _Plan:
     topic_id: UUID
     count: int
     points: dict[int, ForkedPartition] = field(default_factory=dict[int, ForkedPartition])
-    last: PointRefusal = _NO_ANSWER
+    last: PointRefusal = _NO_RESPONSE
     problem: KafkaError | None = None
 
     def missing(self) -> list[int]:
@@ -247,7 +247,7 @@ async def plan_forks(
     try:
         async with asyncio.timeout_at(deadline):
             while any(plan.missing() for plan in plans):
-                await _ask_leaders(node, peers, plans)
+                await _query_leaders(node, peers, plans)
                 if any(plan.missing() for plan in plans):
                     await asyncio.sleep(_RETRY_PAUSE_S)
     except TimeoutError:
@@ -271,7 +271,7 @@ def _begin(node: Node, request: ForkRequest) -> _Plan | KafkaError:
     return _Plan(request, topic.topic_id, count)
 
 
-async def _ask_leaders(node: Node, peers: PeerConnections, plans: Iterable[_Plan]) -> None:
+async def _query_leaders(node: Node, peers: PeerConnections, plans: Iterable[_Plan]) -> None:
     by_leader: dict[NodeId, list[tuple[_Plan, dict[int, WantedPoint]]]] = {}
     for plan in plans:
         topic = node.image.topics.by_name(plan.request.source)
@@ -288,7 +288,7 @@ async def _ask_leaders(node: Node, peers: PeerConnections, plans: Iterable[_Plan
             by_leader.setdefault(leader, []).append((plan, wanted))
     answers = await asyncio.gather(
         *(
-            _ask_leader(
+            _query_leader(
                 node, peers, leader, [(plan.request.source, wanted) for plan, wanted in items]
             )
             for leader, items in by_leader.items()
@@ -299,7 +299,7 @@ async def _ask_leaders(node: Node, peers: PeerConnections, plans: Iterable[_Plan
             plan.take(points)
 
 
-async def _ask_leader(
+async def _query_leader(
     node: Node, peers: PeerConnections, leader: NodeId, wanted: Sequence[WantedPoints]
 ) -> list[Points]:
     if leader == node.node_id:
@@ -320,15 +320,15 @@ async def _ask_leader(
         replica_id=-1, topics=topics, timeout_ms=_TIMEOUT_MS_MAX
     )
     try:
-        response = await peers.ask(
+        response = await peers.send_request(
             leader, _API, _VERSION, request, list_offsets.ListOffsetsResponse
         )
     except (PeerGone, OSError, EOFError, WireError) as error:
         refusal = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {leader}: {error!r}")
         return [dict.fromkeys(points, refusal) for _, points in wanted]
     return [
-        {item.partition_index: _point_of(leader, item) for item in answer.partitions}
-        for answer in response.topics
+        {item.partition_index: _point_of(leader, item) for item in reply.partitions}
+        for reply in response.topics
     ]
 
 
@@ -347,7 +347,7 @@ def _point_of(
 # --- the leaders ----------------------------------------------------------------------------------
 
 
-async def answer_fork_points(
+async def handle_fork_points(
     node: Node, ctx: RequestContext, request: list_offsets.ListOffsetsRequest
 ) -> Response:
     """Respond to a ListOffsets request of another broker for fork points."""
@@ -446,7 +446,7 @@ def _compacted(
     node: Node, partition: Partition, wanted: WantedPoint, found: ForkedPartition
 ) -> PointRefusal | None:
     """Return an error if a fork at this point would lack records that log compaction removed. For a
-    fork at the end of the log, the error is retriable; elsewhere the records are gone.
+    fork at the end of the log, the error is retriable; otherwise the records have been removed.
     """
     data, txn = (
         node.image.streams.get(handle.stream_id)
@@ -468,6 +468,6 @@ def _compacted(
     return PointRefusal(ErrorCode.OFFSET_OUT_OF_RANGE, message)
 
 
-def asks_for_fork_points(topics: Sequence[list_offsets.ListOffsetsTopic]) -> bool:
+def is_fork_point_request(topics: Sequence[list_offsets.ListOffsetsTopic]) -> bool:
     """Return whether this is a ListOffsets request of a broker that forks a topic."""
     return any(item.fork_offset != NO_FORK for topic in topics for item in topic.partitions)

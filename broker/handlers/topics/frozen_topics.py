@@ -26,7 +26,7 @@ _ENTRIES_PER_SLICE_COUNT: Final = 5_000
 async def describe_frozen_topics(
     node: Node, ctx: RequestContext, requested: Sequence[MetadataRequestTopic]
 ) -> list[MetadataResponseTopic]:
-    """Return the frozen topics with these names or ids. If none are given, return all, and the
+    """Return the frozen topics with these names or ids. Without names, return all, and the
     deleted records of topics that can be restored. Names are those for readers of the store:
     `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic. Omits topics that the client may not
     describe.
@@ -38,11 +38,11 @@ async def describe_frozen_topics(
             for topic in list(image.frozen_topics)
             if allows_topic(node, ctx, Operation.DESCRIBE, topic.name, logs=False)
         ]
-        frozen = [answer for answer in found if answer is not None]
+        frozen = [response for response in found if response is not None]
         return frozen + [
-            answer
-            for answer in _deleted_records(image)
-            if allows_topic(node, ctx, Operation.DESCRIBE, answer.name or "", logs=False)
+            response
+            for response in _deleted_records(image)
+            if allows_topic(node, ctx, Operation.DESCRIBE, response.name or "", logs=False)
         ]
     answers: list[MetadataResponseTopic] = []
     for item in requested:
@@ -52,8 +52,8 @@ async def describe_frozen_topics(
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             answers.append(MetadataResponseTopic(code, item.name, item.topic_id))
             continue
-        answer = None if topic is None else await _info(node, ctx, topic)
-        answers.append(_unknown(item) if answer is None else answer)
+        response = None if topic is None else await _info(node, ctx, topic)
+        answers.append(_unknown(item) if response is None else response)
     return answers
 
 

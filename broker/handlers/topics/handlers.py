@@ -16,7 +16,7 @@ from penstock.base.acls import Operation
 from penstock.base.ids import NodeId
 from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from penstock.broker.handlers.topics import forks, snapshot_groups, topic_creation
-from penstock.broker.handlers.topics.mutation_quota import note_throttle, quota_client
+from penstock.broker.handlers.topics.mutation_quota import quota_client, set_throttle_time
 from penstock.broker.handlers.topics.topic_creation import DENIED, TOO_MANY, is_frozen
 from penstock.broker.handlers.topics.topic_rights import (
     denied_creations,
@@ -24,7 +24,7 @@ from penstock.broker.handlers.topics.topic_rights import (
     refuse_undeletable,
 )
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.requests.authorization import find_denied_topics, note_change, requester_of
+from penstock.broker.requests.authorization import find_denied_topics, record_change, requester_of
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
@@ -191,25 +191,27 @@ async def _with_forks(
     committed group offsets. Return a topic to create or an error for each.
     """
     planned: list[messages.NewTopic | _Created] = []
-    asked: dict[int, forks.ForkRequest] = {}
+    requested: dict[int, forks.ForkRequest] = {}
     async for at, topic in sliced(enumerate(topics)):
         try:
-            found, request = _fork_asked(node, topic)
+            found, request = _requested_fork(node, topic)
         except KafkaError as error:
             planned.append(_refused(topic, error))
             continue
         planned.append(found)
         if request is not None and found.fork is None:
-            asked[at] = request
-    frozen = {request.source for at, request in asked.items() if is_frozen(topics[at].name)}
+            requested[at] = request
+    frozen = {request.source for at, request in requested.items() if is_frozen(topics[at].name)}
     committed: snapshot_groups.Committed = {}
     try:
         if frozen:
             committed = await snapshot_groups.committed_offsets(node, frozen, deadline)
-        points = await forks.plan_forks(node, list(asked.values()), deadline) if asked else []
+        points = (
+            await forks.plan_forks(node, list(requested.values()), deadline) if requested else []
+        )
     except KafkaError as error:
-        points = [error] * len(asked)
-    for (at, request), fork in zip(asked.items(), points, strict=True):
+        points = [error] * len(requested)
+    for (at, request), fork in zip(requested.items(), points, strict=True):
         plan = planned[at]
         if isinstance(fork, KafkaError):
             planned[at] = _refused(topics[at], fork)
@@ -219,7 +221,7 @@ async def _with_forks(
     return planned
 
 
-def _fork_asked(
+def _requested_fork(
     node: Node, topic: messages.NewTopic
 ) -> tuple[messages.NewTopic, forks.ForkRequest | None]:
     """Return the topic without its fork options, and the options. A fork of a snapshot already has
@@ -291,7 +293,7 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
     if found:
         await _delete(node, ctx, found, _timeout_s(node, request.timeout_ms))
         deleted = [result.name or "" for result in found.values() if not result.error_code]
-        note_change(node, ctx, "topics_deleted", deleted)
+        record_change(node, ctx, "topics_deleted", deleted)
     return encode_response(ctx, delete_topics.DeleteTopicsResponse(responses=results))
 
 
@@ -361,14 +363,14 @@ async def _delete(
         count = sum(_known_count(node, topic_id) for topic_id in ids)
         try:
             async with node.partition_turns.turn(count, deadline) as left_s:
-                answer = await node.client.delete_topics(request, timeout_s=left_s)
+                response = await node.client.delete_topics(request, timeout_s=left_s)
         except (ControllerError, TimeoutError) as error:
             for topic_id in ids:
                 found[topic_id].error_code = code_of(error)
                 found[topic_id].error_message = str(error)
             continue
-        note_throttle(ctx, answer)
-        for topic_id, item in zip(ids, answer.items, strict=True):
+        set_throttle_time(ctx, response)
+        for topic_id, item in zip(ids, response.items, strict=True):
             if item.status is not messages.Status.OK:
                 found[topic_id].error_code = code_of_status(item.status)
                 found[topic_id].error_message = item.detail or None
@@ -416,7 +418,7 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
         )
     results |= await _grow(node, ctx, request, wanted)
     if wanted and not request.validate_only:
-        note_change(node, ctx, "partitions_added", await _succeeded(results))
+        record_change(node, ctx, "partitions_added", await _succeeded(results))
     answers = await listed(results[name] for name in counts)
     return encode_response(ctx, create_partitions.CreatePartitionsResponse(results=answers))
 
@@ -446,7 +448,7 @@ async def _grow(
         names = [topic.name for topic in chunk]
         try:
             async with node.partition_turns.turn(chunk_count, deadline) as left_s:
-                answer = await node.client.create_partitions(change, timeout_s=left_s)
+                response = await node.client.create_partitions(change, timeout_s=left_s)
         except (ControllerError, TimeoutError) as error:
             code, detail = code_of(error), str(error)
             results |= {
@@ -454,8 +456,8 @@ async def _grow(
                 for name in names
             }
             continue
-        note_throttle(ctx, answer)
-        async for name, item in sliced(zip(names, answer.items, strict=True)):
+        set_throttle_time(ctx, response)
+        async for name, item in sliced(zip(names, response.items, strict=True)):
             results[name] = create_partitions.CreatePartitionsTopicResult(
                 name, code_of_status(item.status), item.detail or None
             )

@@ -34,7 +34,7 @@ def quota_client(ctx: RequestContext) -> QuotaClient | None:
     )
 
 
-def note_throttle(ctx: RequestContext, answer: TopicsCreated | ItemResults) -> None:
+def set_throttle_time(ctx: RequestContext, response: TopicsCreated | ItemResults) -> None:
     """Throttle the client as long as the controller requests."""
     if ctx.quota is not None:
-        ctx.quota.changed(answer.throttle_ms)
+        ctx.quota.changed(response.throttle_ms)

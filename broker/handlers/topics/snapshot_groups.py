@@ -1,7 +1,8 @@
 """Read the offsets that all consumer groups have committed for the topics of a new snapshot.
 
-Each coordinator lists its groups. Before and after that, it is asked whether it has loaded all of
-its partitions of the offsets topic, so that no group is missed while coordinators change.
+Each coordinator lists its groups. Before and after that, the broker is queried whether it has
+loaded all of its partitions of the offsets topic, so that no group is missed while coordinators
+change.
 """
 
 import asyncio
@@ -70,7 +71,7 @@ async def _read(node: Node, peers: PeerConnections, topics: Mapping[str, int]) -
         loaded = [probes[partition] for partition in partitions]
         await _fetch(peers, leader, loaded, found={}, topics={})
         request = list_groups.ListGroupsRequest()
-        listed = await peers.ask(
+        listed = await peers.send_request(
             leader, apis.LIST_GROUPS, apis.LIST_GROUPS.max, request, list_groups.ListGroupsResponse
         )
         if listed.error_code:
@@ -134,14 +135,14 @@ async def _fetch(
             for group in groups
         ]
     )
-    answer = await peers.ask(
+    response = await peers.send_request(
         leader,
         apis.OFFSET_FETCH,
         _LAST_WITH_NAMES,
         request,
         offset_fetch.OffsetFetchResponse,
     )
-    for group in answer.groups:
+    for group in response.groups:
         if group.error_code == _NOT_FOUND:
             continue
         if group.error_code:

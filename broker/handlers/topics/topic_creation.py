@@ -10,10 +10,10 @@ from typing import Final
 
 from penstock.broker.errors import ErrorCode, code_of, code_of_status
 from penstock.broker.handlers.configs import describe_configs as configs
-from penstock.broker.handlers.topics.mutation_quota import note_throttle, quota_client
+from penstock.broker.handlers.topics.mutation_quota import quota_client, set_throttle_time
 from penstock.broker.handlers.topics.topic_rights import denied_creations
 from penstock.broker.network.request import RequestContext
-from penstock.broker.requests.authorization import note_change, requester_of
+from penstock.broker.requests.authorization import record_change, requester_of
 from penstock.broker.requests.node import Node
 from penstock.broker.requests.topic_change_queue import chunks
 from penstock.broker.requests.yielding import listed, sliced
@@ -65,7 +65,7 @@ async def create_topics(
             for topic in allowed
             if not results[topic.name].error_code
         )
-        note_change(node, ctx, "topics_created", created)
+        record_change(node, ctx, "topics_created", created)
     return results
 
 
@@ -111,7 +111,7 @@ async def _create_in_chunks(
             }
             continue
         if mutes:
-            note_throttle(ctx, created)
+            set_throttle_time(ctx, created)
         requested = {topic.name: topic for topic in chunk}
         async for topic in sliced(created.topics):
             results[topic.name] = _created(node, topic, requested[topic.name])

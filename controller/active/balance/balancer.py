@@ -176,7 +176,7 @@ class Balancer:
             ) -> Result[None]:
                 node = image.nodes.get(node_id)
                 live = self.live()
-                if node is None or node.fenced or node_id in live or _is_giving_up(image, node_id):
+                if node is None or node.fenced or node_id in live or _is_releasing(image, node_id):
                     return Result()
                 me = BrokerIncarnation(node.node_id, node.node_epoch)
                 timeout_ms = self._config.move_timeout_ms
@@ -230,11 +230,11 @@ class Balancer:
         return msgspec.structs.replace(
             broker,
             session=session,
-            append_p50_ms=report.answer_ms,
-            append_p99_ms=report.answer_p99_ms,
+            append_p50_ms=report.response_ms,
+            append_p99_ms=report.response_p99_ms,
             loop_lag_ms=report.loop_lag_ms,
             store=report.store,
-            troubles=report.troubles,
+            problems=report.problems,
         )
 
     def _now_ms(self) -> int:
@@ -249,7 +249,7 @@ async def _plan(seen: BalanceView, limits: Limits) -> Plan:
     return planning.result()
 
 
-def _is_giving_up(image: MetadataImage, node_id: NodeId) -> bool:
+def _is_releasing(image: MetadataImage, node_id: NodeId) -> bool:
     """Return True if moves away from this broker are in progress."""
     waiting = (image.topics.partition(key) for key in image.topics.led_by(NO_LEADER))
     return any(

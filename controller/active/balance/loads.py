@@ -11,9 +11,9 @@ from penstock.controller.api.load_messages import (
     PARTITIONS_PER_REPORT_MAX,
     Load,
     PartitionLoad,
+    ProblemLog,
     ReportLoad,
     StoreRequests,
-    Troubles,
 )
 from penstock.controller.metadata.topics import PartitionKey
 
@@ -46,11 +46,11 @@ class BrokerReport:
     began_ms: int
     received_ms: int
     rest_each: Load
-    answer_ms: float | None
-    answer_p99_ms: float | None
+    response_ms: float | None
+    response_p99_ms: float | None
     loop_lag_ms: float
     store: StoreRequests | None
-    troubles: Troubles | None
+    problems: ProblemLog | None
 
 
 class LoadBook:
@@ -80,7 +80,7 @@ class LoadBook:
             report.append_p99_ms,
             report.loop_lag_ms,
             report.store,
-            report.troubles,
+            report.problems,
         )
         self._take(report.items[:PARTITIONS_PER_REPORT_MAX], now_ms)
         if now_ms - self._swept_ms >= KEPT_MS:
@@ -97,9 +97,9 @@ class LoadBook:
         """Return the append latencies in ms of the brokers that measured them."""
         found = {node_id: self.report_of(node_id, now_ms) for node_id in sorted(self._reports)}
         return {
-            node_id: report.answer_ms
+            node_id: report.response_ms
             for node_id, report in found.items()
-            if report is not None and report.answer_ms is not None
+            if report is not None and report.response_ms is not None
         }
 
     def load_of(self, key: PartitionKey, leader: NodeId, now_ms: int) -> Load:

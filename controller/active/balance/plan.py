@@ -124,14 +124,16 @@ class _Band:
     def excess(self, value: float) -> float:
         return max(0.0, self.low - value, value - self.high)
 
-    def gain(self, giving: Sequence[int], taking: Sequence[int], weights: Sequence[int]) -> float:
+    def gain(
+        self, releasing: Sequence[int], taking: Sequence[int], weights: Sequence[int]
+    ) -> float:
         """Return by how much a move brings source and target closer to the range; negative if it
         moves them away from it.
 
         `giving` and `taking` are the values of source and target by goal. `weights` are those of
         the moved partition.
         """
-        source, target, weight = giving[self.goal], taking[self.goal], weights[self.goal]
+        source, target, weight = releasing[self.goal], taking[self.goal], weights[self.goal]
         return (
             self.excess(source)
             + self.excess(target)
@@ -139,8 +141,10 @@ class _Band:
             - self.excess(target + weight)
         )
 
-    def worsens(self, giving: Sequence[int], taking: Sequence[int], weights: Sequence[int]) -> bool:
-        return self.gain(giving, taking, weights) < -_ROUNDING * self.mean
+    def worsens(
+        self, releasing: Sequence[int], taking: Sequence[int], weights: Sequence[int]
+    ) -> bool:
+        return self.gain(releasing, taking, weights) < -_ROUNDING * self.mean
 
 
 class Planning:
@@ -209,8 +213,8 @@ class Planning:
 
     def _move_best(self, band: _Band, source: NodeId, target: NodeId) -> bool:
         """Move one partition from `source` to `target`. Return False if no move helps."""
-        giving, taking = self._values[source][band.goal], self._values[target][band.goal]
-        if band.excess(giving) <= 0 and band.excess(taking) <= 0:
+        releasing, taking = self._values[source][band.goal], self._values[target][band.goal]
+        if band.excess(releasing) <= 0 and band.excess(taking) <= 0:
             return False
         part = self._best_part(band, source, target)
         if part is None:
@@ -223,20 +227,20 @@ class Planning:
 
         Ties are broken by later goals, then by topic and partition.
         """
-        giving, taking = self._values[source], self._values[target]
+        releasing, taking = self._values[source], self._values[target]
         earlier = [other for other in self._bands[: band.goal] if other.is_active]
         later = [other for other in self._bands[band.goal + 1 :] if other.is_active]
         gain_min = GAIN_MIN * band.mean
         best: tuple[float, float] | None = None
         best_part: _Part | None = None
         for part in self._parts[source]:
-            gain = band.gain(giving, taking, part.weights)
+            gain = band.gain(releasing, taking, part.weights)
             if gain < gain_min or (best is not None and gain < best[0]):
                 continue
-            if any(other.worsens(giving, taking, part.weights) for other in earlier):
+            if any(other.worsens(releasing, taking, part.weights) for other in earlier):
                 continue
             later_gain = sum(
-                other.gain(giving, taking, part.weights) / other.mean for other in later
+                other.gain(releasing, taking, part.weights) / other.mean for other in later
             )
             if best is None or (gain, later_gain) > best:
                 best, best_part = (gain, later_gain), part
@@ -266,10 +270,10 @@ class Planning:
             self._values[target][goal] += part.weights[goal]
 
 
-def _reason(band: _Band, source: NodeId, giving: int, target: NodeId, taking: int) -> str:
+def _reason(band: _Band, source: NodeId, releasing: int, target: NodeId, taking: int) -> str:
     name, shown = _WORDS[band.goal]
     return (
-        f"{name}: broker {source} has {shown(giving)}, {giving / band.mean:.2f} x the mean of"
+        f"{name}: broker {source} has {shown(releasing)}, {releasing / band.mean:.2f} x the mean of"
         f" {shown(band.mean)}; broker {target} has {shown(taking)}, {taking / band.mean:.2f} x"
     )
 

@@ -50,8 +50,8 @@ class SlowBrokers:
             self._reasons.pop(node_id, None)
         mine = answers.get(node_id)
         peers = [
-            answer
-            for other, answer in answers.items()
+            response
+            for other, response in answers.items()
             if other != node_id and other not in self._reasons
         ]
         if mine is None or not peers:

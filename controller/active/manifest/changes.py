@@ -63,7 +63,7 @@ class ManifestChanges:
                 case WalRecord() | WalStoreRecord() | WalPlaced() | WalEnded():
                     self.wals = True
                 case RangesReplaced():
-                    self._note_replaced(record.stream_id, record.replacement)
+                    self._record_replaced(record.stream_id, record.replacement)
                 case StreamClosed() | StreamForked() | StreamTrimmed():
                     self.stream_ids.add(record.stream_id)
                 case PartitionRecord():
@@ -84,7 +84,7 @@ class ManifestChanges:
             noted = True
         return noted
 
-    def _note_replaced(self, stream_id: StreamId, part: RangeEntry) -> None:
+    def _record_replaced(self, stream_id: StreamId, part: RangeEntry) -> None:
         """Add the changes of one replacement.
 
         The replacements of one request cover exactly the offsets of their sources, so only these

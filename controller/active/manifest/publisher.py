@@ -82,10 +82,10 @@ class ManifestPublisher:
     stops if it finds a version from a higher controller epoch. A version shows one moment, between
     two batches of the writer. A PUT with unknown outcome is repeated with the same bytes and key. A
     new leader writes everything again. A change that has been visible for less than the read grace
-    counts as not visible (`protected_from`), and brokers delete only what the manifest shows as
-    deleted (`shown_offset`), so a listed slot or object exists for that long after a newer root has
-    replaced the one that lists it. The image is captured, encoded and compressed in steps of some
-    10 ms.
+    counts as not visible (`protected_from`), and brokers delete only objects that the manifest
+    lists as deleted (`shown_offset`), so a listed slot or object exists for that long after a newer
+    root has replaced the one that lists it. The image is captured, encoded and compressed in steps
+    of some 10 ms.
     """
 
     def __init__(

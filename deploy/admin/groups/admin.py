@@ -53,7 +53,9 @@ def listed_groups(
 def groups_of(node_id: int, client: WireClient) -> list[ListedGroup]:
     """Return the groups coordinated by one broker."""
     request = list_groups.ListGroupsRequest()
-    return _listed(node_id, client.ask(apis.LIST_GROUPS, request, list_groups.ListGroupsResponse))
+    return _listed(
+        node_id, client.send_request(apis.LIST_GROUPS, request, list_groups.ListGroupsResponse)
+    )
 
 
 def found_group(brokers: Brokers, name: str) -> ListedGroup:
@@ -114,17 +116,17 @@ def delete(brokers: Brokers, group: str) -> None:
     """Delete a group without members. Raises KafkaFailed."""
     request = delete_groups.DeleteGroupsRequest([group])
 
-    def ask() -> None:
-        answer = brokers.ask(
+    def send_request() -> None:
+        response = brokers.send_request(
             apis.DELETE_GROUPS,
             request,
             delete_groups.DeleteGroupsResponse,
             node=brokers.coordinator(GROUP, group),
         )
-        for result in answer.results:
+        for result in response.results:
             brokers.check(result.error_code, None, f"group {group!r} was not deleted")
 
-    brokers.retried(ask)
+    brokers.retried(send_request)
 
 
 def share_start_offsets(brokers: Brokers, group: str) -> dict[Partition, OffsetView]:
@@ -140,15 +142,17 @@ def share_start_offsets(brokers: Brokers, group: str) -> dict[Partition, OffsetV
 def _listed_at(
     brokers: Brokers, node_id: int, request: list_groups.ListGroupsRequest
 ) -> list[ListedGroup]:
-    answer = brokers.ask(apis.LIST_GROUPS, request, list_groups.ListGroupsResponse, node=node_id)
-    return _listed(node_id, answer)
+    response = brokers.send_request(
+        apis.LIST_GROUPS, request, list_groups.ListGroupsResponse, node=node_id
+    )
+    return _listed(node_id, response)
 
 
-def _listed(node_id: int, answer: list_groups.ListGroupsResponse) -> list[ListedGroup]:
-    check(answer.error_code, None, f"broker {node_id} cannot list groups")
+def _listed(node_id: int, response: list_groups.ListGroupsResponse) -> list[ListedGroup]:
+    check(response.error_code, None, f"broker {node_id} cannot list groups")
     return [
         ListedGroup(item.group_id, item.group_type, item.group_state, item.protocol_type, node_id)
-        for item in answer.groups
+        for item in response.groups
     ]
 
 
@@ -163,13 +167,13 @@ def _described(brokers: Brokers, group: ListedGroup) -> DescribedGroup:
 
 
 def _described_classic(brokers: Brokers, name: str) -> DescribedGroup:
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.DESCRIBE_GROUPS,
         describe_groups.DescribeGroupsRequest([name]),
         describe_groups.DescribeGroupsResponse,
         node=brokers.coordinator(GROUP, name),
     )
-    (found,) = answer.groups
+    (found,) = response.groups
     brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
     members = [
         MemberView(
@@ -199,13 +203,13 @@ def _classic_assignment(protocol: str, assignment: bytes) -> dict[str, list[int]
 
 
 def _described_consumer(brokers: Brokers, name: str) -> DescribedGroup:
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.CONSUMER_GROUP_DESCRIBE,
         consumer_group_describe.ConsumerGroupDescribeRequest([name]),
         consumer_group_describe.ConsumerGroupDescribeResponse,
         node=brokers.coordinator(GROUP, name),
     )
-    (found,) = answer.groups
+    (found,) = response.groups
     brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
     members = [
         MemberView(
@@ -225,13 +229,13 @@ def _described_consumer(brokers: Brokers, name: str) -> DescribedGroup:
 
 
 def _described_share(brokers: Brokers, name: str) -> DescribedGroup:
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.SHARE_GROUP_DESCRIBE,
         share_group_describe.ShareGroupDescribeRequest([name]),
         share_group_describe.ShareGroupDescribeResponse,
         node=brokers.coordinator(GROUP, name),
     )
-    (found,) = answer.groups
+    (found,) = response.groups
     brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
     members = [
         MemberView(
@@ -254,13 +258,13 @@ def _share_offsets(brokers: Brokers, name: str, ends_of: EndsOf) -> list[OffsetV
     request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
         [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(name, None)]
     )
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.DESCRIBE_SHARE_GROUP_OFFSETS,
         request,
         describe_share_group_offsets.DescribeShareGroupOffsetsResponse,
         node=brokers.coordinator(GROUP, name),
     )
-    (found,) = answer.groups
+    (found,) = response.groups
     failed = f"the offsets of group {name!r} cannot be read"
     brokers.check(found.error_code, found.error_message, failed)
     views: list[OffsetView] = []

@@ -16,8 +16,8 @@ class CommittedOffset:
 def committed_offsets(brokers: Brokers, group: str) -> dict[Partition, CommittedOffset]:
     """Return the offsets that a group has committed. Raises KafkaFailed."""
 
-    def ask() -> dict[Partition, CommittedOffset]:
-        found = brokers.ask(
+    def send_request() -> dict[Partition, CommittedOffset]:
+        found = brokers.send_request(
             apis.OFFSET_FETCH,
             offset_fetch.OffsetFetchRequest(group_id=group, topics=None),
             offset_fetch.OffsetFetchResponse,
@@ -33,4 +33,4 @@ def committed_offsets(brokers: Brokers, group: str) -> dict[Partition, Committed
             if part.committed_offset >= 0 and not part.error_code
         }
 
-    return brokers.retried(ask)
+    return brokers.retried(send_request)

@@ -31,7 +31,7 @@ def group_lags(
 
 
 def _others(client: WireClient, groups: Sequence[str], ends: KnownEnds) -> dict[str, int | None]:
-    answer = client.ask(
+    response = client.send_request(
         apis.OFFSET_FETCH,
         offset_fetch.OffsetFetchRequest(
             [offset_fetch.OffsetFetchRequestGroup(group, topics=None) for group in groups]
@@ -40,7 +40,7 @@ def _others(client: WireClient, groups: Sequence[str], ends: KnownEnds) -> dict[
         version=_NAMED_TOPICS,
     )
     found: dict[str, int | None] = {}
-    for group in answer.groups:
+    for group in response.groups:
         lags = [
             None
             if (end := ends(topic.name).get(part.partition_index)) is None
@@ -61,13 +61,13 @@ def _shares(client: WireClient, groups: Sequence[str]) -> dict[str, int | None]:
             for group in groups
         ]
     )
-    answer = client.ask(
+    response = client.send_request(
         apis.DESCRIBE_SHARE_GROUP_OFFSETS,
         request,
         describe_share_group_offsets.DescribeShareGroupOffsetsResponse,
     )
     found: dict[str, int | None] = {}
-    for group in answer.groups:
+    for group in response.groups:
         lags = [
             part.lag if part.lag >= 0 and not part.error_code else None
             for topic in group.topics

@@ -183,12 +183,12 @@ def _resolved(
     if goal.current:
         return {key: current.get(key, latest[key]) for key in wanted}
     return {
-        key: min(max(asked, earliest[key]), latest[key])
-        for key, asked in _asked(wanted, goal, current).items()
+        key: min(max(requested, earliest[key]), latest[key])
+        for key, requested in _requested(wanted, goal, current).items()
     }
 
 
-def _asked(
+def _requested(
     wanted: Sequence[Partition], goal: Goal, current: Mapping[Partition, int]
 ) -> dict[Partition, int]:
     """Return the requested offsets before they are limited to the log."""
@@ -222,13 +222,13 @@ def _commit(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> None:
         )
         for topic, items in _per_topic(planned).items()
     ]
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.OFFSET_COMMIT,
         offset_commit.OffsetCommitRequest(group, topics=topics),
         offset_commit.OffsetCommitResponse,
         node=brokers.coordinator(GROUP, group),
     )
-    for topic in answer.topics:
+    for topic in response.topics:
         for part in topic.partitions:
             name = f"{topic.name}-{part.partition_index}"
             brokers.check(part.error_code, None, f"group {group!r} kept its offset in {name}")
@@ -247,15 +247,15 @@ def _alter_share(brokers: Brokers, group: str, planned: Sequence[NewOffset]) -> 
         )
         for topic, items in _per_topic(planned).items()
     ]
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.ALTER_SHARE_GROUP_OFFSETS,
         alter_share_group_offsets.AlterShareGroupOffsetsRequest(group, topics),
         alter_share_group_offsets.AlterShareGroupOffsetsResponse,
         node=brokers.coordinator(GROUP, group),
     )
     failed = f"the offsets of group {group!r} were not set"
-    brokers.check(answer.error_code, answer.error_message, failed)
-    for topic in answer.responses:
+    brokers.check(response.error_code, response.error_message, failed)
+    for topic in response.responses:
         for part in topic.partitions:
             brokers.check(part.error_code, part.error_message, failed)
 
@@ -267,14 +267,14 @@ def _delete(brokers: Brokers, group: str, wanted: Sequence[Partition]) -> None:
         )
         for topic, indexes in by_topic(wanted).items()
     ]
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.OFFSET_DELETE,
         offset_delete.OffsetDeleteRequest(group, topics),
         offset_delete.OffsetDeleteResponse,
         node=brokers.coordinator(GROUP, group),
     )
-    brokers.check(answer.error_code, None, f"offsets of group {group!r} were not deleted")
-    for topic in answer.topics:
+    brokers.check(response.error_code, None, f"offsets of group {group!r} were not deleted")
+    for topic in response.topics:
         for part in topic.partitions:
             name = f"{topic.name}-{part.partition_index}"
             brokers.check(part.error_code, None, f"group {group!r} kept its offset in {name}")
@@ -284,13 +284,13 @@ def _delete_share(brokers: Brokers, group: str, topics: Sequence[str]) -> None:
     named = [
         delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic(topic) for topic in topics
     ]
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.DELETE_SHARE_GROUP_OFFSETS,
         delete_share_group_offsets.DeleteShareGroupOffsetsRequest(group, named),
         delete_share_group_offsets.DeleteShareGroupOffsetsResponse,
         node=brokers.coordinator(GROUP, group),
     )
     failed = f"offsets of group {group!r} were not deleted"
-    brokers.check(answer.error_code, answer.error_message, failed)
-    for topic in answer.responses:
+    brokers.check(response.error_code, response.error_message, failed)
+    for topic in response.responses:
         brokers.check(topic.error_code, topic.error_message, f"{failed} in {topic.topic_name}")

@@ -22,13 +22,13 @@ from penstock.protocol.gen.streams_group_describe import (
 
 def described_streams(brokers: Brokers, name: str) -> DescribedGroup:
     """Return the state and the members of a streams group; its assignor has no name."""
-    answer = brokers.ask(
+    response = brokers.send_request(
         apis.STREAMS_GROUP_DESCRIBE,
         streams_group_describe.StreamsGroupDescribeRequest([name]),
         streams_group_describe.StreamsGroupDescribeResponse,
         node=brokers.coordinator(GROUP, name),
     )
-    (found,) = answer.groups
+    (found,) = response.groups
     brokers.check(found.error_code, found.error_message, f"group {name!r} cannot be described")
     topology = found.topology or Topology()
     sources = {item.subtopology_id: _sources(item) for item in topology.subtopologies or ()}

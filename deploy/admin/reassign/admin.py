@@ -38,13 +38,13 @@ def current_assignment(
         topics=[metadata.MetadataRequestTopic(name=name) for name in sorted(topics)],
         allow_auto_topic_creation=False,
     )
-    answer = client.ask(apis.METADATA, request, metadata.MetadataResponse)
+    response = client.send_request(apis.METADATA, request, metadata.MetadataResponse)
     found: dict[Key, tuple[int, ...]] = {}
-    for topic in answer.topics:
+    for topic in response.topics:
         check(topic.error_code, None, f"topic {topic.name!r}")
         for partition in topic.partitions:
             found[Key(topic.name or "", partition.partition_index)] = tuple(partition.replica_nodes)
-    return found, frozenset(broker.node_id for broker in answer.brokers)
+    return found, frozenset(broker.node_id for broker in response.brokers)
 
 
 def reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
@@ -74,13 +74,13 @@ def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) 
         timeout_ms=_TIMEOUT_MS,
         topics=[alter.ReassignableTopic(name, items) for name, items in topics.items()],
     )
-    answer = client.ask(
+    response = client.send_request(
         apis.ALTER_PARTITION_REASSIGNMENTS, request, alter.AlterPartitionReassignmentsResponse
     )
-    check(answer.error_code, answer.error_message, "the reassignment was not accepted")
+    check(response.error_code, response.error_message, "the reassignment was not accepted")
     return {
         Key(topic.name, item.partition_index): _problem(item.error_code, item.error_message)
-        for topic in answer.responses
+        for topic in response.responses
         for item in topic.partitions
         if item.error_code
     }
@@ -89,16 +89,16 @@ def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) 
 def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
     """Return the ongoing reassignments as (added brokers, removed brokers) by partition."""
     request = listing.ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
-    answer = client.ask(
+    response = client.send_request(
         apis.LIST_PARTITION_REASSIGNMENTS, request, listing.ListPartitionReassignmentsResponse
     )
-    check(answer.error_code, answer.error_message, "reassignments cannot be listed")
+    check(response.error_code, response.error_message, "reassignments cannot be listed")
     return {
         Key(topic.name, item.partition_index): (
             list(item.adding_replicas),
             list(item.removing_replicas),
         )
-        for topic in answer.topics
+        for topic in response.topics
         for item in topic.partitions
     }
 
@@ -126,16 +126,16 @@ def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[lis
 
 
 def _elect_preferred(
-    client: WireClient, asked: list[elect.TopicPartitions] | None
+    client: WireClient, requested: list[elect.TopicPartitions] | None
 ) -> tuple[list[Key], Problems]:
     request = elect.ElectLeadersRequest(
-        election_type=_PREFERRED, topic_partitions=asked, timeout_ms=_TIMEOUT_MS
+        election_type=_PREFERRED, topic_partitions=requested, timeout_ms=_TIMEOUT_MS
     )
-    answer = client.ask(apis.ELECT_LEADERS, request, elect.ElectLeadersResponse)
-    check(answer.error_code, None, "the election failed")
+    response = client.send_request(apis.ELECT_LEADERS, request, elect.ElectLeadersResponse)
+    check(response.error_code, None, "the election failed")
     results = [
         (Key(topic.topic, item.partition_id), item)
-        for topic in answer.replica_election_results
+        for topic in response.replica_election_results
         for item in topic.partition_result
     ]
     problems = {

@@ -101,14 +101,14 @@ def _steps_of(
     return found[-1] if found else {}
 
 
-def ask_move(controller: str, key: Key) -> MoveView | None:
+def request_move(controller: str, key: Key) -> MoveView | None:
     """Return the partition's last planned move. Raises NoController, or ExpectedError if the
     partition does not exist.
     """
-    return asyncio.run(_ask(controller, key))
+    return asyncio.run(_send_request(controller, key))
 
 
-async def _ask(controller: str, key: Key) -> MoveView | None:
+async def _send_request(controller: str, key: Key) -> MoveView | None:
     from penstock.controller.api.follower import MetadataFollower
 
     client = connect(controller)

@@ -67,30 +67,30 @@ class TransactionsClient:
         )
         found: list[ListedTransaction] = []
         for node_id in self._brokers.nodes():
-            answer = self._brokers.ask(
+            response = self._brokers.send_request(
                 apis.LIST_TRANSACTIONS,
                 request,
                 list_transactions.ListTransactionsResponse,
                 node=node_id,
             )
-            check(answer.error_code, None, f"broker {node_id} cannot list transactions")
-            if answer.unknown_state_filters:
+            check(response.error_code, None, f"broker {node_id} cannot list transactions")
+            if response.unknown_state_filters:
                 raise KafkaFailed(
-                    f"unknown states {', '.join(answer.unknown_state_filters)}; use Empty, "
+                    f"unknown states {', '.join(response.unknown_state_filters)}; use Empty, "
                     "Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort"
                 )
             found += [
                 ListedTransaction(
                     item.transactional_id, node_id, item.producer_id, item.transaction_state
                 )
-                for item in answer.transaction_states
+                for item in response.transaction_states
             ]
         return sorted(found, key=lambda item: item.transactional_id)
 
     def describe(self, transactional_id: str) -> TransactionView:
         """Describe one transactional id. Raises KafkaFailed if it does not exist."""
         node_id = self._brokers.coordinator(TRANSACTION, transactional_id)
-        states = self._brokers.ask(
+        states = self._brokers.send_request(
             apis.DESCRIBE_TRANSACTIONS,
             describe_transactions.DescribeTransactionsRequest([transactional_id]),
             describe_transactions.DescribeTransactionsResponse,
@@ -109,18 +109,18 @@ class TransactionsClient:
         Raises KafkaFailed if a partition has no leader for some seconds.
         """
 
-        def ask() -> list[OpenTransaction]:
+        def send_request() -> list[OpenTransaction]:
             found: list[OpenTransaction] = []
             for leader, keys in self._brokers.by_leader(self._keys(topic, partition)).items():
                 for at in range(0, len(keys), PARTITIONS_PER_REQUEST_MAX):
                     found += self._open_at(leader, keys[at : at + PARTITIONS_PER_REQUEST_MAX])
             return sorted(found, key=lambda item: (item.key, item.start_offset))
 
-        return self._brokers.retried(ask)
+        return self._brokers.retried(send_request)
 
     def _open_at(self, leader: int, keys: Iterable[Partition]) -> list[OpenTransaction]:
         """Return the open transactions in partitions of this leader. Raises Moved."""
-        answer = self._brokers.ask(
+        response = self._brokers.send_request(
             apis.DESCRIBE_PRODUCERS,
             describe_producers.DescribeProducersRequest(
                 [
@@ -132,7 +132,7 @@ class TransactionsClient:
             node=leader,
         )
         found: list[OpenTransaction] = []
-        for topic in answer.topics:
+        for topic in response.topics:
             for part in topic.partitions:
                 key = Key(topic.name, part.partition_index)
                 self._brokers.check(part.error_code, part.error_message, str(key))
@@ -176,7 +176,7 @@ class TransactionsClient:
             # No coordinator has an epoch below 0.
             coordinator_epoch=max(item.coordinator_epoch, 0),
         )
-        done = self._brokers.ask(
+        done = self._brokers.send_request(
             apis.WRITE_TXN_MARKERS,
             write_txn_markers.WriteTxnMarkersRequest([marker]),
             write_txn_markers.WriteTxnMarkersResponse,
@@ -189,12 +189,12 @@ class TransactionsClient:
         """Return all partitions, those of a topic, or one. Raises KafkaFailed if it does not
         exist.
         """
-        answer = self._brokers.metadata(None if topic is None else [topic])
-        for found in answer.topics:
+        response = self._brokers.metadata(None if topic is None else [topic])
+        for found in response.topics:
             check(found.error_code, None, f"topic {found.name!r}")
         keys = [
             Key(found.name or "", part.partition_index)
-            for found in answer.topics
+            for found in response.topics
             for part in found.partitions
         ]
         if partition is None:

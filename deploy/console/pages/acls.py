@@ -36,15 +36,17 @@ async def acls(request: Request) -> Response:
     resource of this name, including prefixes and wildcards.
     """
     console, query = console_of(request), request.query_params
-    asked = {name: query.get(name, "").strip() for name in _FILTERS}
+    requested = {name: query.get(name, "").strip() for name in _FILTERS}
     wanted = AclSelection(
-        resource=known("resource", RESOURCES, asked["resource"]) if asked["resource"] else None,
-        name=asked["name"] or None,
-        principal=asked["principal"] or None,
-        operation=known("operation", OPERATIONS, asked["operation"])
-        if asked["operation"]
+        resource=known("resource", RESOURCES, requested["resource"])
+        if requested["resource"]
         else None,
-        matches=bool(asked["name"]),
+        name=requested["name"] or None,
+        principal=requested["principal"] or None,
+        operation=known("operation", OPERATIONS, requested["operation"])
+        if requested["operation"]
+        else None,
+        matches=bool(requested["name"]),
     )
     found, problem = await listed(console, lambda client: listed_acls(client, wanted))
     return page(
@@ -52,7 +54,7 @@ async def acls(request: Request) -> Response:
         "acls.html",
         page=page_of(found, integer(query.get("page", ""), 1)),
         problem=problem,
-        asked=asked,
+        requested=requested,
         resources=list(RESOURCES),
         operations=list(OPERATIONS),
         patterns=list(PATTERNS),
@@ -60,7 +62,7 @@ async def acls(request: Request) -> Response:
     )
 
 
-async def ask_removal(request: Request) -> Response:
+async def confirm_removal(request: Request) -> Response:
     """Show one ACL and the effect of removing it."""
     return page(request, "acl_removal.html", acl=_acl_of(request.query_params))
 

@@ -20,7 +20,7 @@ from penstock.deploy.console.paging import page_of
 from penstock.protocol.client.connection import TIMEOUT_S, wait_at_most
 
 
-async def ask(request: Request) -> Response:
+async def preview(request: Request) -> Response:
     """Show what a fork would contain."""
     console = console_of(request)
     wanted = _options(request.path_params["topic"], request.query_params)

@@ -29,7 +29,7 @@ async def messages(request: Request) -> Response:
         request,
         "messages.html",
         name=name,
-        asked=query,
+        requested=query,
         found=found,
         starts=STARTS,
         limits=LIMITS,

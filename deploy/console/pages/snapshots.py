@@ -90,7 +90,7 @@ async def snapshot(request: Request) -> Response:
     )
 
 
-async def ask_restore(request: Request) -> Response:
+async def preview_restore(request: Request) -> Response:
     """Show which topics a restore would create and delete."""
     console, wanted = console_of(request), _options(request.query_params)
     wait_at_most(TIMEOUT_S)

@@ -55,7 +55,9 @@ async def _disconnected(request: Request) -> None:
 
 def _page(request: Request, query: str, result: StatementResult | None, problem: str) -> Response:
     _need_sql(request)
-    return page(request, "sql.html", asked=query, result=result, problem=problem, rows_max=ROWS_MAX)
+    return page(
+        request, "sql.html", requested=query, result=result, problem=problem, rows_max=ROWS_MAX
+    )
 
 
 def _need_sql(request: Request) -> None:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from penstock.base.histogram import Latencies, LatencyHistogram
-from penstock.deploy.node.health import Answer, Route
+from penstock.deploy.node.health import HttpResponse, Route
 from penstock.deploy.node.metrics import table
 from penstock.deploy.node.metrics.table import Metric, MetricRole
 
@@ -109,11 +109,11 @@ class Exposition:
     def _own_reading(self) -> Reading:
         return table.NODE_LOOP_LAG, (), self._lag.latencies.freeze()
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> HttpResponse:
         now = asyncio.get_running_loop().time()
         if now - self._made_at > AGE_MAX_S:
             self._text, self._made_at = generate_latest(self._registry).decode(), now
-        return Answer((200, CONTENT_TYPE, self._text))
+        return HttpResponse((200, CONTENT_TYPE, self._text))
 
     @asynccontextmanager
     async def serve(self) -> AsyncGenerator[dict[str, Route], None]:

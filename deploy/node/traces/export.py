@@ -40,7 +40,7 @@ class Exporter:
 
     Invariants: ending a span never blocks. At most `SPANS_MAX` spans are queued; beyond that spans
     are dropped. Logs one line when sending starts to fail and one when it succeeds again. The
-    process exits within `CLOSE_S`. Must not decide what is traced.
+    process exits within `CLOSE_S`. Does not decide which requests are traced.
     """
 
     def __init__(self, endpoint: str, service: str) -> None:

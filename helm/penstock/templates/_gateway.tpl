@@ -1,4 +1,4 @@
-{{- /* The apiVersion of a kind of routes: the newest that the cluster serves; v1 where no cluster is asked, as with `helm template`. */ -}}
+{{- /* The apiVersion of a kind of routes: the newest that the cluster serves; v1 without a cluster, as with `helm template`. */ -}}
 {{- define "penstock.routeVersion" -}}
 {{- $found := "" -}}
 {{- range $version := list "v1alpha2" "v1alpha3" "v1" -}}

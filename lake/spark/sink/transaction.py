@@ -128,9 +128,9 @@ class Transaction:
             consumer.close()
 
     def _marker(self, consumer: Consumer) -> WriteId | None:
-        asked = [TopicPartition(_MARKER_TOPIC, 0)]
+        requested = [TopicPartition(_MARKER_TOPIC, 0)]
         found = self._retried(
-            "reading the marker", lambda timeout_s: consumer.committed(asked, timeout_s)
+            "reading the marker", lambda timeout_s: consumer.committed(requested, timeout_s)
         )[0]
         if found.error is not None:
             raise TransactionFailed(f"{self._name}: the marker cannot be read: {found.error.str()}")

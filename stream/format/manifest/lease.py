@@ -1,4 +1,4 @@
-"""Read leases: a long job asks the cluster to keep the objects listed in its manifest.
+"""Read leases: they keep the objects listed in the manifest of a long job.
 
 docs/design/manifest.md and docs/design/fencing.md describe leases and clocks. WAL slots ignore
 leases: brokers delete them a minute after their data is committed, and readers plan those offsets

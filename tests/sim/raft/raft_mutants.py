@@ -147,7 +147,7 @@ class VotesForOldDisk(RaftCore):
 class HeartbeatsWaitForDisk(RaftCore):
     """M13: a follower answers heartbeats only when its disk is idle. Costs leaders, not records."""
 
-    def _answer_heartbeat(self, message: object) -> None:
+    def _respond_to_heartbeat(self, message: object) -> None:
         pass
 
 

@@ -209,7 +209,7 @@ def _acl(principal: str) -> AclEntry:
 
 
 async def _with_client(
-    script: Script, ask: Callable[[ControllerClient], Awaitable[object]]
+    script: Script, send_request: Callable[[ControllerClient], Awaitable[object]]
 ) -> bool:
     """Send a request to the controller. Return whether it is answered."""
     admin, outcome = script.world.admin, list[bool]()
@@ -217,7 +217,7 @@ async def _with_client(
     async def asking() -> None:
         is_answered = False
         with suppress(ControllerError, TimeoutError):
-            await ask(admin.client)
+            await send_request(admin.client)
             is_answered = True
         outcome.append(is_answered)
 

@@ -49,7 +49,9 @@ class Member:
         request = self.request(is_full=self._reported != self.has)
         self._reported = self.has
         try:
-            response = await self._connection.ask(self.api, self.version, request, timeout_s)
+            response = await self._connection.send_request(
+                self.api, self.version, request, timeout_s
+            )
         except Unanswered:
             self._reported = None
             raise
@@ -195,7 +197,9 @@ async def _share(script: Script, kind: type[Member]) -> None:
     held = first.has
     assert not second.has & held, "a second member gets what the first one has"
     connection = script.world.connect(await script.coordinator(_GROUP))
-    response = await connection.ask(kind.api, kind.version, first.request(is_full=False), 10.0)
+    response = await connection.send_request(
+        kind.api, kind.version, first.request(is_full=False), 10.0
+    )
     for _ in range(3):
         await second.beat()
         assert not second.has & held, "a second member gets what the first one has not given up"
@@ -372,14 +376,14 @@ async def _join_classic(script: Script) -> tuple[str, int]:
             "consumer",
             [join_group.JoinGroupRequestProtocol("range", subscription)],
         )
-        joined = await connection.ask(apis.JOIN_GROUP, 5, request, 30.0)
+        joined = await connection.send_request(apis.JOIN_GROUP, 5, request, 30.0)
         member_id, generation = joined.member_id, joined.generation_id
         if joined.error_code == ErrorCode.NONE:
             assignments = [sync_group.SyncGroupRequestAssignment(member_id, b"")]
             syncing = sync_group.SyncGroupRequest(
                 _GROUP, generation, member_id, assignments=assignments
             )
-            await connection.ask(apis.SYNC_GROUP, 3, syncing, 10.0)
+            await connection.send_request(apis.SYNC_GROUP, 3, syncing, 10.0)
     return member_id, generation
 
 
@@ -388,5 +392,5 @@ async def _commit(script: Script, epoch: int, member_id: str) -> ErrorCode:
     topic = offset_commit.OffsetCommitRequestTopic(name=PART[0], partitions=[item])
     request = offset_commit.OffsetCommitRequest(_GROUP, epoch, member_id, topics=[topic])
     coordinator = await script.coordinator(_GROUP)
-    response = await script.ask(coordinator, apis.OFFSET_COMMIT, 9, request)
+    response = await script.send_request(coordinator, apis.OFFSET_COMMIT, 9, request)
     return ErrorCode(response.topics[0].partitions[0].error_code)

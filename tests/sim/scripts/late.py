@@ -17,7 +17,7 @@ async def deliver_a_marker_late(script: Script) -> None:
     await create_led_apart(script)
     producer, markers = await _commit_one(script)
     await producer.write(PART, (b"k", b"open"))
-    await script.ask(script.broker(2), *markers[0])
+    await script.send_request(script.broker(2), *markers[0])
     await producer.end(commit=False)
     await _check(script)
 
@@ -31,7 +31,7 @@ async def deliver_a_marker_of_an_earlier_coordinator(script: Script) -> None:
     await producer.write(PART, (b"k", b"aborted"))
     await producer.end(commit=False)
     await producer.write(PART, (b"k", b"open"))
-    await script.ask(script.broker(2), *markers[0])
+    await script.send_request(script.broker(2), *markers[0])
     await producer.end(commit=False)
     await _check(script)
 
@@ -65,7 +65,7 @@ async def deliver_a_marker_of_offsets_late(script: Script) -> None:
     await producer.end(commit=True)
     await script.until(lambda: markers)
     await producer.stage(group, PART, 2)
-    await script.ask(script.broker(2), *markers[0])
+    await script.send_request(script.broker(2), *markers[0])
     found = await group.committed(PART, at=script.broker(2))
     assert found == 1, f"the offset {found} of an open transaction is committed"
 
@@ -82,7 +82,7 @@ async def deliver_an_end_late(script: Script) -> None:
     await producer.end(commit=False)
     await producer.write(PART, (b"k", b"open"))
     with suppress(Unanswered):
-        await old.ask(*producer.ending(commit=True), 5.0)
+        await old.send_request(*producer.ending(commit=True), 5.0)
     await asyncio.sleep(1.0)  # for its marker
     found = await script.values(PART, committed=True)
     assert not found, f"readers get {found} of an open transaction"

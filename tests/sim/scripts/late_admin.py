@@ -51,14 +51,14 @@ _PRODUCED: Final = "producer_byte_rate"
 APPEND: Final = 2
 
 
-async def _ask(script: Script, request: Request) -> Any:
-    return await script.ask(script.broker(1), *request)
+async def _send_request(script: Script, request: Request) -> Any:
+    return await script.send_request(script.broker(1), *request)
 
 
 async def succeed(script: Script, *requests: Request) -> None:
     """Send requests about one thing each, whose only result must be a success."""
     for request in requests:
-        response = await _ask(script, request)
+        response = await _send_request(script, request)
         items = next(
             found
             for name in ("responses", "results", "filter_results", "entries")
@@ -80,7 +80,9 @@ async def delete_records_late(script: Script) -> None:
         wanted = delete_records.DeleteRecordsPartition(PART[1], offset)
         topic = delete_records.DeleteRecordsTopic("t", [wanted])
         request = delete_records.DeleteRecordsRequest([topic], timeout_ms=5_000)
-        found = (await _ask(script, (apis.DELETE_RECORDS, 2, request))).topics[0].partitions[0]
+        found = (
+            (await _send_request(script, (apis.DELETE_RECORDS, 2, request))).topics[0].partitions[0]
+        )
         assert found.error_code == ErrorCode.NONE, ErrorCode(found.error_code)
     assert found.low_watermark == 3, f"a late deletion returns the log start {found.low_watermark}"
     start = await offset_of(script, PART, _EARLIEST)
@@ -92,11 +94,11 @@ async def create_a_topic_late(script: Script) -> None:
     config = create_topics.CreatableTopicConfig("retention.ms", "1000")
     topic = create_topics.CreatableTopic("t", 1, 1, [], [config])
     create: Request = apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([topic], 10_000)
-    await _ask(script, create)
+    await _send_request(script, create)
     await script.until(lambda: script.world.metadata.image.topics.by_name("t"))
     topic_id = topic_id_of(script)
-    await _ask(script, setting("retention.ms", "2000"))
-    code = ErrorCode((await _ask(script, create)).topics[0].error_code)
+    await _send_request(script, setting("retention.ms", "2000"))
+    code = ErrorCode((await _send_request(script, create)).topics[0].error_code)
     assert (code, topic_id_of(script)) == (ErrorCode.TOPIC_ALREADY_EXISTS, topic_id), (
         f"a topic that exists is created with {code.name}"
     )
@@ -110,7 +112,7 @@ async def add_partitions_late(script: Script) -> None:
     for total in (2, 3, 2, 3):
         topic = create_partitions.CreatePartitionsTopic("t", total, None)
         request = create_partitions.CreatePartitionsRequest([topic], 10_000)
-        await _ask(script, (apis.CREATE_PARTITIONS, 3, request))
+        await _send_request(script, (apis.CREATE_PARTITIONS, 3, request))
     count = len(script.topic("t").partitions)
     assert count == 3, f"the topic has {count} partitions"
 
@@ -169,7 +171,7 @@ async def alter_configs_late(script: Script) -> None:
     await succeed(script, *requests)
     await script.delete("t")
     for request in requests:
-        await _ask(script, request)
+        await _send_request(script, request)
     await script.create("t")
     found = _configs(script)
     assert not found, f"the next topic has the configs {found}"
@@ -247,7 +249,7 @@ async def delete_a_credential_late(script: Script) -> None:
     deleted, kept = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
     deleting = altering_credential(deleted, deletes=True)
     await succeed(script, altering_credential(deleted), altering_credential(kept), deleting)
-    await _ask(script, deleting)
+    await _send_request(script, deleting)
     found = sorted(script.world.metadata.image.scram.of("alice"))
     assert found == [kept], f"alice has credentials for {found}"
 
@@ -307,11 +309,11 @@ async def move_late(script: Script) -> None:
     await script.create("t")
     reassigning, electing = reassigning_to(2, 1), electing_preferred()
     for request in (reassigning, electing):
-        await _ask(script, request)
+        await _send_request(script, request)
     await script.until_led(PART, 2)
     epoch = script.topic("t").partitions[PART[1]].leader_epoch
     for request in (reassigning, electing):
-        await _ask(script, request)
+        await _send_request(script, request)
         now = script.topic("t").partitions[PART[1]]
         assert (now.leader, now.leader_epoch) == (2, epoch), (
             f"a late {request[0].name} moves the partition again"
@@ -328,7 +330,7 @@ async def unregister_a_broker_late(script: Script) -> None:
     await script.repeat(lambda: script.broker(1), request, lambda response: response)
     broker = script.world.start_broker(2)
     await script.until(lambda: broker.serving)
-    await _ask(script, request)
+    await _send_request(script, request)
     assert script.world.metadata.image.nodes.get(broker.node_id), "a live broker is removed"
 
 
@@ -337,7 +339,7 @@ async def upgrade_a_feature_late(script: Script) -> None:
     for level, kind in ((0, _DOWNGRADE), (1, _UPGRADE), (2, _UPGRADE), (1, _UPGRADE)):
         update = update_features.FeatureUpdateKey(TRANSACTION_VERSION, level, kind)
         request = update_features.UpdateFeaturesRequest(60_000, [update])
-        await _ask(script, (apis.UPDATE_FEATURES, 1, request))
+        await _send_request(script, (apis.UPDATE_FEATURES, 1, request))
     found = script.world.metadata.image.features.level(TRANSACTION_VERSION)
     assert found == 2, f"a late upgrade sets the level {found}"
 
@@ -352,14 +354,18 @@ async def read_a_deleted_group_late(script: Script) -> None:
     await group.commit(PART, 1)
     coordinator = await script.coordinator(group.name)
     deleting = delete_groups.DeleteGroupsRequest([group.name])
-    deleted = await script.ask(coordinator, apis.DELETE_GROUPS, 2, deleting)
+    deleted = await script.send_request(coordinator, apis.DELETE_GROUPS, 2, deleting)
     assert deleted.results[0].error_code == ErrorCode.NONE
-    await script.ask(
+    await script.send_request(
         coordinator, apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest([group.name])
     )
-    asked = offset_fetch.OffsetFetchRequestGroup(group.name, topics=None)
-    await script.ask(coordinator, apis.OFFSET_FETCH, 8, offset_fetch.OffsetFetchRequest([asked]))
-    listed = await script.ask(coordinator, apis.LIST_GROUPS, 5, list_groups.ListGroupsRequest())
+    requested = offset_fetch.OffsetFetchRequestGroup(group.name, topics=None)
+    await script.send_request(
+        coordinator, apis.OFFSET_FETCH, 8, offset_fetch.OffsetFetchRequest([requested])
+    )
+    listed = await script.send_request(
+        coordinator, apis.LIST_GROUPS, 5, list_groups.ListGroupsRequest()
+    )
     found = [item.group_id for item in listed.groups]
     assert not found, f"late reads create the group {found} again"
 
@@ -369,9 +375,9 @@ async def ask_for_metadata_late(script: Script) -> None:
     await script.create("t")
     topic = metadata.MetadataRequestTopic(None, "t")
     request = metadata.MetadataRequest([topic], allow_auto_topic_creation=False)
-    await _ask(script, (apis.METADATA, 12, request))
+    await _send_request(script, (apis.METADATA, 12, request))
     await script.delete("t")
-    await _ask(script, (apis.METADATA, 12, request))
+    await _send_request(script, (apis.METADATA, 12, request))
     assert script.world.metadata.image.topics.by_name("t") is None, "a read creates the topic again"
 
 
@@ -382,9 +388,9 @@ async def close_a_fetch_session_late(script: Script) -> None:
     first = FetchingClient(script, PART, 0)
     await first.poll()
     ending = first.ending()
-    await _ask(script, ending)
+    await _send_request(script, ending)
     second = FetchingClient(script, PART, 0)
     await second.poll()
-    await _ask(script, ending)
+    await _send_request(script, ending)
     await script.write(PART, (b"k", b"1"))
     assert await second.poll() == [b"1"], "a session ends with that of another client"

@@ -31,13 +31,13 @@ from tests.sim.overtaken_logs import FetchingClient
 from tests.sim.scripts.late_requests import (
     PART,
     Request,
-    ask,
     commit,
     connections,
     consumer_heartbeat,
     deliver_late,
     given,
     join,
+    send_request,
     share_heartbeat,
     sync,
     topic_id_of,
@@ -74,7 +74,7 @@ async def fetch_late(script: Script) -> None:
         await script.write(PART, (b"k", value))
         assert await client.poll() == [value]
     assert await client.poll() == []
-    await script.ask(script.broker(1), *late)
+    await script.send_request(script.broker(1), *late)
     await client.poll()
 
 
@@ -85,7 +85,7 @@ async def delete_a_topic_late(script: Script) -> None:
     request = delete_topics.DeleteTopicsRequest(topics=[topic], timeout_ms=10_000)
     await script.delete("t")
     await script.create("t")
-    await script.ask(script.broker(1), apis.DELETE_TOPICS, 6, request)
+    await script.send_request(script.broker(1), apis.DELETE_TOPICS, 6, request)
     assert script.world.metadata.image.topics.by_name("t"), "the next topic is deleted"
 
 
@@ -109,10 +109,10 @@ async def _add_late(script: Script, *, adds_offsets: bool) -> None:
         )
         request = apis.ADD_OFFSETS_TO_TXN, 3, added
     with suppress(Unanswered):
-        await old.ask(*request, _TIMEOUT_S)
+        await old.send_request(*request, _TIMEOUT_S)
     await asyncio.sleep(1.0)
     described = describe_transactions.DescribeTransactionsRequest([producer.name])
-    answer = await script.ask(old.broker, apis.DESCRIBE_TRANSACTIONS, 0, described)
+    answer = await script.send_request(old.broker, apis.DESCRIBE_TRANSACTIONS, 0, described)
     state = answer.transaction_states[0].transaction_state
     assert state == "CompleteCommit", f"the transaction that is over is {state}"
 
@@ -135,8 +135,8 @@ async def renew_an_epoch_late(script: Script) -> None:
     late = producer.renewing()
     await producer.renew()
     await producer.write(PART, (b"k", b"v"))
-    await script.ask(await producer.coordinator(), *late)
-    ended = await script.ask(await producer.coordinator(), *producer.ending(commit=True))
+    await script.send_request(await producer.coordinator(), *late)
+    ended = await script.send_request(await producer.coordinator(), *producer.ending(commit=True))
     code = ErrorCode(ended.error_code)
     assert code is ErrorCode.NONE, f"the producer commits and gets {code.name}"
 
@@ -154,8 +154,8 @@ async def renew_an_epoch_between_transactions(script: Script) -> None:
     ending = producer.ending(commit=True)
     await producer.end(commit=True)
     await asyncio.sleep(1.0)  # for the markers
-    await script.ask(await producer.coordinator(), *late)
-    repeated = await script.ask(await producer.coordinator(), *ending)
+    await script.send_request(await producer.coordinator(), *late)
+    repeated = await script.send_request(await producer.coordinator(), *ending)
     code = ErrorCode(repeated.error_code)
     assert code is ErrorCode.NONE, f"the producer has committed and gets {code.name}"
 
@@ -184,9 +184,9 @@ async def change_the_version(script: Script) -> None:
 
 
 async def _join_alone(member: Any, request: Request) -> Any:
-    joined = await ask(member, request)
+    joined = await send_request(member, request)
     assert joined.error_code == ErrorCode.NONE, ErrorCode(joined.error_code)
-    await ask(member, sync(joined, {joined.member_id: _ALL}))
+    await send_request(member, sync(joined, {joined.member_id: _ALL}))
     return joined
 
 
@@ -203,9 +203,9 @@ async def beat_late(script: Script) -> None:
     await _join_alone(member, join(joined.member_id))
     for _ in range(3):
         await asyncio.sleep(40.0)
-        await script.ask(member.broker, *_beat(joined))
+        await script.send_request(member.broker, *_beat(joined))
     request = describe_groups.DescribeGroupsRequest(["g"])
-    described = await script.ask(member.broker, apis.DESCRIBE_GROUPS, 5, request)
+    described = await script.send_request(member.broker, apis.DESCRIBE_GROUPS, 5, request)
     members = described.groups[0].members
     assert not members, "a member is alive by heartbeats of an earlier generation"
 
@@ -215,11 +215,11 @@ async def delete_a_group_late(script: Script) -> None:
     await script.create("t")
     (member,) = await connections(script, 1)
     request = apis.DELETE_GROUPS, 2, delete_groups.DeleteGroupsRequest(["g"])
-    await script.ask(member.broker, *request)
+    await script.send_request(member.broker, *request)
     joined = await _join_alone(member, join(""))
-    asked = commit(script, joined.member_id, joined.generation_id, 5)
-    await member.ask(*asked, _TIMEOUT_S)
-    await script.ask(member.broker, *request)
+    requested = commit(script, joined.member_id, joined.generation_id, 5)
+    await member.send_request(*requested, _TIMEOUT_S)
+    await script.send_request(member.broker, *request)
     offset = await Group(script).committed(PART)
     assert offset == 5, f"a group with members is deleted, its offset is {offset}"
 
@@ -229,7 +229,7 @@ async def change_share_offsets_late(script: Script) -> None:
     await script.create(SHARE_STATES_TOPIC, (2,), cleanup_policy="compact")
     await script.create("t")
     (member,) = await connections(script, 1)
-    await ask(member, share_heartbeat(0, "t"))
+    await send_request(member, share_heartbeat(0, "t"))
     part = altering.AlterShareGroupOffsetsRequestPartition(0, 0)
     altered = altering.AlterShareGroupOffsetsRequestTopic("t", [part])
     deleted = deleting.DeleteShareGroupOffsetsRequestTopic("t")
@@ -237,7 +237,7 @@ async def change_share_offsets_late(script: Script) -> None:
         (apis.ALTER_SHARE_GROUP_OFFSETS, altering.AlterShareGroupOffsetsRequest("g", [altered])),
         (apis.DELETE_SHARE_GROUP_OFFSETS, deleting.DeleteShareGroupOffsetsRequest("g", [deleted])),
     ):
-        code = ErrorCode((await script.ask(member.broker, api, 0, request)).error_code)
+        code = ErrorCode((await script.send_request(member.broker, api, 0, request)).error_code)
         assert code is ErrorCode.NON_EMPTY_GROUP, f"{api.name} with members gets {code.name}"
 
 
@@ -269,7 +269,7 @@ async def join_late_as_a_static_member(script: Script) -> None:
 
 
 async def _check_alive(member: Any, joined: Any) -> None:
-    code = ErrorCode((await member.ask(*_beat(joined, _INSTANCE), _TIMEOUT_S)).error_code)
+    code = ErrorCode((await member.send_request(*_beat(joined, _INSTANCE), _TIMEOUT_S)).error_code)
     assert code is ErrorCode.NONE, f"a static member gets {code.name}"
 
 
@@ -286,14 +286,14 @@ async def restart_a_static_consumer(script: Script) -> None:
     await script.create("t", (1, 1))
     topic_id = topic_id_of(script)
     old, new = await connections(script, 2)
-    first = await ask(old, _static_beat("m1", 0, topic_id))
+    first = await send_request(old, _static_beat("m1", 0, topic_id))
     owned = given(first)
     leaving = _static_beat("m1", _STATIC_LEAVE_EPOCH, topic_id)
-    await ask(old, leaving)
-    second = await ask(new, _static_beat("m2", 0, topic_id))
+    await send_request(old, leaving)
+    second = await send_request(new, _static_beat("m2", 0, topic_id))
     assert given(second) == owned, f"the next start gets {sorted(given(second))}"
     for request in (leaving, _static_beat("m1", first.member_epoch, topic_id)):
         await deliver_late(old, request)
-    told = await new.ask(*_static_beat("m2", second.member_epoch, topic_id), _TIMEOUT_S)
+    told = await new.send_request(*_static_beat("m2", second.member_epoch, topic_id), _TIMEOUT_S)
     code = ErrorCode(told.error_code)
     assert code is ErrorCode.NONE, f"the next start gets {code.name}"

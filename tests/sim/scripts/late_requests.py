@@ -44,13 +44,13 @@ Request = tuple[Any, int, Any]
 async def deliver_late(old: Connection, request: Request) -> None:
     """Deliver a request on a connection that its sender has given up."""
     with suppress(Unanswered):
-        await old.ask(*request, _TIMEOUT_S)
+        await old.send_request(*request, _TIMEOUT_S)
 
 
-async def ask(connection: Connection, request: Request) -> Any:
+async def send_request(connection: Connection, request: Request) -> Any:
     """Send a request until the coordinator has loaded."""
     while True:
-        response = await connection.ask(*request, _TIMEOUT_S)
+        response = await connection.send_request(*request, _TIMEOUT_S)
         if ErrorCode(response.error_code) not in RETRIED:
             return response
         await asyncio.sleep(_PAUSE_S)
@@ -101,18 +101,18 @@ async def repeat_the_first_heartbeat_of_a_consumer(script: Script) -> None:
     topic_id = topic_id_of(script)
     old, new, other = await connections(script, 3)
     first = consumer_heartbeat("m1", 0, topic_id)
-    joined = await ask(new, first)
+    joined = await send_request(new, first)
     assert given(joined) == _BOTH
-    follower = await ask(other, consumer_heartbeat("m2", 0, topic_id))
+    follower = await send_request(other, consumer_heartbeat("m2", 0, topic_id))
     epoch = joined.member_epoch
-    told = await ask(new, consumer_heartbeat("m1", epoch, topic_id))
+    told = await send_request(new, consumer_heartbeat("m1", epoch, topic_id))
     kept = given(told)
     assert len(kept) == 1
     await deliver_late(old, first)
-    follower = await ask(other, consumer_heartbeat("m2", follower.member_epoch, topic_id))
+    follower = await send_request(other, consumer_heartbeat("m2", follower.member_epoch, topic_id))
     assert not given(follower), "m2 is given a partition that m1 owns"
-    await ask(new, consumer_heartbeat("m1", epoch, topic_id, kept))
-    follower = await ask(other, consumer_heartbeat("m2", follower.member_epoch, topic_id))
+    await send_request(new, consumer_heartbeat("m1", epoch, topic_id, kept))
+    follower = await send_request(other, consumer_heartbeat("m2", follower.member_epoch, topic_id))
     assert given(follower) == _BOTH - kept
 
 
@@ -149,20 +149,20 @@ async def repeat_the_first_heartbeat_of_a_streams_member(script: Script) -> None
     await script.create("t", (1, 1))
     old, new, other = await connections(script, 3)
     first = streams_heartbeat("m1", 0)
-    told = await ask(new, first)
+    told = await send_request(new, first)
     while tasks(told) != _BOTH:  # the first assignment waits for more members
         await asyncio.sleep(_PAUSE_S)
-        told = await ask(new, streams_heartbeat("m1", told.member_epoch))
-    await ask(new, streams_heartbeat("m1", told.member_epoch, _BOTH))
-    follower = await ask(other, streams_heartbeat("m2", 0))
-    told = await ask(new, streams_heartbeat("m1", told.member_epoch))
+        told = await send_request(new, streams_heartbeat("m1", told.member_epoch))
+    await send_request(new, streams_heartbeat("m1", told.member_epoch, _BOTH))
+    follower = await send_request(other, streams_heartbeat("m2", 0))
+    told = await send_request(new, streams_heartbeat("m1", told.member_epoch))
     kept = tasks(told)
     assert len(kept) == 1
     await deliver_late(old, first)
-    follower = await ask(other, streams_heartbeat("m2", follower.member_epoch))
+    follower = await send_request(other, streams_heartbeat("m2", follower.member_epoch))
     assert not tasks(follower), "m2 is given a task that m1 runs"
-    await ask(new, streams_heartbeat("m1", told.member_epoch, kept))
-    follower = await ask(other, streams_heartbeat("m2", follower.member_epoch))
+    await send_request(new, streams_heartbeat("m1", told.member_epoch, kept))
+    follower = await send_request(other, streams_heartbeat("m2", follower.member_epoch))
     assert tasks(follower) == _BOTH - kept
 
 
@@ -178,12 +178,12 @@ async def repeat_the_first_heartbeat_of_a_share_member(script: Script) -> None:
     await script.create("u")
     old, new = await connections(script, 2)
     first = share_heartbeat(0, "t")
-    epoch = (await ask(new, first)).member_epoch
-    epoch = (await ask(new, share_heartbeat(epoch, "u"))).member_epoch
+    epoch = (await send_request(new, first)).member_epoch
+    epoch = (await send_request(new, share_heartbeat(epoch, "u"))).member_epoch
     await deliver_late(old, first)
     found: set[UUID] = set()
     for _ in range(20):
-        told = await ask(new, share_heartbeat(epoch))
+        told = await send_request(new, share_heartbeat(epoch))
         epoch = told.member_epoch
         if told.assignment is not None:
             found = {topic.topic_id for topic in told.assignment.topic_partitions}
@@ -223,7 +223,7 @@ async def join_all(
     """Let members join at once, each on a connection."""
     return await asyncio.gather(
         *(
-            ask(connection, join(member_id, metadata))
+            send_request(connection, join(member_id, metadata))
             for connection, member_id in zip(members, member_ids, strict=True)
         )
     )
@@ -234,14 +234,14 @@ async def repeat_a_join(script: Script) -> None:
     await script.create("t")
     old, new, other, third = await connections(script, 4)
     first, second = await join_all([new, other], ["", ""])
-    last = asyncio.ensure_future(ask(third, join("")))
+    last = asyncio.ensure_future(send_request(third, join("")))
     await asyncio.sleep(_PAUSE_S)
     request = join(first.member_id)
-    joining = asyncio.ensure_future(new.ask(*request, _TIMEOUT_S))
+    joining = asyncio.ensure_future(new.send_request(*request, _TIMEOUT_S))
     await asyncio.sleep(_PAUSE_S)
     repeated = asyncio.ensure_future(deliver_late(old, request))
     await asyncio.sleep(_PAUSE_S)
-    await ask(other, join(second.member_id))
+    await send_request(other, join(second.member_id))
     code = ErrorCode((await joining).error_code)
     await last
     await repeated
@@ -259,11 +259,13 @@ async def repeat_a_sync(script: Script) -> None:
         old, connection = new, other
         leads_on = (await connections(script, 1))[0]
     request = sync(follower)
-    syncing = asyncio.ensure_future(connection.ask(*request, _TIMEOUT_S))
+    syncing = asyncio.ensure_future(connection.send_request(*request, _TIMEOUT_S))
     await asyncio.sleep(_PAUSE_S)
     repeated = asyncio.ensure_future(deliver_late(old, request))
     await asyncio.sleep(_PAUSE_S)
-    await ask(leads_on, sync(leader, {member.member_id: _BOTH for member in leader.members}))
+    await send_request(
+        leads_on, sync(leader, {member.member_id: _BOTH for member in leader.members})
+    )
     code = ErrorCode((await syncing).error_code)
     await repeated
     assert code is ErrorCode.NONE, f"the SyncGroup that its client waits for gets {code.name}"
@@ -273,9 +275,9 @@ async def upgrade_a_classic_group(script: Script) -> None:
     """Let a member of the consumer protocol join a classic group."""
     await script.create("t", (1, 1))
     classic, modern = await connections(script, 2)
-    joined = await ask(classic, join(""))
-    await ask(classic, sync(joined, {joined.member_id: _BOTH}))
-    told = await ask(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
+    joined = await send_request(classic, join(""))
+    await send_request(classic, sync(joined, {joined.member_id: _BOTH}))
+    told = await send_request(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
     assert not given(told), "m2 is given what a classic member owns"
 
 
@@ -285,12 +287,12 @@ async def upgrade_between_rebalances(script: Script) -> None:
     """
     await script.create("t", (1, 1))
     classic, modern = await connections(script, 2)
-    joined = await ask(classic, join(""))
-    await ask(classic, sync(joined, {joined.member_id: _BOTH}))
+    joined = await send_request(classic, join(""))
+    await send_request(classic, sync(joined, {joined.member_id: _BOTH}))
     for topic in ("u", "v"):
         metadata = subscription("t", topic, owned={"t": _BOTH})
-        await ask(classic, join(joined.member_id, metadata))
-    told = await ask(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
+        await send_request(classic, join(joined.member_id, metadata))
+    told = await send_request(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
     assert not given(told), "m2 is given what a classic member owns"
 
 
@@ -307,7 +309,7 @@ def commit(script: Script, member_id: str, epoch: int, offset: int, *, group: st
 async def _commit_late(script: Script, member_id: str, epoch: int) -> None:
     old, new = await connections(script, 2)
     for offset in (1, 2):
-        response = await new.ask(*commit(script, member_id, epoch, offset), _TIMEOUT_S)
+        response = await new.send_request(*commit(script, member_id, epoch, offset), _TIMEOUT_S)
         assert not response.topics[0].partitions[0].error_code
     await deliver_late(old, commit(script, member_id, epoch, 1))
     offset = await Group(script).committed(PART)
@@ -318,7 +320,7 @@ async def commit_late_in_a_consumer_group(script: Script) -> None:
     """Deliver an OffsetCommit after the next one of the same member epoch."""
     await script.create("t")
     (member,) = await connections(script, 1)
-    joined = await ask(member, consumer_heartbeat("m1", 0, topic_id_of(script)))
+    joined = await send_request(member, consumer_heartbeat("m1", 0, topic_id_of(script)))
     await _commit_late(script, "m1", joined.member_epoch)
 
 
@@ -326,8 +328,8 @@ async def commit_late_in_a_classic_group(script: Script) -> None:
     """The same in a generation."""
     await script.create("t")
     (member,) = await connections(script, 1)
-    joined = await ask(member, join(""))
-    await ask(member, sync(joined, {joined.member_id: frozenset({0})}))
+    joined = await send_request(member, join(""))
+    await send_request(member, sync(joined, {joined.member_id: frozenset({0})}))
     await _commit_late(script, joined.member_id, joined.generation_id)
 
 
@@ -394,7 +396,9 @@ async def acquire(
     end_s, epoch = script.world.loop.time() + wait_s, 0
     while script.world.loop.time() < end_s:
         found = acquired(
-            await connection.ask(*share_fetch(script, member_id, epoch, group=group), _TIMEOUT_S)
+            await connection.send_request(
+                *share_fetch(script, member_id, epoch, group=group), _TIMEOUT_S
+            )
         )
         if found:
             return found
@@ -423,7 +427,7 @@ async def end_a_share_session_late(script: Script) -> None:
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
     assert await acquire(script, old, "m1")
-    await new.ask(*share_fetch(script, "m1"), _TIMEOUT_S)
+    await new.send_request(*share_fetch(script, "m1"), _TIMEOUT_S)
     await deliver_late(old, share_acknowledge(script, _FINAL_EPOCH))
     await _check_held(script)
 
@@ -433,9 +437,9 @@ async def acknowledge_late_in_a_share_session(script: Script) -> None:
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
     found = await acquire(script, new, "m1")
-    session = await new.ask(*share_fetch(script, "m1"), _TIMEOUT_S)
+    session = await new.send_request(*share_fetch(script, "m1"), _TIMEOUT_S)
     assert not acquired(session)
-    answer = await new.ask(*share_acknowledge(script, 1, found[0][0]), _TIMEOUT_S)
+    answer = await new.send_request(*share_acknowledge(script, 1, found[0][0]), _TIMEOUT_S)
     assert not answer.error_code
     await deliver_late(old, share_acknowledge(script, _FINAL_EPOCH))
     await _check_held(script)
@@ -469,7 +473,7 @@ def write(
 async def state_of(script: Script, request: Request) -> Any:
     """Send a request to the share coordinator until it has loaded."""
     while True:
-        response = await script.ask(script.broker(2), *request)
+        response = await script.send_request(script.broker(2), *request)
         found = response.results[0].partitions[0]
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if ErrorCode(found.error_code) not in RETRIED | {unknown}:

@@ -57,7 +57,7 @@ async def delete_without_the_controller(script: Script) -> None:
     with script.isolated(1):
         connection = script.world.connect(broker)
         asyncio.ensure_future(
-            connection.ask(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, _request(1), 5.0)
+            connection.send_request(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, _request(1), 5.0)
         ).add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(1.0)
         start = await _start(script)

@@ -60,7 +60,7 @@ async def ask_where_an_epoch_ended(script: Script) -> None:
     wanted = offset_for_leader_epoch.OffsetForLeaderPartition(PART[1], -1, 0)
     topic = offset_for_leader_epoch.OffsetForLeaderTopic(PART[0], [wanted])
     request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=[topic])
-    answer = await script.ask(script.broker(1), apis.OFFSET_FOR_LEADER_EPOCH, 4, request)
+    answer = await script.send_request(script.broker(1), apis.OFFSET_FOR_LEADER_EPOCH, 4, request)
     found = answer.topics[0].partitions[0]
     assert (found.leader_epoch, found.end_offset) == (0, 1), (
         f"epoch {found.leader_epoch} is said to end at {found.end_offset}"
@@ -92,5 +92,5 @@ async def listed(script: Script, broker: SimBroker, timestamp: int, epoch: int =
     item = list_offsets.ListOffsetsPartition(PART[1], epoch, timestamp)
     topic = list_offsets.ListOffsetsTopic(PART[0], [item])
     request = list_offsets.ListOffsetsRequest(topics=[topic])
-    answer = await script.ask(broker, apis.LIST_OFFSETS, 7, request)
+    answer = await script.send_request(broker, apis.LIST_OFFSETS, 7, request)
     return answer.topics[0].partitions[0]

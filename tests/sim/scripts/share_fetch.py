@@ -40,7 +40,7 @@ class Worker:
             batch_size=100,
             topics=[] if self._session_epoch else [topic],
         )
-        response = await self._ask(apis.SHARE_FETCH, request)
+        response = await self._send_request(apis.SHARE_FETCH, request)
         return {
             offset
             for found in response.responses
@@ -58,13 +58,13 @@ class Worker:
             share_session_epoch=self._session_epoch,
             topics=[share_acknowledge.AcknowledgeTopic(self._topic_id, [part])],
         )
-        response = await self._ask(apis.SHARE_ACKNOWLEDGE, request)
+        response = await self._send_request(apis.SHARE_ACKNOWLEDGE, request)
         code = ErrorCode(response.responses[0].partitions[0].error_code)
         assert code is ErrorCode.NONE, f"an acknowledgment gets {code.name}"
 
-    async def _ask(self, api: Any, request: Any) -> Any:
+    async def _send_request(self, api: Any, request: Any) -> Any:
         """Raises Unanswered."""
-        response = await self._connection.ask(api, _VERSION, request, _TIMEOUT_S)
+        response = await self._connection.send_request(api, _VERSION, request, _TIMEOUT_S)
         assert response.error_code == ErrorCode.NONE, ErrorCode(response.error_code).name
         self._session_epoch += 1
         return response

@@ -52,7 +52,7 @@ class States:
 
     async def try_read(self, leader_epoch: int) -> ErrorCode:
         request = self._reading(leader_epoch)
-        answer = await self._script.ask(
+        answer = await self._script.send_request(
             self._script.broker(1), apis.READ_SHARE_GROUP_STATE, 0, request
         )
         return ErrorCode(_item(answer).error_code)
@@ -74,7 +74,7 @@ class States:
         """The same once; None: no response in 1 s."""
         request = self._writing(leader_epoch, offset, NO_START_OFFSET)
         try:
-            answer = await self._script.world.connect(self._script.broker(1)).ask(
+            answer = await self._script.world.connect(self._script.broker(1)).send_request(
                 apis.WRITE_SHARE_GROUP_STATE, 1, request, 1.0
             )
         except Unanswered:

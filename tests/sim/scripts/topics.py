@@ -176,7 +176,7 @@ async def _fetch_by_id(script: Script, topic_id: UUID) -> Any:
     part = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     topics = [fetch.FetchTopic(topic_id=topic_id, partitions=[part])]
     request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics)
-    answer = await script.ask(script.broker(1), apis.FETCH, _FETCH_BY_ID_VERSION, request)
+    answer = await script.send_request(script.broker(1), apis.FETCH, _FETCH_BY_ID_VERSION, request)
     return answer.responses[0].partitions[0]
 
 
@@ -195,7 +195,7 @@ async def grow_a_topic_twice(script: Script) -> None:
     item = create_partitions.CreatePartitionsTopic("t", 2, None)
     request = create_partitions.CreatePartitionsRequest([item], 10_000, validate_only=False)
     for _ in range(2):
-        await script.ask(script.broker(1), apis.CREATE_PARTITIONS, 3, request)
+        await script.send_request(script.broker(1), apis.CREATE_PARTITIONS, 3, request)
         await asyncio.sleep(0.5)
     count = len(script.topic("t").partitions)
     assert count == 2, f"the topic has {count} partitions"

@@ -24,7 +24,7 @@ async def repeat_an_end(script: Script) -> None:
         coordinator = await producer.coordinator()
         ending = producer.ending(commit=is_commit)
         await producer.end(commit=is_commit)
-        answer = await script.ask(coordinator, *ending)
+        answer = await script.send_request(coordinator, *ending)
         code, given = ErrorCode(answer.error_code), (answer.producer_id, answer.producer_epoch)
         assert (code, given) == (ErrorCode.NONE, (producer.producer_id, producer.epoch)), (
             f"a repeated end gets {code.name} and {given}"
@@ -42,7 +42,7 @@ async def end_after_a_new_instance(script: Script) -> None:
     await new.begin()
     await new.write(PART, (b"k", b"new"))
     await new.end(commit=True)
-    answer = await script.ask(coordinator, *old.ending(commit=True, version=2))
+    answer = await script.send_request(coordinator, *old.ending(commit=True, version=2))
     code = ErrorCode(answer.error_code)
     assert code in {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}, (
         f"a fenced producer commits and gets {code.name}"
@@ -62,7 +62,7 @@ async def deliver_an_offset_late(script: Script) -> None:
     await producer.end(commit=False)
     await producer.stage(group, PART, 2)
     with suppress(Unanswered):
-        await old.ask(*late, 10.0)
+        await old.send_request(*late, 10.0)
     await producer.end(commit=True)
     offset = await group.committed(PART)
     assert offset == 2, f"the offset of the aborted transaction, {offset}, is committed"
@@ -98,7 +98,9 @@ async def crash_while_a_decision_is_stored(script: Script) -> None:
     await producer.write(PART, (b"k", b"v"))
     script.hold(1)
     with suppress(Unanswered):
-        await script.world.connect(script.broker(1)).ask(*producer.ending(commit=True), 1.0)
+        await script.world.connect(script.broker(1)).send_request(
+            *producer.ending(commit=True), 1.0
+        )
         raise AssertionError("the decision is answered before it is durable")
     await script.restart(1)
     await producer.end(commit=False)
@@ -178,7 +180,7 @@ async def write_after_a_timeout(script: Script) -> None:
     await producer.write(PART, (b"k", b"1"))
     await asyncio.sleep(5.0)
     request = producer.request(PART, (b"k", b"2"))
-    answer = await script.ask(script.broker(1), apis.PRODUCE, 12, request)
+    answer = await script.send_request(script.broker(1), apis.PRODUCE, 12, request)
     code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
     assert code is not ErrorCode.NONE, "a fenced producer writes"
 
@@ -193,7 +195,7 @@ async def write_late_after_an_end(script: Script) -> None:
     before = producer.producer_id, producer.epoch + 1
     await producer.end(commit=True)
     assert (producer.producer_id, producer.epoch) == before
-    answer = await script.ask(script.broker(1), apis.PRODUCE, 12, late)
+    answer = await script.send_request(script.broker(1), apis.PRODUCE, 12, late)
     code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
     assert code is not ErrorCode.NONE, "a batch of the transaction is appended after its end"
 
@@ -205,7 +207,9 @@ async def write_while_the_coordinator_is_unknown(script: Script) -> None:
     await producer.begin()
     with script.cut(2, 1), suppress(Unanswered):
         request = producer.request(PART, (b"k", b"v"))
-        answer = await script.world.connect(script.broker(2)).ask(apis.PRODUCE, 12, request, 2.0)
+        answer = await script.world.connect(script.broker(2)).send_request(
+            apis.PRODUCE, 12, request, 2.0
+        )
         code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
         assert code is not ErrorCode.NONE, "a batch is appended that the coordinator does not know"
 
@@ -241,7 +245,7 @@ async def commit_while_the_leader_changes(script: Script) -> None:
     coordinator = script.broker(1)
     with script.isolated(1):
         await script.move(PART, 3)
-        await script.ask(coordinator, *producer.ending(commit=True))
+        await script.send_request(coordinator, *producer.ending(commit=True))
         await asyncio.sleep(1.0)
     await check_committed(script)
 

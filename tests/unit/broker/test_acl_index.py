@@ -74,7 +74,7 @@ def test_an_empty_name_is_no_question_about_any_resource() -> None:
 
 
 def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acls, "ANSWERS_MAX", 10)
+    monkeypatch.setattr(acls, "RESPONSES_MAX", 10)
     index = AclIndex([allow("t", pattern=PatternType.PREFIXED)])
     for number in range(100):
         assert index.allows(ALICE, f"h{number}", READ, TOPIC, f"t{number}")
@@ -88,7 +88,7 @@ def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_client_with_ever_new_questions_costs_others_no_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(acls, "CLIENT_ANSWERS_MAX", 10)
+    monkeypatch.setattr(acls, "CLIENT_RESPONSES_MAX", 10)
     index = AclIndex([allow("t")])
     assert index.allows(ALICE, "h", READ, TOPIC, "t")
     for number in range(100):

@@ -26,14 +26,16 @@ async def fixture() -> Fixture:
     return fixture
 
 
-async def ask(fixture: Fixture, *wanted: Wanted, validate: bool = False, version: int = 2) -> Any:
+async def send_request(
+    fixture: Fixture, *wanted: Wanted, validate: bool = False, version: int = 2
+) -> Any:
     resources = [
         wire.AlterConfigsResource(
             kind, name, [wire.AlterableConfig(*config) for config in values.items()]
         )
         for kind, name, values in wanted
     ]
-    answer = await fixture.ask(
+    answer = await fixture.send_request(
         apis.ALTER_CONFIGS, version, wire.AlterConfigsRequest(resources, validate)
     )
     assert [(item.resource_type, item.resource_name) for item in answer.responses] == [
@@ -49,11 +51,11 @@ async def test_configs_that_are_not_named_get_their_defaults(
 ) -> None:
     configs = fixture.image.configs
     wanted: Wanted = (TOPIC, "t", {"retention.ms": "7", "cleanup.policy": "compact"})
-    assert await ask(fixture, wanted, validate=True, version=version) == [0]
+    assert await send_request(fixture, wanted, validate=True, version=version) == [0]
     assert configs.topic("t") == {"retention.ms": "5", "segment.ms": "6"}
-    assert await ask(fixture, wanted, version=version) == [0]
+    assert await send_request(fixture, wanted, version=version) == [0]
     assert configs.topic("t") == {"retention.ms": "7", "cleanup.policy": "compact"}
-    assert await ask(fixture, (TOPIC, "t", {}), version=version) == [0]
+    assert await send_request(fixture, (TOPIC, "t", {}), version=version) == [0]
     assert configs.topic("t") == {}
 
 
@@ -70,14 +72,14 @@ async def test_configs_that_are_not_named_get_their_defaults(
 async def test_a_bad_config_changes_nothing(
     fixture: Fixture, values: dict[str, str | None], code: ErrorCode
 ) -> None:
-    assert await ask(fixture, (TOPIC, "t", values)) == [code]
+    assert await send_request(fixture, (TOPIC, "t", values)) == [code]
     assert fixture.image.configs.topic("t") == {"retention.ms": "5", "segment.ms": "6"}
 
 
 async def test_a_config_may_be_named_once(fixture: Fixture) -> None:
     twice = [wire.AlterableConfig("retention.ms", value) for value in ("7", "8")]
     request = wire.AlterConfigsRequest([wire.AlterConfigsResource(TOPIC, "t", twice)], False)
-    (found,) = (await fixture.ask(apis.ALTER_CONFIGS, 2, request)).responses
+    (found,) = (await fixture.send_request(apis.ALTER_CONFIGS, 2, request)).responses
     assert found.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -97,7 +99,7 @@ async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
         (77, "x", {}),
     ]
     invalid = ErrorCode.INVALID_REQUEST
-    assert await ask(fixture, *wanted) == [
+    assert await send_request(fixture, *wanted) == [
         0,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -110,7 +112,7 @@ async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
         invalid,
     ]
     assert fixture.image.configs.topic("t") == {"retention.ms": "7"}
-    (request,) = fixture.client.asked
+    (request,) = fixture.client.requested
     assert request.replaced_topics == ["t", "none", "a b"]
 
 
@@ -122,17 +124,20 @@ async def test_topics_brokers_and_groups_are_replaced_in_one_request(fixture: Fi
         (GROUP, "bad", {"consumer.session.timeout.ms": "1"}),
         (BROKER, "", {"max.connections": "20"}),
     ]
-    assert await ask(fixture, *wanted) == [0, 0, 0, ErrorCode.INVALID_CONFIG, 0]
+    assert await send_request(fixture, *wanted) == [0, 0, 0, ErrorCode.INVALID_CONFIG, 0]
     configs = fixture.image.configs
     assert configs.topic("t") == {"retention.ms": "7"}
     assert configs.group("g") == {"consumer.session.timeout.ms": "50000"}
     assert configs.broker("1") == {"log.cleaner.backoff.ms": "5000", "log.cleaner.threads": "2"}
     assert configs.broker("") == {"max.connections": "20"}
-    assert await ask(fixture, *((kind, name, {}) for kind, name, _ in wanted)) == [0] * 5
+    assert await send_request(fixture, *((kind, name, {}) for kind, name, _ in wanted)) == [0] * 5
     assert list(configs.items()) == []
 
 
 async def test_a_controller_that_does_not_answer_fails_every_topic(fixture: Fixture) -> None:
     fixture.client.fail_with = TimeoutError("no controller")
     wanted: list[Wanted] = [(TOPIC, "t", {}), (BROKER, "2", {})]
-    assert await ask(fixture, *wanted) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST]
+    assert await send_request(fixture, *wanted) == [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.INVALID_REQUEST,
+    ]

@@ -76,7 +76,7 @@ async def create(fixture: Fixture, name: str, **configs: str) -> ErrorCode:
             for key, value in configs.items()
         ],
     )
-    answer = await fixture.ask(
+    answer = await fixture.send_request(
         apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([wanted], validate_only=True)
     )
     return known_code(answer.topics[0].error_code)
@@ -86,7 +86,7 @@ async def test_only_topics_that_the_client_may_describe_are_listed(fixture: Fixt
     for name in ("mine", "other"):
         fixture.topic(name)
     fixture.authorize(topic("mine", Operation.READ))
-    answer = await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(None))
+    answer = await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(None))
     assert [item.name for item in answer.topics] == ["mine"]
     known, hidden, absent = (await fixture.metadata("mine", "other", "none")).topics
     assert known.error_code == ErrorCode.NONE
@@ -111,7 +111,9 @@ async def test_topics_are_created_on_first_use_only_with_the_right(fixture: Fixt
     refused, created = (await fixture.metadata("new", "free", auto=True)).topics
     assert refused.error_code == DENIED
     assert created.error_code == ErrorCode.NONE
-    assert [item.name for request in fixture.client.asked for item in request.topics] == ["free"]
+    assert [item.name for request in fixture.client.requested for item in request.topics] == [
+        "free"
+    ]
 
 
 async def test_a_fork_needs_read_on_its_source(fixture: Fixture) -> None:
@@ -120,7 +122,7 @@ async def test_a_fork_needs_read_on_its_source(fixture: Fixture) -> None:
     assert await create(fixture, "fork", **fork) is DENIED
     fixture.authorize(topic("source", Operation.READ))
     assert await create(fixture, "other", **fork) is DENIED
-    assert fixture.client.asked == []
+    assert fixture.client.requested == []
 
 
 async def test_answers_name_what_a_client_may_do_with_a_snapshot(fixture: Fixture) -> None:
@@ -131,7 +133,7 @@ async def test_answers_name_what_a_client_may_do_with_a_snapshot(fixture: Fixtur
         [metadata.MetadataRequestTopic(name=name) for name in ("orders", "orders@before")],
         include_topic_authorized_operations=True,
     )
-    answer = await fixture.ask(apis.METADATA, 12, request)
+    answer = await fixture.send_request(apis.METADATA, 12, request)
     assert [item.topic_authorized_operations for item in answer.topics] == [
         1 << Operation.READ | 1 << Operation.DESCRIBE
     ] * 2
@@ -145,7 +147,7 @@ async def test_snapshots_have_the_acls_of_their_topic(fixture: Fixture) -> None:
         [metadata.MetadataRequestTopic(name=name) for name in ("orders@before", "other@before")],
         frozen_topics=True,
     )
-    absent, hidden = (await fixture.ask(apis.METADATA, 12, shown)).topics
+    absent, hidden = (await fixture.send_request(apis.METADATA, 12, shown)).topics
     assert absent.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert hidden.error_code == DENIED
 
@@ -171,7 +173,7 @@ async def test_a_deletion_by_id_does_not_tell_the_name(fixture: Fixture) -> None
     async def delete(name: str | None, wanted: UUID | None) -> Any:
         state = delete_topics.DeleteTopicState(name, wanted)
         request = delete_topics.DeleteTopicsRequest([state], timeout_ms=1_000)
-        return (await fixture.ask(apis.DELETE_TOPICS, 6, request)).responses[0]
+        return (await fixture.send_request(apis.DELETE_TOPICS, 6, request)).responses[0]
 
     fixture.authorize()
     hidden = await delete(None, topic_id)
@@ -182,7 +184,7 @@ async def test_a_deletion_by_id_does_not_tell_the_name(fixture: Fixture) -> None
     fixture.authorize(topic("t", Operation.DESCRIBE))
     shown = await delete(None, topic_id)
     assert (shown.error_code, shown.name) == (DENIED, "t")
-    assert fixture.client.asked == []
+    assert fixture.client.requested == []
 
 
 async def test_operations_are_those_of_the_acls(fixture: Fixture) -> None:
@@ -192,12 +194,12 @@ async def test_operations_are_those_of_the_acls(fixture: Fixture) -> None:
     )
     cluster_request = describe_cluster.DescribeClusterRequest(True)
     fixture.authorize(topic("t", Operation.WRITE), cluster(Operation.ALTER_CONFIGS))
-    (shown,) = (await fixture.ask(apis.METADATA, 12, request)).topics
+    (shown,) = (await fixture.send_request(apis.METADATA, 12, request)).topics
     assert shown.topic_authorized_operations == 1 << Operation.WRITE | 1 << Operation.DESCRIBE
-    answer = await fixture.ask(apis.DESCRIBE_CLUSTER, 1, cluster_request)
+    answer = await fixture.send_request(apis.DESCRIBE_CLUSTER, 1, cluster_request)
     assert answer.cluster_authorized_operations == 0
     fixture.authorize(cluster(Operation.DESCRIBE))
-    answer = await fixture.ask(apis.DESCRIBE_CLUSTER, 1, cluster_request)
+    answer = await fixture.send_request(apis.DESCRIBE_CLUSTER, 1, cluster_request)
     expected = (Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS, Operation.DESCRIBE)
     assert answer.cluster_authorized_operations == sum(1 << operation for operation in expected)
 
@@ -233,7 +235,7 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     fixture.authorize(cluster(Operation.ALTER))
     with capture_logs() as logs:
         for _ in range(2):
-            answer = await fixture.ask(
+            answer = await fixture.send_request(
                 apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t"), creation("")])
             )
             assert [result.error_code for result in answer.results] == [
@@ -247,17 +249,17 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     wanted = describe_acls.DescribeAclsRequest(
         ResourceType.TOPIC, "t", PatternType.MATCH, None, None, Operation.ANY, Permission.ANY
     )
-    (resource,) = (await fixture.ask(apis.DESCRIBE_ACLS, 3, wanted)).resources
+    (resource,) = (await fixture.send_request(apis.DESCRIBE_ACLS, 3, wanted)).resources
     assert [entry.principal for entry in resource.acls] == ["User:bob"]
     with capture_logs() as logs:
-        answer = await fixture.ask(
+        answer = await fixture.send_request(
             apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic("t"), of_topic("none")])
         )
     assert [len(result.matching_acls) for result in answer.filter_results] == [1, 0]
     (removed,) = logs
     assert removed["change"] == "acls_removed"
     assert removed["resources"] == ["ALLOW User:bob READ from * on TOPIC LITERAL t"]
-    assert not (await fixture.ask(apis.DESCRIBE_ACLS, 3, wanted)).resources
+    assert not (await fixture.send_request(apis.DESCRIBE_ACLS, 3, wanted)).resources
 
 
 async def test_a_change_counts_from_its_answer_on(fixture: Fixture) -> None:
@@ -272,24 +274,24 @@ async def test_a_change_counts_from_its_answer_on(fixture: Fixture) -> None:
         return int(code)
 
     assert await code_of_bob() == DENIED
-    await fixture.ask(apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t")]))
+    await fixture.send_request(apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t")]))
     assert await code_of_bob() == ErrorCode.NONE
-    await fixture.ask(apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic("t")]))
+    await fixture.send_request(apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic("t")]))
     assert await code_of_bob() == DENIED
 
 
 async def test_acls_are_refused_without_an_authorizer_and_without_rights(fixture: Fixture) -> None:
     async def codes() -> list[int]:
-        created = await fixture.ask(
+        created = await fixture.send_request(
             apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t")])
         )
-        deleted = await fixture.ask(
+        deleted = await fixture.send_request(
             apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic(None)])
         )
         wanted = describe_acls.DescribeAclsRequest(
             ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
         )
-        described = await fixture.ask(apis.DESCRIBE_ACLS, 3, wanted)
+        described = await fixture.send_request(apis.DESCRIBE_ACLS, 3, wanted)
         return [
             created.results[0].error_code,
             deleted.filter_results[0].error_code,
@@ -299,7 +301,7 @@ async def test_acls_are_refused_without_an_authorizer_and_without_rights(fixture
     assert await codes() == [ErrorCode.SECURITY_DISABLED] * 3
     fixture.authorize()
     assert await codes() == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 3
-    assert fixture.client.asked == []
+    assert fixture.client.requested == []
     fixture.authorize(cluster(Operation.ALL))
     fixture.client.fail_with = refusal(messages.Status.CONTROLLER_BUSY, "busy")
     assert await codes() == [ErrorCode.REQUEST_TIMED_OUT] * 2 + [ErrorCode.NONE]
@@ -327,7 +329,7 @@ async def test_what_only_shortens_an_answer_is_no_denial(fixture: Fixture) -> No
     fixture.topic("t")
     authorizer = fixture.authorize()
     with capture_logs() as logs:
-        await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(None))
+        await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(None))
     assert not logs
     assert not authorizer.audit.denied
 
@@ -340,7 +342,7 @@ async def test_changes_are_logged_with_all_their_resources(fixture: Fixture) -> 
         request = create_topics.CreateTopicsRequest(
             [create_topics.CreatableTopic(name, 1, 1) for name in names]
         )
-        await fixture.ask(apis.CREATE_TOPICS, 7, request)
+        await fixture.send_request(apis.CREATE_TOPICS, 7, request)
     changes = [entry for entry in logs if entry["event"] == "admin_change"]
     assert [entry["change"] for entry in changes] == ["topics_created"] * 2
     assert [name for entry in changes for name in entry["resources"]] == names
@@ -349,7 +351,9 @@ async def test_changes_are_logged_with_all_their_resources(fixture: Fixture) -> 
 async def test_changes_of_known_clients_are_logged_without_an_authorizer(fixture: Fixture) -> None:
     async def create_really(name: str) -> None:
         topic = create_topics.CreatableTopic(name, 1, 1)
-        await fixture.ask(apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([topic]))
+        await fixture.send_request(
+            apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([topic])
+        )
 
     with capture_logs() as logs:
         fixture.connection.principal = ALICE
@@ -375,7 +379,7 @@ async def test_a_denied_deletion_of_share_states_is_logged_once(
     partitions = [delete_share_group_state.PartitionData(number) for number in range(2)]
     data = delete_share_group_state.DeleteStateData(UUID(int=7), partitions)
     request = delete_share_group_state.DeleteShareGroupStateRequest(group_id, [data])
-    answer = await fixture.ask(apis.DELETE_SHARE_GROUP_STATE, 0, request)
+    answer = await fixture.send_request(apis.DELETE_SHARE_GROUP_STATE, 0, request)
     codes = {known_code(found.error_code) for found in answer.results[0].partitions}
     assert codes == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
     assert authorizer.audit.denied == {(Operation.CLUSTER_ACTION, ResourceType.CLUSTER): 1}

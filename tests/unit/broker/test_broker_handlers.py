@@ -14,7 +14,7 @@ from penstock.base.ids import (
     Offset,
 )
 from penstock.broker.errors import ErrorCode
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.request import Response
 from penstock.broker.requests.dispatch import error_response
 from penstock.broker.requests.node import Node
@@ -65,7 +65,7 @@ async def fixture() -> Fixture:
 
 @pytest.mark.parametrize("version", range(5))
 async def test_api_versions_announces_what_is_served(fixture: Fixture, version: int) -> None:
-    response = await fixture.ask(
+    response = await fixture.send_request(
         apis.API_VERSIONS, version, api_versions.ApiVersionsRequest("probe", "1.0")
     )
     ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
@@ -90,9 +90,9 @@ async def test_api_versions_announces_what_is_served(fixture: Fixture, version: 
 
 async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None:
     request = api_versions.ApiVersionsRequest("probe", "1.0")
-    before = await fixture.ask(apis.API_VERSIONS, 3, request)
+    before = await fixture.send_request(apis.API_VERSIONS, 3, request)
     fixture.node.image.apply_all(newest_levels())
-    after = await fixture.ask(apis.API_VERSIONS, 3, request)
+    after = await fixture.send_request(apis.API_VERSIONS, 3, request)
     assert {
         item.name: (item.min_version_level, item.max_version_level)
         for item in after.finalized_features
@@ -109,12 +109,12 @@ async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None
 
 async def test_consumer_groups_are_served_only_at_their_level(fixture: Fixture) -> None:
     fixture.node.image.apply_all([FeatureRecord("group.version", 0)])
-    beat = await fixture.ask(
+    beat = await fixture.send_request(
         apis.CONSUMER_GROUP_HEARTBEAT,
         1,
         consumer_group_heartbeat.ConsumerGroupHeartbeatRequest("g", "m"),
     )
-    described = await fixture.ask(
+    described = await fixture.send_request(
         apis.CONSUMER_GROUP_DESCRIBE,
         1,
         consumer_group_describe.ConsumerGroupDescribeRequest(["g"]),
@@ -125,12 +125,12 @@ async def test_consumer_groups_are_served_only_at_their_level(fixture: Fixture) 
 
 async def test_streams_groups_are_served_only_at_their_level(fixture: Fixture) -> None:
     fixture.node.image.apply_all([FeatureRecord("streams.version", 0)])
-    beat = await fixture.ask(
+    beat = await fixture.send_request(
         apis.STREAMS_GROUP_HEARTBEAT,
         0,
         streams_group_heartbeat.StreamsGroupHeartbeatRequest("g", "m"),
     )
-    described = await fixture.ask(
+    described = await fixture.send_request(
         apis.STREAMS_GROUP_DESCRIBE, 0, streams_group_describe.StreamsGroupDescribeRequest(["g"])
     )
     assert beat.error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -139,10 +139,10 @@ async def test_streams_groups_are_served_only_at_their_level(fixture: Fixture) -
 
 async def test_share_groups_are_served_only_at_their_level(fixture: Fixture) -> None:
     fixture.node.image.apply_all([FeatureRecord("share.version", 0)])
-    beat = await fixture.ask(
+    beat = await fixture.send_request(
         apis.SHARE_GROUP_HEARTBEAT, 1, share_group_heartbeat.ShareGroupHeartbeatRequest("g", "m")
     )
-    described = await fixture.ask(
+    described = await fixture.send_request(
         apis.SHARE_GROUP_DESCRIBE, 1, share_group_describe.ShareGroupDescribeRequest(["g"])
     )
     assert beat.error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -161,7 +161,9 @@ async def test_unknown_api_versions_version_is_answered_in_v0_without_reading_th
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "x-"])
 async def test_bad_client_software_is_an_invalid_request(fixture: Fixture, name: str) -> None:
-    response = await fixture.ask(apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest(name, "1"))
+    response = await fixture.send_request(
+        apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest(name, "1")
+    )
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -209,9 +211,9 @@ async def test_failing_handler_is_answered_where_the_api_can_say_so(
         raise RuntimeError("defect")
 
     fixture.use({apis.LIST_GROUPS.key: fails, apis.METADATA.key: fails})
-    response = await fixture.ask(apis.LIST_GROUPS, 4, list_groups.ListGroupsRequest())
+    response = await fixture.send_request(apis.LIST_GROUPS, 4, list_groups.ListGroupsRequest())
     assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    with pytest.raises(CannotAnswer):
+    with pytest.raises(CannotRespond):
         await fixture.metadata()
 
 
@@ -229,10 +231,10 @@ async def test_produce_waits_for_room_but_not_for_a_fenced_storage(fixture: Fixt
 @pytest.mark.parametrize("version", range(14))
 async def test_metadata_of_all_and_of_none(fixture: Fixture, version: int) -> None:
     fixture.topic("a", partitions=2)
-    everything = await fixture.ask(apis.METADATA, version, metadata.MetadataRequest(None))
+    everything = await fixture.send_request(apis.METADATA, version, metadata.MetadataRequest(None))
     assert [topic.name for topic in everything.topics] == ["a"]
     assert [partition.leader_id for partition in everything.topics[0].partitions] == [1, 1]
-    nothing = await fixture.ask(apis.METADATA, version, metadata.MetadataRequest([]))
+    nothing = await fixture.send_request(apis.METADATA, version, metadata.MetadataRequest([]))
     assert len(nothing.topics) == (1 if version == 0 else 0)
     assert [broker.node_id for broker in nothing.brokers] == [1, 2]
     if version >= 1:
@@ -287,7 +289,7 @@ async def test_a_broker_that_left_is_listed_a_little_longer_but_not_among_all(
     fixture.departed.update(fixture.image, 1)
     assert [broker.node_id for broker in (await fixture.metadata("a")).brokers] == [1, 2]
     assert [broker.node_id for broker in (await fixture.metadata()).brokers] == [1, 2]
-    every = await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(None))
+    every = await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(None))
     assert [broker.node_id for broker in every.brokers] == [1]
     assert fixture.departed.listed(1 + LISTED_S) == []
 
@@ -325,11 +327,13 @@ async def test_leader_of_an_earlier_start_is_not_named(fixture: Fixture) -> None
 
 async def test_topic_by_id(fixture: Fixture) -> None:
     topic_id = fixture.topic("a")
-    asked = [
+    requested = [
         metadata.MetadataRequestTopic(topic_id, None),
         metadata.MetadataRequestTopic(UUID(int=9), None),
     ]
-    known, unknown = (await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(asked))).topics
+    known, unknown = (
+        await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(requested))
+    ).topics
     assert (known.name, known.topic_id, known.error_code) == ("a", topic_id, 0)
     assert (unknown.name, unknown.topic_id, unknown.error_code) == (
         None,
@@ -340,23 +344,29 @@ async def test_topic_by_id(fixture: Fixture) -> None:
 
 async def test_missing_topic_is_created_only_when_allowed(fixture: Fixture) -> None:
     (topic,) = (await fixture.metadata("new", auto=False)).topics
-    assert (topic.error_code, fixture.client.asked) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+    assert (topic.error_code, fixture.client.requested) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        [],
+    )
     (topic,) = (await fixture.metadata("new", auto=True)).topics
     assert (topic.error_code, len(topic.partitions)) == (0, 1)
     forbidding = Fixture(auto_create_topics_enable=False)
     (topic,) = (await forbidding.metadata("new", auto=True)).topics
-    assert (topic.error_code, forbidding.client.asked) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+    assert (topic.error_code, forbidding.client.requested) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        [],
+    )
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "ü"])
 async def test_invalid_name_is_never_asked_of_the_controller(fixture: Fixture, name: str) -> None:
     (topic,) = (await fixture.metadata(name, auto=True)).topics
-    assert (topic.error_code, fixture.client.asked) == (ErrorCode.INVALID_TOPIC_EXCEPTION, [])
+    assert (topic.error_code, fixture.client.requested) == (ErrorCode.INVALID_TOPIC_EXCEPTION, [])
 
 
 async def test_internal_topics_are_not_created_by_asking(fixture: Fixture) -> None:
     (topic,) = (await fixture.metadata("__consumer_offsets", auto=True)).topics
-    assert (topic.error_code, topic.is_internal, fixture.client.asked) == (
+    assert (topic.error_code, topic.is_internal, fixture.client.requested) == (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         True,
         [],
@@ -392,16 +402,20 @@ async def test_without_a_session_nobody_is_told_who_leads(fixture: Fixture) -> N
     ]
     await asyncio.sleep(0)
     assert fixture.connection.closed
-    with pytest.raises(CannotAnswer, match="FindCoordinator"):
-        await fixture.ask(
+    with pytest.raises(CannotRespond, match="FindCoordinator"):
+        await fixture.send_request(
             apis.FIND_COORDINATOR,
             4,
             find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]),
         )
-    with pytest.raises(CannotAnswer, match="DescribeCluster"):
-        await fixture.ask(apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest())
+    with pytest.raises(CannotRespond, match="DescribeCluster"):
+        await fixture.send_request(
+            apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest()
+        )
     assert (
-        await fixture.ask(apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest("probe", "1.0"))
+        await fixture.send_request(
+            apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest("probe", "1.0")
+        )
     ).error_code == 0
 
 
@@ -451,7 +465,7 @@ def test_a_failure_is_a_response_only_where_the_version_has_an_error(
 async def create(
     fixture: Fixture, *topics: create_topics.CreatableTopic, version: int = 7
 ) -> dict[str, Any]:
-    response = await fixture.ask(
+    response = await fixture.send_request(
         apis.CREATE_TOPICS, version, create_topics.CreateTopicsRequest(topics, timeout_ms=5_000)
     )
     return {topic.name: topic for topic in response.topics}
@@ -483,7 +497,7 @@ async def test_create_topics_answers_each(fixture: Fixture) -> None:
     sources = {entry.name: (entry.value, entry.config_source) for entry in created["plain"].configs}
     assert sources["retention.ms"] == ("5", 1)
     assert sources["cleanup.policy"] == ("delete", 5)
-    (request,) = fixture.client.asked
+    (request,) = fixture.client.requested
     assert [topic.assignment for topic in request.topics] == [None, [[2, 1], [1]]]
 
 
@@ -510,14 +524,14 @@ async def test_delete_topics(fixture: Fixture, version: int) -> None:
         request = delete_topics.DeleteTopicsRequest(topics=states, timeout_ms=1_000)
     else:
         request = delete_topics.DeleteTopicsRequest(topic_names=["a", "gone"], timeout_ms=1_000)
-    response = await fixture.ask(apis.DELETE_TOPICS, version, request)
+    response = await fixture.send_request(apis.DELETE_TOPICS, version, request)
     assert [(item.name, item.error_code) for item in response.responses] == [
         ("a", 0),
         ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
     requester = messages.Requester(principal="User:ANONYMOUS", host="10.1.1.1", broker_id=1)
-    asked = [messages.DeleteTopics(topic_ids=[topic_id], forwarded_for=requester)]
-    assert fixture.client.asked == asked
+    requested = [messages.DeleteTopics(topic_ids=[topic_id], forwarded_for=requester)]
+    assert fixture.client.requested == requested
 
 
 async def test_create_partitions(fixture: Fixture) -> None:
@@ -525,7 +539,7 @@ async def test_create_partitions(fixture: Fixture) -> None:
     request = create_partitions.CreatePartitionsRequest(
         [create_partitions.CreatePartitionsTopic("a", 1, None)], 1_000
     )
-    response = await fixture.ask(apis.CREATE_PARTITIONS, 3, request)
+    response = await fixture.send_request(apis.CREATE_PARTITIONS, 3, request)
     (result,) = response.results
     assert (result.name, result.error_code, result.error_message) == (
         "a",
@@ -552,7 +566,7 @@ async def test_describe_configs(fixture: Fixture) -> None:
     request = describe_configs.DescribeConfigsRequest(
         resources, include_synonyms=True, include_documentation=True
     )
-    response = await fixture.ask(apis.DESCRIBE_CONFIGS, 4, request)
+    response = await fixture.send_request(apis.DESCRIBE_CONFIGS, 4, request)
     assert [ErrorCode(result.error_code) for result in response.results] == [
         ErrorCode.NONE,
         ErrorCode.NONE,
@@ -581,18 +595,18 @@ async def test_a_default_of_the_wal_store_is_described_as_one(
     fixture.node.static_settings = replace(fixture.node.static_settings, stream=stream)
     resource = describe_configs.DescribeConfigsResource(4, "1", ["wal.linger.ms"])
     request = describe_configs.DescribeConfigsRequest([resource], include_synonyms=True)
-    response = await fixture.ask(apis.DESCRIBE_CONFIGS, 4, request)
+    response = await fixture.send_request(apis.DESCRIBE_CONFIGS, 4, request)
     (linger,) = response.results[0].configs
     assert (linger.value, linger.config_source) == (value, source)
     assert [found.value for found in linger.synonyms] == [value, "0"][-2 if given else -1 :]
 
 
 async def test_describe_cluster(fixture: Fixture) -> None:
-    response = await fixture.ask(
+    response = await fixture.send_request(
         apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest()
     )
     assert (response.cluster_id, response.controller_id, len(response.brokers)) == ("c-1", 1, 2)
-    response = await fixture.ask(
+    response = await fixture.send_request(
         apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest(endpoint_type=2)
     )
     assert response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
@@ -601,7 +615,7 @@ async def test_describe_cluster(fixture: Fixture) -> None:
 async def test_describe_cluster_shows_fenced_brokers_on_request(fixture: Fixture) -> None:
     fixture.image.apply_all([broker_record(2, fenced=True)])
     shown = [
-        await fixture.ask(
+        await fixture.send_request(
             apis.DESCRIBE_CLUSTER,
             2,
             describe_cluster.DescribeClusterRequest(include_fenced_brokers=wanted),
@@ -615,25 +629,28 @@ async def test_describe_cluster_shows_fenced_brokers_on_request(fixture: Fixture
 
 async def test_producer_ids_are_given_once_and_blocks_are_used_up(fixture: Fixture) -> None:
     request = init_producer_id.InitProducerIdRequest(None, 60_000)
-    given = [(await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)).producer_id for _ in range(5)]
+    given = [
+        (await fixture.send_request(apis.INIT_PRODUCER_ID, 4, request)).producer_id
+        for _ in range(5)
+    ]
     assert given == [2, 3, 4, 5, 6]
-    assert len(fixture.client.asked) == 3
-    response = await fixture.ask(
+    assert len(fixture.client.requested) == 3
+    response = await fixture.send_request(
         apis.INIT_PRODUCER_ID, 4, init_producer_id.InitProducerIdRequest("tx", 60_000, 5, -1)
     )
     assert response.error_code == ErrorCode.INVALID_REQUEST, "an epoch belongs to the producer id"
     fixture.client.fail_with = TimeoutError()
-    await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)
-    response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)
+    await fixture.send_request(apis.INIT_PRODUCER_ID, 4, request)
+    response = await fixture.send_request(apis.INIT_PRODUCER_ID, 4, request)
     assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 # --- frozen topics --------------------------------------------------------------------------------
 
 
-async def ask_frozen(fixture: Fixture, *asked: metadata.MetadataRequestTopic) -> Any:
-    request = metadata.MetadataRequest(list(asked), frozen_topics=True)
-    return (await fixture.ask(apis.METADATA, apis.METADATA.max, request)).topics
+async def ask_frozen(fixture: Fixture, *requested: metadata.MetadataRequestTopic) -> Any:
+    request = metadata.MetadataRequest(list(requested), frozen_topics=True)
+    return (await fixture.send_request(apis.METADATA, apis.METADATA.max, request)).topics
 
 
 async def test_only_requests_that_ask_for_frozen_topics_see_them(fixture: Fixture) -> None:
@@ -650,7 +667,7 @@ async def test_only_requests_that_ask_for_frozen_topics_see_them(fixture: Fixtur
         ]
     )
     for request in (metadata.MetadataRequest(None), metadata.MetadataRequest(frozen_topics=False)):
-        answer = await fixture.ask(apis.METADATA, 12, request)
+        answer = await fixture.send_request(apis.METADATA, 12, request)
         assert {topic.topic_id for topic in answer.topics} <= {kept}
     listed = await ask_frozen(fixture)
     assert [topic.name for topic in listed] == [f"gone@{gone}", "kept@s"]
@@ -667,13 +684,13 @@ async def test_only_requests_that_ask_for_frozen_topics_see_them(fixture: Fixtur
         [FrozenPartition(0, 0, 0, 0)],
         {"g": {0: 2}},
     )
-    asked = [
+    requested = [
         metadata.MetadataRequestTopic(name="kept@s"),
         metadata.MetadataRequestTopic(topic_id=gone, name=None),
         metadata.MetadataRequestTopic(name="kept"),
         metadata.MetadataRequestTopic(topic_id=kept, name=None),
     ]
-    assert [topic.error_code for topic in await ask_frozen(fixture, *asked)] == [
+    assert [topic.error_code for topic in await ask_frozen(fixture, *requested)] == [
         0,
         0,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

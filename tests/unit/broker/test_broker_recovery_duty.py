@@ -54,7 +54,7 @@ class DutyHarness:
         self.done.set()
 
 
-def ask(recoverer: BrokerIncarnation, committed: int) -> WalRecord:
+def send_request(recoverer: BrokerIncarnation, committed: int) -> WalRecord:
     return WalRecord(
         DEAD.node_id,
         DEAD.node_epoch,
@@ -72,7 +72,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_recovers_once_however_often_it_is_told() -> None:
     harness = DutyHarness()
     for _ in range(3):
-        harness.apply(ask(ME, 3))
+        harness.apply(send_request(ME, 3))
         await asyncio.sleep(0)
     harness.release.set()
     await harness.done.wait()
@@ -83,8 +83,8 @@ async def test_recovers_once_however_often_it_is_told() -> None:
 async def test_failure_is_tried_again_from_the_slot_committed_then() -> None:
     harness = DutyHarness(failures=2)
     harness.release.set()
-    harness.apply(ask(ME, 3))
-    harness.apply(ask(ME, 4))
+    harness.apply(send_request(ME, 3))
+    harness.apply(send_request(ME, 4))
     await harness.done.wait()
     assert harness.calls == [(DEAD, 4)] * 3
     await harness.duty.close()
@@ -92,8 +92,8 @@ async def test_failure_is_tried_again_from_the_slot_committed_then() -> None:
 
 async def test_duty_of_others_is_not_ours() -> None:
     harness = DutyHarness()
-    harness.apply(ask(BrokerIncarnation(NodeId(1), NodeEpoch(4)), 3))
-    harness.apply(ask(BrokerIncarnation(NodeId(3), NodeEpoch(5)), 3))
+    harness.apply(send_request(BrokerIncarnation(NodeId(1), NodeEpoch(4)), 3))
+    harness.apply(send_request(BrokerIncarnation(NodeId(3), NodeEpoch(5)), 3))
     await asyncio.sleep(0)
     assert harness.calls == []
     await harness.duty.close()
@@ -101,9 +101,9 @@ async def test_duty_of_others_is_not_ours() -> None:
 
 async def test_duty_that_was_given_to_another_is_dropped_after_a_failure() -> None:
     harness = DutyHarness(failures=1_000)
-    harness.apply(ask(ME, 3))
+    harness.apply(send_request(ME, 3))
     await asyncio.sleep(0)
-    harness.apply(ask(BrokerIncarnation(NodeId(3), NodeEpoch(6)), 3))
+    harness.apply(send_request(BrokerIncarnation(NodeId(3), NodeEpoch(6)), 3))
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.wait(tasks, timeout=5)
     assert all(task.done() for task in tasks)
@@ -123,7 +123,7 @@ async def test_a_damaged_wal_is_looked_at_again_when_an_operator_accepts_the_los
         harness.done.set()
 
     harness.duty = RecoveryDuty(ME, lambda: harness.image, recover, Random(1))
-    harness.apply(ask(ME, 3))
+    harness.apply(send_request(ME, 3))
     await until(lambda: harness.duty.damaged)
     assert [error.keys for error in harness.duty.damaged.values()] == [
         ("wal/2/4/00000000000000000003",)

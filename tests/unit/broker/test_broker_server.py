@@ -19,7 +19,7 @@ from penstock.base.principal import USER, Principal
 from penstock.broker.config import BrokerConfig
 from penstock.broker.network.client_connection import BURST_BYTES_MAX, Connection
 from penstock.broker.network.connection import RECEIVE_BYTES
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.request import ConnectionInfo, Respond, Response
 from penstock.broker.network.server import PortTaken, Server
 from penstock.protocol.errors import Truncated
@@ -67,7 +67,7 @@ class SteeredDispatcher:
             case "c":
                 return self.later(bytes(frame))
             case "x":
-                raise CannotAnswer("refused by test")
+                raise CannotRespond("refused by test")
             case _:
                 raise Truncated(4, 0)
         return None

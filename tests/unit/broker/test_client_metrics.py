@@ -13,11 +13,11 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from penstock.broker.client_metrics.instances import ClientInstances, TelemetryRefused
 from penstock.broker.client_metrics.otlp import (
-    ANSWER_FIELDS_MAX,
     FIELDS_MAX,
     MESSAGE_BYTES_MAX,
+    RESPONSE_FIELDS_MAX,
     MetricsInvalid,
-    read_answer,
+    read_response,
     resource_of,
     with_resource,
 )
@@ -202,39 +202,39 @@ def answer_of(rejected_count: int, message: str) -> bytes:
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.text(max_size=100))
 def test_a_partial_success_is_read_as_its_schema_says(rejected_count: int, message: str) -> None:
-    found = read_answer(answer_of(rejected_count, message))
+    found = read_response(answer_of(rejected_count, message))
     assert found == (max(rejected_count, 0), message)
 
 
 def test_an_answer_without_a_partial_success_rejects_nothing() -> None:
-    assert read_answer(b"") == (0, "")
-    assert read_answer(b"\x0a\x00") == (0, "")
+    assert read_response(b"") == (0, "")
+    assert read_response(b"\x0a\x00") == (0, "")
     later = b"\x10\x05" + b"\x1a\x02\x08\x07" + answer_of(3, "why") + b"\x25abcd"
-    assert read_answer(later) == (3, "why"), "fields of later versions"
+    assert read_response(later) == (3, "why"), "fields of later versions"
 
 
 def test_the_two_halves_of_a_partial_success_are_one() -> None:
-    assert read_answer(answer_of(3, "") + answer_of(0, "why")) == (3, "why")
+    assert read_response(answer_of(3, "") + answer_of(0, "why")) == (3, "why")
 
 
 def test_a_long_message_is_cut() -> None:
-    assert read_answer(answer_of(3, "é" * 10_000)) == (3, "é" * (MESSAGE_BYTES_MAX // 2))
+    assert read_response(answer_of(3, "é" * 10_000)) == (3, "é" * (MESSAGE_BYTES_MAX // 2))
 
 
 @pytest.mark.parametrize(
     "field", [b"\x10\x05", b"\x0a\x00", b"\x0a\x02\x10\x05"], ids=["other", "empty", "nested"]
 )
 def test_the_number_of_fields_of_an_answer_has_a_limit(field: bytes) -> None:
-    assert read_answer(field * ANSWER_FIELDS_MAX) == (0, "")
-    with pytest.raises(MetricsInvalid, match=f"more than {ANSWER_FIELDS_MAX}"):
-        read_answer(field * (ANSWER_FIELDS_MAX + 1))
+    assert read_response(field * RESPONSE_FIELDS_MAX) == (0, "")
+    with pytest.raises(MetricsInvalid, match=f"more than {RESPONSE_FIELDS_MAX}"):
+        read_response(field * (RESPONSE_FIELDS_MAX + 1))
 
 
 @given(st.binary(max_size=200))
 def test_damaged_answers_are_refused_or_read(junk: bytes) -> None:
     for data in (junk, answer_of(3, "why")[:-1] + junk):
         try:
-            rejected_count, message = read_answer(data)
+            rejected_count, message = read_response(data)
         except MetricsInvalid:
             continue
         assert rejected_count >= 0
@@ -249,13 +249,13 @@ class Clients:
 
     def __init__(self, clients_max: int = 16) -> None:
         self.wanted = ClientSubscription(7, ("a",), INTERVAL_MS)
-        self.asked: list[ClientIdentity] = []
+        self.requested: list[ClientIdentity] = []
         self.instances = ClientInstances(self._find, clients_max)
         self.now_ms = 1_000_000.0
 
     def _find(self, identity: ClientIdentity, instance: UUID) -> ClientSubscription:
         del instance
-        self.asked.append(identity)
+        self.requested.append(identity)
         return self.wanted
 
     def get(self, instance: UUID = ONE, connection: int = 1) -> ErrorCode:
@@ -349,7 +349,7 @@ def test_a_change_of_subscriptions_lets_clients_begin_again_as_who_they_were() -
         ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
         EARLY,
     ]
-    assert clients.asked == [IDENTITY] * 2
+    assert clients.requested == [IDENTITY] * 2
 
 
 def test_clients_are_forgotten_with_their_connection_and_after_a_silence() -> None:

@@ -113,7 +113,7 @@ class World:
             topics=[offset_commit.OffsetCommitRequestTopic(partitions=[part], **named)],
             **member,
         )
-        answer = await self.fixture.ask(apis.OFFSET_COMMIT, version, request)
+        answer = await self.fixture.send_request(apis.OFFSET_COMMIT, version, request)
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     async def fetch(self, topic: str | UUID | None = "t", version: int = 9) -> Any:
@@ -122,7 +122,7 @@ class World:
         topics = [offset_fetch.OffsetFetchRequestTopics(partition_indexes=[0], **named)]
         group = offset_fetch.OffsetFetchRequestGroup("g", topics=None if topic is None else topics)
         request = offset_fetch.OffsetFetchRequest(groups=[group], require_stable=True)
-        (found,) = (await self.fixture.ask(apis.OFFSET_FETCH, version, request)).groups
+        (found,) = (await self.fixture.send_request(apis.OFFSET_FETCH, version, request)).groups
         if found.error_code:
             return ErrorCode(found.error_code)
         if topic is None:
@@ -306,7 +306,9 @@ async def test_requests_share_reads_and_fail_without_the_controller(world: World
 async def test_one_read_serves_all_groups_of_a_request(world: World) -> None:
     topics = [offset_fetch.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     groups = [offset_fetch.OffsetFetchRequestGroup(f"g{at}", topics=topics) for at in range(50)]
-    await world.fixture.ask(apis.OFFSET_FETCH, 9, offset_fetch.OffsetFetchRequest(groups=groups))
+    await world.fixture.send_request(
+        apis.OFFSET_FETCH, 9, offset_fetch.OffsetFetchRequest(groups=groups)
+    )
     assert world.reads == 1
 
 

@@ -249,13 +249,13 @@ async def test_commits_are_checked_against_the_member_epoch() -> None:
     coordinator = coordinator_on(log)
     await coordinator.ready("g")
     assert await commit(coordinator, "a", 1) is ErrorCode.GROUP_ID_NOT_FOUND
-    assert await commit(coordinator, "a", 1, knows_epochs=False) is ErrorCode.ILLEGAL_GENERATION
+    assert await commit(coordinator, "a", 1, supports_epochs=False) is ErrorCode.ILLEGAL_GENERATION
     await join(coordinator, "a")
     assert await commit(coordinator, "a", 1) is ErrorCode.NONE
     assert await commit(coordinator, "a", 0) is ErrorCode.STALE_MEMBER_EPOCH
     assert await commit(coordinator, "b", 1) is ErrorCode.UNKNOWN_MEMBER_ID
     assert await commit(coordinator, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert await commit(coordinator, "a", 1, knows_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
+    assert await commit(coordinator, "a", 1, supports_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
     assert coordinator.fetch_offsets("g", "a", 2) is ErrorCode.STALE_MEMBER_EPOCH
     assert coordinator.fetch_offsets("g", "b", 1) is ErrorCode.UNKNOWN_MEMBER_ID
     for member in (("a", 1), (None, -1)):
@@ -373,7 +373,7 @@ async def test_a_live_group_changes_its_protocol_and_back() -> None:
     coordinator = await other(log, coordinator)
     assert coordinator.list_groups()[0].type is GroupType.CONSUMER
     assert coordinator.heartbeat("g", old, None, 1) is ErrorCode.REBALANCE_IN_PROGRESS
-    assert await commit(coordinator, old, 1, knows_epochs=False) is ErrorCode.NONE
+    assert await commit(coordinator, old, 1, supports_epochs=False) is ErrorCode.NONE
     assert await commit(coordinator, old, 2) is ErrorCode.ILLEGAL_GENERATION
     revoking = await coordinator.join("g", classic_join(old, range(4)))
     assert (revoking.error, revoking.generation, revoking.leader) == (ErrorCode.NONE, 1, "")
@@ -598,11 +598,11 @@ async def test_looking_at_thousands_of_rights_lets_others_run() -> None:
         image.topics.create(TopicRecord(topic_id=UUID(int=number + 1_000), name=f"x-{number}"))
     coordinator.topics.reset(image)
     await coordinator.ready("g")
-    asked: dict[str, int] = {}
+    requested: dict[str, int] = {}
     turns = 0
 
     def may_describe(name: str) -> bool:
-        asked.setdefault(name, turns)
+        requested.setdefault(name, turns)
         return name.endswith("7")
 
     request = HeartbeatRequest(
@@ -613,8 +613,8 @@ async def test_looking_at_thousands_of_rights_lets_others_run() -> None:
         turns += 1
         await asyncio.sleep(0)
     assert joining.result().error is ErrorCode.NONE
-    assert len(asked) == 5 * CHECKED_PER_SLICE_COUNT + 1
-    assert max(Counter(asked.values()).values()) == CHECKED_PER_SLICE_COUNT
+    assert len(requested) == 5 * CHECKED_PER_SLICE_COUNT + 1
+    assert max(Counter(requested.values()).values()) == CHECKED_PER_SLICE_COUNT
     found = group_of(coordinator).consumer.regexes["x-.*|t"].topics
-    assert found == {name for name in asked if name.endswith("7")}
+    assert found == {name for name in requested if name.endswith("7")}
     coordinator.close()

@@ -152,12 +152,12 @@ def test_a_second_member_waits_until_the_first_has_revoked() -> None:
     joined = world.join("b", "t")
     assert (joined.member_epoch, joined.assignment) == (2, {})
     assert world.group.members["b"].current.state is MemberState.UNRELEASED_PARTITIONS
-    asked = world.send("a", 1, owned=world.owned["a"])
-    assert (asked.member_epoch, len(asked.assignment[topic_id("t")])) == (1, 1)
+    requested = world.send("a", 1, owned=world.owned["a"])
+    assert (requested.member_epoch, len(requested.assignment[topic_id("t")])) == (1, 1)
     assert world.group.members["a"].current.state is MemberState.UNREVOKED_PARTITIONS
     assert world.group.state is GroupState.RECONCILING
     assert world.beat("b").assignment is None, "a has not revoked yet"
-    world.owned["a"] = asked.assignment
+    world.owned["a"] = requested.assignment
     assert world.beat("a").member_epoch == 2
     assert len(world.beat("b").assignment[topic_id("t")]) == 1
     assert world.partitions("a") | world.partitions("b") == {("t", 0), ("t", 1)}

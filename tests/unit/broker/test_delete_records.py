@@ -9,7 +9,7 @@ from penstock.protocol.gen import delete_records as wire
 from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
 
 
-async def asked(broker, topics, version=2, timeout_ms=5_000):
+async def requested(broker, topics, version=2, timeout_ms=5_000):
     """Return {topic: {partition: (error, low watermark)}} for a request in which `topics` are pairs
     of a name and pairs of partition and offset. Nothing is answered twice.
     """
@@ -36,7 +36,7 @@ async def asked(broker, topics, version=2, timeout_ms=5_000):
 
 
 async def delete(broker, topic, offset, index=0, version=2, timeout_ms=5_000):
-    found = await asked(broker, [(topic, [(index, offset)])], version, timeout_ms)
+    found = await requested(broker, [(topic, [(index, offset)])], version, timeout_ms)
     return found[topic][index]
 
 
@@ -143,7 +143,7 @@ async def test_a_request_for_many_partitions_flushes_once(one, world, monkeypatc
         await real()
 
     monkeypatch.setattr(one.storage, "flush", counted)
-    answer = await asked(one, [("m", [(index, index) for index in range(4)])])
+    answer = await requested(one, [("m", [(index, index) for index in range(4)])])
     unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
     assert answer == {"m": {0: (0, 0), 1: (0, 1), 2: (0, 2), 3: unknown}}
     assert len(flushes) == 1
@@ -234,7 +234,7 @@ async def asked_kafka(world):
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize(("topics", "expected"), KAFKA_ANSWERS)
 async def test_answers_are_those_of_kafka(asked_kafka, topics, expected, version):
-    assert await asked(asked_kafka, topics, version) == expected
+    assert await requested(asked_kafka, topics, version) == expected
 
 
 async def test_internal_topics_that_do_not_exist_are_unknown(one):

@@ -35,7 +35,7 @@ async def one(pair):
     return pair[0]
 
 
-async def ask(broker, *topics):
+async def send_request(broker, *topics):
     request = wire.DescribeProducersRequest([wire.TopicRequest(*topic) for topic in topics])
     context = broker.context(apis.DESCRIBE_PRODUCERS, 0, request)
     answer = broker.answer(
@@ -54,7 +54,7 @@ def idempotent(pid, **options):
 
 async def producers(broker, topic="t", index=0):
     """(id, epoch, last sequence, last timestamp, coordinator epoch, first offset) of each."""
-    ((_, _, part),) = await ask(broker, (topic, [index]))
+    ((_, _, part),) = await send_request(broker, (topic, [index]))
     assert (part.error_code, part.error_message) == (0, None)
     return [
         (
@@ -93,7 +93,7 @@ async def test_the_next_leader_knows_the_same_producers(harness, pair):
     harness.lead("t", other)
     await other.opened("t")
     assert await producers(other) == before
-    ((_, _, part),) = await ask(one, ("t", [0]))
+    ((_, _, part),) = await send_request(one, ("t", [0]))
     assert (part.error_code, part.active_producers) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
 
 
@@ -108,7 +108,7 @@ async def test_the_broker_s_clock_is_the_timestamp_where_the_topic_says_so(harne
 
 
 async def test_partitions_are_refused_one_by_one(one):
-    answers = await ask(one, ("t", [0, 7, -1, 0]), ("none", [0]), ("a b", [0]), ("", [0]))
+    answers = await send_request(one, ("t", [0, 7, -1, 0]), ("none", [0]), ("a b", [0]), ("", [0]))
     unknown, invalid = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
     assert [(name, index, part.error_code) for name, index, part in answers] == [
         ("t", 0, 0),
@@ -120,12 +120,12 @@ async def test_partitions_are_refused_one_by_one(one):
         ("", 0, invalid),
     ]
     assert [part.error_message for _, _, part in answers if not part.error_code] == [None, None]
-    assert await ask(one) == []
+    assert await send_request(one) == []
 
 
 async def test_a_broker_without_a_session_sends_clients_away(one):
     one.writable = False
-    ((_, _, part),) = await ask(one, ("t", [0]))
+    ((_, _, part),) = await send_request(one, ("t", [0]))
     assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -134,10 +134,10 @@ async def test_clients_ask_again_for_what_exceeds_an_answer(one, monkeypatch):
     for index in (0, 1):
         for pid in range(3 - index):
             await one.produce("t", idempotent(pid), index)
-    answers = await ask(one, ("t", [0, 1]))
+    answers = await send_request(one, ("t", [0, 1]))
     assert [len(part.active_producers) for _, _, part in answers] == [3, 0], "one at least"
     assert answers[1][2].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert len((await ask(one, ("t", [1])))[0][2].active_producers) == 2
+    assert len((await send_request(one, ("t", [1])))[0][2].active_producers) == 2
 
 
 # --- markers of an administrator ------------------------------------------------------------------

@@ -32,13 +32,13 @@ async def fixture() -> Fixture:
     return fixture
 
 
-async def ask(
+async def send_request(
     fixture: Fixture, names: list[str], limit: int = 2_000, cursor: Place | None = None
 ) -> Any:
     request = DescribeTopicPartitionsRequest(
         [TopicRequest(name) for name in names], limit, cursor and Cursor(*cursor)
     )
-    return await fixture.ask(apis.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+    return await fixture.send_request(apis.DESCRIBE_TOPIC_PARTITIONS, 0, request)
 
 
 def shown(answer: Any) -> Shown:
@@ -78,12 +78,12 @@ PAGES: list[tuple[list[str], int, Place | None, Shown]] = [
 async def test_pages(
     fixture: Fixture, names: list[str], limit: int, cursor: Place | None, expected: Shown
 ) -> None:
-    assert shown(await ask(fixture, names, limit, cursor)) == expected
+    assert shown(await send_request(fixture, names, limit, cursor)) == expected
 
 
 @pytest.mark.parametrize("cursor", [("taz", 1), ("tc", 0), ("", 0), ("ta", -1)], ids=str)
 async def test_a_wrong_cursor_refuses_every_topic(fixture: Fixture, cursor: Place) -> None:
-    answer = await ask(fixture, ["tb", "ta"], 4, cursor)
+    answer = await send_request(fixture, ["tb", "ta"], 4, cursor)
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [
         ("tb", ErrorCode.INVALID_REQUEST),
         ("ta", ErrorCode.INVALID_REQUEST),
@@ -93,7 +93,7 @@ async def test_a_wrong_cursor_refuses_every_topic(fixture: Fixture, cursor: Plac
 
 async def test_missing_topics_take_no_room_on_a_page(fixture: Fixture) -> None:
     names = ["nope", "a b", "", "ta", "__consumer_offsets", "zz"]
-    answer = await ask(fixture, names, 3)
+    answer = await send_request(fixture, names, 3)
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert [(topic.name, topic.error_code, topic.is_internal) for topic in answer.topics] == [
         ("", ErrorCode.INVALID_TOPIC_EXCEPTION, False),
@@ -110,10 +110,10 @@ async def test_missing_topics_take_no_room_on_a_page(fixture: Fixture) -> None:
 
 async def test_a_page_has_a_limit_that_clients_cannot_raise(fixture: Fixture) -> None:
     fixture.topic("large", partitions=PARTITIONS_MAX + 1)
-    answer = await ask(fixture, ["large"], 1_000_000)
+    answer = await send_request(fixture, ["large"], 1_000_000)
     assert [len(topic.partitions) for topic in answer.topics] == [PARTITIONS_MAX]
     following = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
-    assert shown(await ask(fixture, ["large"], 1_000_000, following)) == (
+    assert shown(await send_request(fixture, ["large"], 1_000_000, following)) == (
         {"large": [PARTITIONS_MAX]},
         None,
     )
@@ -122,28 +122,28 @@ async def test_a_page_has_a_limit_that_clients_cannot_raise(fixture: Fixture) ->
 async def test_partitions_have_the_leaders_of_metadata(fixture: Fixture) -> None:
     fixture.topic("moved", leader=2)
     fixture.image.apply_all([broker_record(2, fenced=True)])
-    (part,) = (await ask(fixture, ["moved"])).topics[0].partitions
+    (part,) = (await send_request(fixture, ["moved"])).topics[0].partitions
     assert (part.error_code, part.leader_id, part.leader_epoch) == (0, 1, 4)
     assert (part.replica_nodes, part.isr_nodes, part.offline_replicas) == ([1, 2], [1], [2])
     assert (part.eligible_leader_replicas, part.last_known_elr) == ([], [])
     fixture.image.apply_all([broker_record(1, fenced=True)])
-    (part,) = (await ask(fixture, ["moved"])).topics[0].partitions
+    (part,) = (await send_request(fixture, ["moved"])).topics[0].partitions
     assert (part.error_code, part.leader_id) == (0, -1)
 
 
 async def test_a_broker_without_a_session_does_not_name_itself(fixture: Fixture) -> None:
     fixture.node.can_write = lambda: False
-    (part,) = (await ask(fixture, ["tb"], 1)).topics[0].partitions
+    (part,) = (await send_request(fixture, ["tb"], 1)).topics[0].partitions
     assert part.leader_id == -1
 
 
 async def test_a_page_has_a_limit_of_topics_that_do_not_exist(fixture: Fixture) -> None:
     names = [f"u{number:05}" for number in range(TOPICS_MAX + 1)]
-    answer = await ask(fixture, names)
+    answer = await send_request(fixture, names)
     assert [topic.name for topic in answer.topics] == names[:-1]
     following = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
     assert following == (names[-1], 0)
-    answer = await ask(fixture, names[-1:], cursor=following)
+    answer = await send_request(fixture, names[-1:], cursor=following)
     assert [topic.name for topic in answer.topics] == names[-1:]
     assert answer.next_cursor is None
 
@@ -158,7 +158,7 @@ async def test_cursors_name_no_topic_that_the_client_may_not_describe(
         fixture.topic(f"u{number:04}", partitions=1)
     acl = (PatternType.LITERAL, "tb", "User:ANONYMOUS", "*", Operation.DESCRIBE, Permission.ALLOW)
     fixture.authorize(AclEntry(ResourceType.TOPIC, *acl))
-    assert shown(await ask(fixture, [], 2_000, cursor)) == ({"tb": [0, 1]}, None)
+    assert shown(await send_request(fixture, [], 2_000, cursor)) == ({"tb": [0, 1]}, None)
 
 
 async def test_a_full_page_of_described_topics_has_a_cursor_among_hidden_ones(
@@ -169,9 +169,9 @@ async def test_a_full_page_of_described_topics_has_a_cursor_among_hidden_ones(
         fixture.topic(f"m{number:04}", partitions=0)
     acl = (PatternType.PREFIXED, "m", "User:ANONYMOUS", "*", Operation.READ, Permission.ALLOW)
     fixture.authorize(AclEntry(ResourceType.TOPIC, *acl))
-    names, cursor = shown(await ask(fixture, []))
+    names, cursor = shown(await send_request(fixture, []))
     assert (len(names), cursor) == (TOPICS_MAX, (f"m{TOPICS_MAX:04}", 0))
-    assert shown(await ask(fixture, [], 2_000, cursor)) == (
+    assert shown(await send_request(fixture, [], 2_000, cursor)) == (
         {f"m{number:04}": [] for number in (TOPICS_MAX, TOPICS_MAX + 1)},
         None,
     )

@@ -354,7 +354,7 @@ class GroupMachine(RuleBasedStateMachine):
                 self.parked.remove(effect.token)
                 self.answers[effect.token] = effect.result
 
-    def ask(self) -> int:
+    def send_request(self) -> int:
         self.token += 1
         self.parked.add(self.token)
         return self.token
@@ -365,7 +365,7 @@ class GroupMachine(RuleBasedStateMachine):
         metadata=st.sampled_from([b"x", b"y"]),
     )
     def join_new(self, instance, metadata):
-        token = self.ask()
+        token = self.send_request()
         self.run(
             self.group.join(
                 join_request(instance_id=instance, metadata=metadata), token, self.now_ms
@@ -377,7 +377,9 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(member=members, metadata=st.sampled_from([b"x", b"y"]))
     def join_again(self, member, metadata):
         self.run(
-            self.group.join(join_request(member or "?", metadata=metadata), self.ask(), self.now_ms)
+            self.group.join(
+                join_request(member or "?", metadata=metadata), self.send_request(), self.now_ms
+            )
         )
 
     @rule(member=members, stale=st.booleans())
@@ -387,7 +389,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.run(
             self.group.sync(
                 SyncRequest(member, None, generation, None, None, assignments),
-                self.ask(),
+                self.send_request(),
                 self.now_ms,
             )
         )

@@ -19,7 +19,7 @@ from penstock.broker.schemas.messages import CheckSchema, RegisteredSchema
 from penstock.broker.schemas.process import CheckProcess
 from penstock.broker.schemas.rules import FieldRule
 from penstock.broker.security.tls import SecurityFileInvalid
-from penstock.protocol.registry.client import ANSWER_BYTES_MAX, SchemaRegistry
+from penstock.protocol.registry.client import RESPONSE_BYTES_MAX, SchemaRegistry
 from penstock.protocol.registry.model import NotRegistered, RegistryError, RegistryUrlInvalid
 from tests.support.certs import Authority
 from tests.support.schema_registry import SchemaRegistryServer, serving
@@ -114,7 +114,7 @@ async def test_a_registry_that_answers_endlessly_is_cut_off(
     known: KnownSchemas, server: SchemaRegistryServer
 ) -> None:
     server.register("t-value", SCHEMA)
-    server.body = b" " * (ANSWER_BYTES_MAX + 1)
+    server.body = b" " * (RESPONSE_BYTES_MAX + 1)
     with pytest.raises(RegistryError, match="longer than 1048576 bytes"):
         await known.find([1])
 

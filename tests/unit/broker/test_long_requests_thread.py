@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.network.request import LongAnswer
+from penstock.broker.network.request import LongResponse
 from penstock.broker.requests import long_requests
 from penstock.broker.requests.long_requests import LongRequests
 
@@ -46,7 +46,7 @@ async def test_the_thread_rests_as_long_as_it_worked(monkeypatch: pytest.MonkeyP
     requests, ctx = LongRequests(), SimpleNamespace(quota=None)
 
     async def encode(work: Callable[[], bytearray]) -> Any:
-        return await requests.encoded(ctx, LongAnswer(work))  # type: ignore[arg-type]
+        return await requests.encoded(ctx, LongResponse(work))  # type: ignore[arg-type]
 
     try:
         await encode(machine.work)

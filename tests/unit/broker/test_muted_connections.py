@@ -77,7 +77,7 @@ class Fixture:
         self.timers.append(TestTimer(self.server.loop.time() + delay_s, call))
         return self.timers[-1]
 
-    async def ask(self, client: "Client", frame: bytes) -> None:
+    async def send_request(self, client: "Client", frame: bytes) -> None:
         client.writer.write(struct.pack(">i", len(frame)) + frame)
         assert await client.receive() == frame
 
@@ -114,12 +114,12 @@ async def test_the_next_request_is_not_read_before_the_time_is_over(fixture: Fix
     has not read it.
     """
     async with connected(fixture) as client, connected(fixture) as other:
-        await fixture.ask(client, b"m5000")
+        await fixture.send_request(client, b"m5000")
         client.writer.write(struct.pack(">i", BACKLOG) + bytes(BACKLOG))
-        await fixture.ask(other, b"another client is served")
+        await fixture.send_request(other, b"another client is served")
         received = fixture.server.received_bytes
         for at in range(10):
-            await fixture.ask(other, b"%d" % at)
+            await fixture.send_request(other, b"%d" % at)
         assert fixture.server.received_bytes - received == 10 * 5
         assert client.writer.transport.get_write_buffer_size() > 0
         assert fixture.dispatcher.frames[-1] == b"9"
@@ -134,7 +134,7 @@ async def test_requests_that_arrived_already_wait(fixture: Fixture) -> None:
         frames = [b"m1", b"second", b"third"]
         client.writer.write(b"".join(struct.pack(">i", len(item)) + item for item in frames))
         assert await client.receive() == b"m1"
-        await fixture.ask(other, b"other")
+        await fixture.send_request(other, b"other")
         assert fixture.dispatcher.frames == [b"m1", b"other"]
         fixture.timers[0].fire()
         assert [await client.receive(), await client.receive()] == [b"second", b"third"]
@@ -165,7 +165,7 @@ async def test_the_longest_time_counts(fixture: Fixture) -> None:
 
 async def test_a_muted_connection_is_not_idle_and_may_close(fixture: Fixture) -> None:
     async with connected(fixture) as client:
-        await fixture.ask(client, b"m1000")
+        await fixture.send_request(client, b"m1000")
         connection = next(iter(fixture.server.muted))
         assert connection.expired(fixture.server.loop.time() + 3_600) is None
         client.writer.close()

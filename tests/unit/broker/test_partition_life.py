@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.partition.log import LogConfig
 from penstock.broker.partition.opener import PartitionOpener
 from penstock.broker.partition.partition import Partition
@@ -320,7 +320,7 @@ async def test_without_a_session_nothing_is_appended_and_the_client_is_sent_away
     harness.topic("t")
     partition = await one.opened("t")
     one.writable = False
-    with pytest.raises(CannotAnswer):
+    with pytest.raises(CannotRespond):
         await one.produce("t", batch(b"a"))
     assert partition.log_end_offset == 0
     await one.close()

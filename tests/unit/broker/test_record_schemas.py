@@ -37,8 +37,8 @@ def check(
     """Return the verdict on a batch of keys and values."""
     batch = encode_batch([Record(at, 0, *record) for at, record in enumerate(records)])
     request = CheckBatch("t", rules, memoryview(batch), LIMIT_BYTES, schemas or {})
-    asked = messages.decode_request(messages.encode(request))
-    answer = (checker or RecordCheck()).answer(asked)
+    requested = messages.decode_request(messages.encode(request))
+    answer = (checker or RecordCheck()).answer(requested)
     return messages.decode_verdict(messages.encode(answer))
 
 
@@ -122,8 +122,8 @@ def test_unknown_ids_are_asked_for_once() -> None:
     rules = SchemaRules(None, REGISTERED)
     checker = RecordCheck()
     batch = [(None, framed(7)), (None, framed(9)), (None, framed(7)), (None, framed(8))]
-    asked = check(rules, *batch, checker=checker)
-    assert (asked.kind, asked.ids) == (messages.UNKNOWN, (7, 8, 9))
+    requested = check(rules, *batch, checker=checker)
+    assert (requested.kind, requested.ids) == (messages.UNKNOWN, (7, 8, 9))
     known = RegisteredSchema("json", INTEGER.schema, (), ("t-value",))
     schemas = {7: known, 8: RegisteredSchema("json", INTEGER.schema, (), ("t-key",))}
     schemas |= {9: RegisteredSchema("")}
@@ -136,8 +136,8 @@ def test_unknown_ids_are_asked_for_once() -> None:
     found = check(rules, (None, framed(7, b'"x"')), checker=checker)
     assert found.message == 'value: "x" is not of type "integer" (record 0)'
     # The registry may have got them since.
-    asked = check(rules, (None, framed(8)), (None, framed(9)), checker=checker)
-    assert (asked.kind, asked.ids) == (messages.UNKNOWN, (8, 9))
+    requested = check(rules, (None, framed(8)), (None, framed(9)), checker=checker)
+    assert (requested.kind, requested.ids) == (messages.UNKNOWN, (8, 9))
 
 
 def test_a_batch_uses_a_limited_number_of_schemas() -> None:

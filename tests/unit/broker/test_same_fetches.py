@@ -63,7 +63,7 @@ def request_of(one, offset=0, indices=(0,), *, wait_ms=LONG_MS, user=None, **opt
     return ctx
 
 
-def ask(one, *args, meanwhile_s=0.0, **options):
+def send_request(one, *args, meanwhile_s=0.0, **options):
     """Return a task with (correlation id, answer for the first partition). meanwhile_s: how much
     later than now the request has come.
     """
@@ -93,7 +93,7 @@ async def waiting(one, count, **options):
     """Return that many fetches at the end of the log. The first is alone, the second leads."""
     found = []
     for _ in range(count):
-        found.append(ask(one, **options))
+        found.append(send_request(one, **options))
         await turns()
     assert not any(task.done() for task in found)
     return found
@@ -119,7 +119,7 @@ async def test_those_that_wait_share_one_look_and_get_answers_of_their_own(one, 
 
 async def test_those_that_come_in_one_turn_share_one_look(one, looks):
     await one.produce("t", batch(b"a"))
-    tasks = [ask(one) for _ in range(10)]
+    tasks = [send_request(one) for _ in range(10)]
     assert {len(answer.records) for answer in await all_of(*tasks)} == {len(batch(b"a"))}
     assert len(looks) == 2
     await turns()
@@ -127,7 +127,7 @@ async def test_those_that_come_in_one_turn_share_one_look(one, looks):
 
 
 async def test_those_that_come_while_another_is_about_to_wait_follow_it(one, looks):
-    tasks = [ask(one) for _ in range(10)]
+    tasks = [send_request(one) for _ in range(10)]
     await turns()
     assert len(looks) == 2
     await one.produce("t", batch(b"a"))
@@ -159,7 +159,7 @@ async def test_a_record_that_comes_before_the_leader_waits_reaches_all(one):
 
 async def test_followers_wait_on_when_the_time_of_the_leader_is_over(one):
     _, leader = await waiting(one, 2, wait_ms=100)
-    later = [ask(one, wait_ms=100, meanwhile_s=TEST_S) for _ in range(3)]
+    later = [send_request(one, wait_ms=100, meanwhile_s=TEST_S) for _ in range(3)]
     assert await leader
     await turns()
     assert not any(task.done() for task in later)
@@ -214,8 +214,16 @@ async def test_other_limits_levels_and_offsets_have_answers_of_their_own(one):
     await one.produce("t", batch(b"a"))
     await one.produce("t", batch(b"b"))
     for _ in range(3):
-        asked = [ask(one), ask(one, max_bytes=size_bytes), ask(one, 1), ask(one, isolation_level=1)]
-        found = await all_of(*asked, *[ask(one), ask(one, max_bytes=size_bytes), ask(one, 1)])
+        requested = [
+            send_request(one),
+            send_request(one, max_bytes=size_bytes),
+            send_request(one, 1),
+            send_request(one, isolation_level=1),
+        ]
+        found = await all_of(
+            *requested,
+            *[send_request(one), send_request(one, max_bytes=size_bytes), send_request(one, 1)],
+        )
         sizes = [len(answer.records) // size_bytes for answer in found]
         assert sizes == [2, 1, 1, 2, 2, 1, 1]
         assert found[3].aborted_transactions == []
@@ -265,13 +273,13 @@ async def test_those_that_may_not_read_get_nothing_of_those_that_may(one):
                 operation, Permission.ALLOW,
             )
         )  # fmt: skip
-    allowed = [ask(one, user=user) for user in ("ann", "bob", "ann", "bob")]
-    denied = [ask(one, user="eve") for _ in range(3)]
+    allowed = [send_request(one, user=user) for user in ("ann", "bob", "ann", "bob")]
+    denied = [send_request(one, user="eve") for _ in range(3)]
     refused = {answer.error_code for answer in await all_of(*denied)}
     assert refused == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     await one.produce("t", batch(b"a"))
     assert {len(answer.records) for answer in await all_of(*allowed)} == {len(batch(b"a"))}
-    at_once = [ask(one, user=user) for user in ("ann", "bob", "bob", "eve", "ann")]
+    at_once = [send_request(one, user=user) for user in ("ann", "bob", "bob", "eve", "ann")]
     codes = [answer.error_code for answer in await all_of(*at_once)]
     assert codes == [0, 0, 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0]
     assert one.authorizer.audit.denied[Operation.READ, ResourceType.TOPIC] == 4
@@ -281,7 +289,7 @@ async def test_cold_records_are_read_for_each(one, monkeypatch):
     await one.produce("t", batch(b"a"))
     partition = await one.opened("t")
     monkeypatch.setattr(type(partition), "read_cached", lambda *_args, **_options: None)
-    tasks = [ask(one) for _ in range(4)]
+    tasks = [send_request(one) for _ in range(4)]
     assert {len(answer.records) for answer in await all_of(*tasks)} == {len(batch(b"a"))}
 
 

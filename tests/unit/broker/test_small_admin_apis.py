@@ -35,7 +35,7 @@ async def resources(
     fixture: Fixture, types: list[int], version: int = 1
 ) -> tuple[int, list[tuple[str, int]]]:
     request = list_config_resources.ListConfigResourcesRequest(types)
-    answer = await fixture.ask(apis.LIST_CONFIG_RESOURCES, version, request)
+    answer = await fixture.send_request(apis.LIST_CONFIG_RESOURCES, version, request)
     found = [(item.resource_name, item.resource_type) for item in answer.config_resources]
     return answer.error_code, sorted(found)
 
@@ -79,7 +79,7 @@ async def moved(
             for path, topics in dirs
         ]
     )
-    answer = await fixture.ask(apis.ALTER_REPLICA_LOG_DIRS, version, request)
+    answer = await fixture.send_request(apis.ALTER_REPLICA_LOG_DIRS, version, request)
     return {
         (topic.topic_name, part.partition_index): part.error_code
         for topic in answer.results
@@ -136,7 +136,7 @@ async def test_filters_of_quotas_are_checked(
     request = describe_client_quotas.DescribeClientQuotasRequest(
         [describe_client_quotas.ComponentData(*component) for component in components]
     )
-    answer = await fixture.ask(apis.DESCRIBE_CLIENT_QUOTAS, version, request)
+    answer = await fixture.send_request(apis.DESCRIBE_CLIENT_QUOTAS, version, request)
     assert (answer.error_code, answer.entries) == (code, None if code else [])
     assert bool(answer.error_message) == bool(code)
 
@@ -149,7 +149,7 @@ async def credentials(fixture: Fixture, users: list[str] | None) -> list[tuple[s
     request = wire.DescribeUserScramCredentialsRequest(
         None if users is None else [wire.UserName(user) for user in users]
     )
-    answer = await fixture.ask(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, request)
+    answer = await fixture.send_request(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, request)
     assert (answer.error_code, answer.error_message) == (0, "")
     return [(found.user, found.error_code) for found in answer.results]
 
@@ -172,7 +172,7 @@ async def updated(
     request = update_features.UpdateFeaturesRequest(
         feature_updates=[update_features.FeatureUpdateKey(*update) for update in updates]
     )
-    answer = await fixture.ask(apis.UPDATE_FEATURES, version, request)
+    answer = await fixture.send_request(apis.UPDATE_FEATURES, version, request)
     if answer.error_code or version > 1:
         assert answer.results == []
     return answer.error_code, answer.error_message

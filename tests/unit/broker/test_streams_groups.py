@@ -393,7 +393,7 @@ async def test_commits_need_the_epoch_of_the_member_or_of_the_task() -> None:
     assert await commit("b", 3, given) is ErrorCode.NONE
     assert await commit("x", 3, mine) is ErrorCode.UNKNOWN_MEMBER_ID
     assert await commit("", -1, mine) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert await commit("a", 3, mine, knows_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
+    assert await commit("a", 3, mine, supports_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
     producer = TransactionalProducer(1, 0)
     for member, code in (
         (("a", None, 2), ErrorCode.NONE),

@@ -356,7 +356,7 @@ async def one() -> AsyncIterator[Any]:
     await broker.close()
 
 
-async def asked(broker: Any, tails: dict[PartitionKey, TailPartition], **changes: Any) -> Any:
+async def requested(broker: Any, tails: dict[PartitionKey, TailPartition], **changes: Any) -> Any:
     """Return the answer to the first partition of another broker's Fetch, None if it names none.
     The broker asks itself: it is the only one that is registered.
     """
@@ -376,16 +376,16 @@ async def test_a_leader_reports_the_tail_to_its_followers(one: Any) -> None:
         await one.produce("t", batch(value))
     found = one.partitions.committed("t", 0)
     tail = TailPartition(found, 0.0)
-    answer = await asked(one, {found.key: tail})
+    answer = await requested(one, {found.key: tail})
     assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 2, 2)
     tail.take(2, 2, 0, decode_reported_tail(answer.records))
     view = tail.view(Offset(1), found.committed_end, committed=True)
     assert view is not None
     read = await one.storage.read_tail(view.ranges, Offset(1), view.end_offset, 1 << 20)
     assert [record.value for record in decode_records(read[-1])] == [b"b"]
-    assert (await asked(one, {found.key: tail})).records == b"", "nothing follows"
+    assert (await requested(one, {found.key: tail})).records == b"", "nothing follows"
     assert one.tail_followers.has(one.node_id)
-    assert await asked(one, {}, max_bytes=LEAVES_BYTES) is None
+    assert await requested(one, {}, max_bytes=LEAVES_BYTES) is None
     assert not one.tail_followers.has(one.node_id)
 
 
@@ -394,7 +394,7 @@ async def test_only_live_brokers_get_reports(one: Any, node_id: int | None, epoc
     await one.produce("t", batch(b"a"))
     found = one.partitions.committed("t", 0)
     stranger = ReplicaState(one.node_id if node_id is None else node_id, epoch)
-    answer = await asked(one, {found.key: TailPartition(found, 0.0)}, replica_state=stranger)
+    answer = await requested(one, {found.key: TailPartition(found, 0.0)}, replica_state=stranger)
     if node_id == -1:
         assert [record.value for record in decode_records(answer.records)] == [b"a"], "a consumer"
     else:
@@ -407,6 +407,6 @@ async def test_a_follower_has_to_be_allowed_to_act_as_a_broker(one: Any) -> None
     found = one.partitions.committed("t", 0)
     config = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
     one.authorizer = Authorizer(config, AuditLog(lambda: 0.0), API_RIGHTS)
-    answer = await asked(one, {found.key: TailPartition(found, 0.0)})
+    answer = await requested(one, {found.key: TailPartition(found, 0.0)})
     assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert not one.tail_followers.has(one.node_id)

@@ -481,7 +481,7 @@ async def end_epoch(
 async def test_leaders_add_partitions_and_the_end_gives_the_next_epoch() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
-    answer = harness.coordinator.answer_leader
+    answer = harness.coordinator.respond_to_leader
     assert await answer(membership(first), [T0, T1]) == dict.fromkeys([T0, T1], ErrorCode.NONE)
     assert await answer(membership(first, adds=False), [T0, ("t", 7)]) == {
         T0: ErrorCode.NONE,
@@ -502,15 +502,15 @@ async def test_leaders_add_partitions_and_the_end_gives_the_next_epoch() -> None
 async def test_a_leader_does_not_wait_for_the_transaction_before() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
-    await harness.coordinator.answer_leader(membership(first), [T0])
+    await harness.coordinator.respond_to_leader(membership(first), [T0])
     harness.leaders.stalled.clear()
     code, second = await end_epoch(harness, first)
     assert code is ErrorCode.NONE
     concurrent = {T0: ErrorCode.CONCURRENT_TRANSACTIONS}
-    assert await harness.coordinator.answer_leader(membership(second), [T0]) == concurrent
+    assert await harness.coordinator.respond_to_leader(membership(second), [T0]) == concurrent
     harness.leaders.stalled.set()
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
-    added = await harness.coordinator.answer_leader(membership(second), [T0])
+    added = await harness.coordinator.respond_to_leader(membership(second), [T0])
     assert added == {T0: ErrorCode.NONE}
     harness.coordinator.close()
 
@@ -518,7 +518,7 @@ async def test_a_leader_does_not_wait_for_the_transaction_before() -> None:
 async def test_the_next_coordinator_knows_a_repeated_end() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
-    await harness.coordinator.answer_leader(membership(first), [T0])
+    await harness.coordinator.respond_to_leader(membership(first), [T0])
     harness.leaders.stalled.clear()
     assert (await end_epoch(harness, first))[0] is ErrorCode.NONE
     harness.restart()
@@ -533,7 +533,7 @@ async def test_the_next_coordinator_knows_a_repeated_end() -> None:
 async def test_an_end_that_is_not_durable_gives_nothing() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
-    await harness.coordinator.answer_leader(membership(first), [T0])
+    await harness.coordinator.respond_to_leader(membership(first), [T0])
     harness.log.hold = True
     harness.log.appended.clear()
     task = asyncio.create_task(end_epoch(harness, first))

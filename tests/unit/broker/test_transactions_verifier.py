@@ -46,11 +46,11 @@ class Coordinators:
             for partition in found
         }
 
-    def ask(
+    def send_request(
         self, name: str, partition: TopicPartition, *, epoch: int = 0, adds: bool = True
     ) -> None:
         item = Membership(name, ProducerIdentity(7, epoch), adds)
-        self.verifier.ask(
+        self.verifier.send_request(
             item, partition, lambda code: self.answers.append((name, partition, code))
         )
 
@@ -58,8 +58,8 @@ class Coordinators:
 async def test_questions_of_one_moment_share_a_request() -> None:
     peers = Coordinators()
     for number in range(3):
-        peers.ask(f"a{number}", T0)
-        peers.ask(f"a{number}", T1)
+        peers.send_request(f"a{number}", T0)
+        peers.send_request(f"a{number}", T1)
     await until(lambda: len(peers.answers) == 6)
     ((node_id, wanted),) = peers.requests
     assert node_id == 1
@@ -71,10 +71,10 @@ async def test_questions_wait_for_the_answer_of_their_coordinator() -> None:
     """One request at a time; then all that came meanwhile."""
     peers = Coordinators()
     peers.gate.clear()
-    peers.ask("a", T0)
+    peers.send_request("a", T0)
     await until(lambda: len(peers.requests) == 1)
     for name in ("b", "c", "d"):
-        peers.ask(name, T0)
+        peers.send_request(name, T0)
     peers.gate.set()
     await until(lambda: len(peers.answers) == 4)
     assert len(peers.requests) == 2
@@ -83,9 +83,9 @@ async def test_questions_wait_for_the_answer_of_their_coordinator() -> None:
 async def test_a_request_has_one_epoch_of_an_id() -> None:
     """Answers name ids alone."""
     peers = Coordinators()
-    peers.ask("a", T0, epoch=1)
-    peers.ask("a", T0, epoch=2)
-    peers.ask("a", T1, epoch=1)
+    peers.send_request("a", T0, epoch=1)
+    peers.send_request("a", T0, epoch=2)
+    peers.send_request("a", T1, epoch=1)
     await until(lambda: len(peers.answers) == 3)
     assert [
         [(item.producer.producer_epoch, found) for item, found in wanted.items()]
@@ -94,7 +94,7 @@ async def test_a_request_has_one_epoch_of_an_id() -> None:
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "problem",
     [
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.NOT_COORDINATOR,
@@ -104,10 +104,10 @@ async def test_a_request_has_one_epoch_of_an_id() -> None:
     ],
     ids=repr,
 )
-async def test_a_question_is_asked_again(trouble: ErrorCode | Exception) -> None:
+async def test_a_question_is_asked_again(problem: ErrorCode | Exception) -> None:
     peers = Coordinators()
-    peers.codes = [trouble, trouble, ErrorCode.NONE]
-    peers.ask("a", T0)
+    peers.codes = [problem, problem, ErrorCode.NONE]
+    peers.send_request("a", T0)
     await until(lambda: bool(peers.answers))
     assert peers.answers == [("a", T0, ErrorCode.NONE)]
     assert len(peers.requests) == 3
@@ -116,7 +116,7 @@ async def test_a_question_is_asked_again(trouble: ErrorCode | Exception) -> None
 async def test_a_refusal_is_final() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.PRODUCER_FENCED, ErrorCode.NONE]
-    peers.ask("a", T0)
+    peers.send_request("a", T0)
     await until(lambda: bool(peers.answers))
     assert peers.answers == [("a", T0, ErrorCode.PRODUCER_FENCED)]
 
@@ -125,11 +125,11 @@ async def test_a_refusal_is_final() -> None:
 async def test_every_question_is_answered_in_time(
     has_coordinator: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_MAX_S", 0.1)
+    monkeypatch.setattr(module, "RESPONSE_MAX_S", 0.1)
     peers = Coordinators()
     peers.node = NodeId(1) if has_coordinator else None
     peers.codes = [ErrorCode.CONCURRENT_TRANSACTIONS]
-    peers.ask("a", T0)
+    peers.send_request("a", T0)
     await until(lambda: bool(peers.answers))
     expected = (
         ErrorCode.CONCURRENT_TRANSACTIONS
@@ -140,11 +140,11 @@ async def test_every_question_is_answered_in_time(
 
 
 async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_MAX_S", 0.1)
+    monkeypatch.setattr(module, "RESPONSE_MAX_S", 0.1)
     monkeypatch.setattr(module, "REQUEST_TIMEOUT_S", 0.05)
     peers = Coordinators()
     peers.gate.clear()
-    peers.ask("a", T0)
+    peers.send_request("a", T0)
     await until(lambda: bool(peers.answers))
     assert peers.answers == [("a", T0, ErrorCode.NETWORK_EXCEPTION)]
 
@@ -153,7 +153,7 @@ async def test_the_next_coordinator_is_asked() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.NOT_COORDINATOR, ErrorCode.NONE]
     peers.gate.clear()
-    peers.ask("a", T0)
+    peers.send_request("a", T0)
     await until(lambda: len(peers.requests) == 1)
     peers.node = NodeId(2)
     peers.gate.set()
@@ -164,7 +164,7 @@ async def test_the_next_coordinator_is_asked() -> None:
 async def test_nothing_is_asked_after_the_end() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.CONCURRENT_TRANSACTIONS]
-    peers.ask("a", T0)
+    peers.send_request("a", T0)
     await until(lambda: len(peers.requests) == 1)
     peers.verifier.close()
     count = len(peers.requests)
@@ -190,16 +190,16 @@ async def test_an_error_of_the_whole_request_is_that_of_each_partition(
         def connect_peers(self) -> "Rejecting":
             return self
 
-        async def ask(self, *_: object) -> AddPartitionsToTxnResponse:
+        async def send_request(self, *_: object) -> AddPartitionsToTxnResponse:
             return AddPartitionsToTxnResponse(error_code=code)
 
-    async def answer_locally(*_: object) -> Mapping[TopicPartition, ErrorCode]:
+    async def respond_locally(*_: object) -> Mapping[TopicPartition, ErrorCode]:
         raise AssertionError("another broker coordinates the transaction")
 
-    peers = CoordinatorPeers(cast("LocalBroker", Rejecting()), answer_locally)
+    peers = CoordinatorPeers(cast("LocalBroker", Rejecting()), respond_locally)
     wanted = {
         Membership("a", ProducerIdentity(7, 0), adds=True): [T0, T1],
         Membership("b", ProducerIdentity(8, 0), adds=False): [T0],
     }
-    found = await peers.ask(NodeId(2), wanted)
+    found = await peers.send_request(NodeId(2), wanted)
     assert found == {("a", T0): expected, ("a", T1): expected, ("b", T0): expected}

@@ -40,10 +40,12 @@ class SteppingCluster(Cluster):
         done = 0
         real = Runtime.submit
 
-        async def submit(runtime: Runtime, asked: str, *args: object, **options: object) -> object:
+        async def submit(
+            runtime: Runtime, requested: str, *args: object, **options: object
+        ) -> object:
             nonlocal done
-            reply = await real(runtime, asked, *args, **options)
-            done += asked == name
+            reply = await real(runtime, requested, *args, **options)
+            done += requested == name
             return reply
 
         with pytest.MonkeyPatch.context() as patch:

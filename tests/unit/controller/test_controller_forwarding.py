@@ -199,26 +199,26 @@ async def test_each_request_needs_its_rights_and_a_client(
     created = (await operator.create_topics(new("orders"))).topics[0]
     assert created.topic_id is not None
     for name, (request, needed) in CASES.items():
-        asked = request(created.topic_id)
-        assert "names no client" in await hostile.refusal(asked, None), name
+        requested = request(created.topic_id)
+        assert "names no client" in await hostile.refusal(requested, None), name
         other = msgspec.structs.replace(ADMIN, broker_id=NodeId(4))
-        assert "not of broker 4" in await hostile.refusal(asked, other), name
+        assert "not of broker 4" in await hostile.refusal(requested, other), name
         long = msgspec.structs.replace(ADMIN, principal="User:" + NAME_CHARS_MAX * "x")
-        assert "characters" in await hostile.refusal(asked, long), name
+        assert "characters" in await hostile.refusal(requested, long), name
         for missing in needed:
             others = [each for each in needed if each != missing]
             await operator.create_acls(m.CreateAcls(acls=others))
-            assert "User:alice needs" in await hostile.refusal(asked, ALICE), (name, missing)
+            assert "User:alice needs" in await hostile.refusal(requested, ALICE), (name, missing)
             await operator.delete_acls(m.DeleteAcls(filters=[AclFilter()]))
         await operator.create_acls(m.CreateAcls(acls=needed))
-        assert await hostile.refusal(asked, ALICE) == "", name
-        if not isinstance(asked, tm.CreateDelegationToken):
-            assert await hostile.refusal(asked, ADMIN) == "", name
+        assert await hostile.refusal(requested, ALICE) == "", name
+        if not isinstance(requested, tm.CreateDelegationToken):
+            assert await hostile.refusal(requested, ADMIN) == "", name
         await operator.delete_acls(m.DeleteAcls(filters=[AclFilter()]))
-    for asked in OF_TOKENS:
-        assert "acts as User:bob" in await hostile.refusal(asked, ALICE)
-        assert "acts as User:bob" in await hostile.refusal(asked, ADMIN)
-        assert "names no client" in await hostile.refusal(asked, None)
+    for requested in OF_TOKENS:
+        assert "acts as User:bob" in await hostile.refusal(requested, ALICE)
+        assert "acts as User:bob" in await hostile.refusal(requested, ADMIN)
+        assert "names no client" in await hostile.refusal(requested, None)
     await operator.close()
 
 

@@ -26,7 +26,7 @@ class Owner:
         self.directory_id = directory_id
         self.journal_number = journal_number
 
-    def note_journal(self, number: int) -> None:
+    def record_journal(self, number: int) -> None:
         self.journal_number = number
 
 

@@ -152,15 +152,15 @@ def elect(cluster: Large, count: int) -> Result[ItemResults]:
     )
 
 
-@pytest.mark.parametrize(("ask", "moved"), [(alter, reassign.MOVES_MAX), (elect, 0)])
+@pytest.mark.parametrize(("send_request", "moved"), [(alter, reassign.MOVES_MAX), (elect, 0)])
 def test_a_request_that_names_too_many_is_refused_and_a_full_one_is_bounded(
-    cluster: Large, ask: Callable[[Large, int], Result[ItemResults]], moved: int
+    cluster: Large, send_request: Callable[[Large, int], Result[ItemResults]], moved: int
 ) -> None:
     cluster.open_all()
-    refused = ask(cluster, reassign.MOVES_MAX + 1)
+    refused = send_request(cluster, reassign.MOVES_MAX + 1)
     assert (refused.status, len(refused.records)) == (Status.INVALID_REQUEST, 0)
     assert "split it" in refused.detail
-    full = ask(cluster, reassign.MOVES_MAX)
+    full = send_request(cluster, reassign.MOVES_MAX)
     assert partitions_in(full.records) == moved
     assert size_of(full.records) < PIECE_BYTES_MAX
     assert len(msgspec.msgpack.encode(full.value)) < PIECE_BYTES_MAX

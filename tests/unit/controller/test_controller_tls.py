@@ -329,7 +329,7 @@ async def test_new_files_are_used_without_a_restart_by_both_sides(
         await client.describe()
         with pytest.raises(TimeoutError):
             await old_client.describe(timeout_s=0.5)
-        assert "no CA of controller.ssl.ca.location signed" in old_client.trouble
+        assert "no CA of controller.ssl.ca.location signed" in old_client.problem
     finally:
         await client.close()
         await old_client.close()
@@ -428,15 +428,15 @@ async def test_errors_of_connections_say_what_is_wrong(
     other = Authority(tmp_path / "other", "other")
     good = authority.make("penstock-admin")
 
-    async def trouble(server: CertFiles | None, client: CertFiles | None) -> str:
+    async def problem(server: CertFiles | None, client: CertFiles | None) -> str:
         cluster = Cluster(tmp_path / uuid4().hex, tls=None if server is None else server.open())
         await cluster.start()
         asking = cluster.client(None if client is None else client.open())
         try:
             with pytest.raises(TimeoutError) as failed:
                 await asking.describe(timeout_s=0.5)
-            assert asking.trouble in str(failed.value)
-            return asking.trouble
+            assert asking.problem in str(failed.value)
+            return asking.problem
         finally:
             await asking.close()
             await cluster.stop()
@@ -444,20 +444,20 @@ async def test_errors_of_connections_say_what_is_wrong(
     def server(hosts: tuple[str, ...] = LOCAL, days: tuple[float, float] = (-1, 10)) -> CertFiles:
         return authority.make("penstock-controller", hosts=hosts, days=days)
 
-    assert "no CA of controller.ssl.ca.location signed" in await trouble(
+    assert "no CA of controller.ssl.ca.location signed" in await problem(
         server(), authority.make("penstock-admin", file="wrong", ca=other.file)
     )
-    assert "has expired: renew it" in await trouble(server(days=(-5, -1)), good)
-    assert "is not valid yet" in await trouble(server(days=(1, 5)), good)
-    assert "does not name the host" in await trouble(server(hosts=("elsewhere",)), good)
-    assert "the controller does not use TLS" in await trouble(None, good)
+    assert "has expired: renew it" in await problem(server(days=(-5, -1)), good)
+    assert "is not valid yet" in await problem(server(days=(1, 5)), good)
+    assert "does not name the host" in await problem(server(hosts=("elsewhere",)), good)
+    assert "the controller does not use TLS" in await problem(None, good)
     old = authority.make("penstock-admin", file="old", days=(-5, -1))
-    assert "this side's certificate (CN=penstock-admin) expired at" in await trouble(server(), old)
-    assert "if it uses TLS, set" in await trouble(server(), None)
-    assert "refuses this side's certificate" in await trouble(
+    assert "this side's certificate (CN=penstock-admin) expired at" in await problem(server(), old)
+    assert "if it uses TLS, set" in await problem(server(), None)
+    assert "refuses this side's certificate" in await problem(
         server(), other.make("penstock-admin", ca=authority.file)
     )
-    assert "it refuses this certificate" in await trouble(server(), authority.make("alice"))
+    assert "it refuses this certificate" in await problem(server(), authority.make("alice"))
 
 
 def test_failures_without_tls_are_not_taken_for_its_troubles() -> None:

@@ -196,7 +196,7 @@ async def test_a_receiver_cannot_spoil_the_count(claimed: int) -> None:
 
 _REJECTED = ExportMetricsServiceResponse()
 _REJECTED.partial_success.rejected_data_points = 3
-_REJECTED.partial_success.error_message = "x" * client_metrics.ANSWER_BYTES_MAX
+_REJECTED.partial_success.error_message = "x" * client_metrics.RESPONSE_BYTES_MAX
 _LONG = _REJECTED.SerializeToString()
 _PROTOBUF = "application/x-protobuf"
 

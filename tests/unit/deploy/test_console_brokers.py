@@ -10,8 +10,8 @@ from typing import ParamSpec, TypeVar, cast
 import pytest
 
 from penstock.deploy.admin.groups.views import ListedGroup
-from penstock.deploy.console import broker_answers
-from penstock.deploy.console.broker_answers import AT_ONCE, BrokerAnswers
+from penstock.deploy.console import broker_responses
+from penstock.deploy.console.broker_responses import AT_ONCE, BrokerResponses
 from penstock.deploy.console.broker_watch import REFUSED_S, BrokerWatch
 from penstock.deploy.console.group_list import LastGroups
 from penstock.deploy.console.health import BrokerHealth, StoreHealth, diagnose
@@ -85,7 +85,7 @@ class Coordinators:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_answers, "GRACE_S", 0.02)
+    monkeypatch.setattr(broker_responses, "GRACE_S", 0.02)
 
 
 async def listed(last: LastGroups, cluster: Cluster, of: Coordinators, user: str = "u") -> set[str]:
@@ -133,21 +133,21 @@ async def test_all_other_errors_are_raised() -> None:
     async def busy() -> int:
         raise Busy("busy")
 
-    answers: BrokerAnswers[int, int] = BrokerAnswers()
+    answers: BrokerResponses[int, int] = BrokerResponses()
     with pytest.raises(Busy):
-        await answers.ask("u", {1: busy})
+        await answers.send_request("u", {1: busy})
 
 
 async def test_known_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_answers, "KEPT_MAX", 3)
+    monkeypatch.setattr(broker_responses, "KEPT_MAX", 3)
 
     async def one() -> int:
         return 1
 
-    answers: BrokerAnswers[int, int] = BrokerAnswers()
+    answers: BrokerResponses[int, int] = BrokerResponses()
     requests: dict[int, Callable[[], Awaitable[int]]] = dict.fromkeys(range(5), one)
-    assert len((await answers.ask("u", requests)).last) == 5
-    assert len((await answers.ask("u", {})).last) == 3
+    assert len((await answers.send_request("u", requests)).last) == 5
+    assert len((await answers.send_request("u", {})).last) == 3
 
 
 # --- end offsets ----------------------------------------------------------------------------------
@@ -160,16 +160,16 @@ class Brokers:
         self._clock = clock
         self.hung: dict[str, threading.Event] = {}
         self.refused: set[str] = set()
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     def measure(self, address: str, _led: Led) -> Measured:
-        self.asked.append(address)
-        asked_at = self._clock.now
+        self.requested.append(address)
+        requested_at = self._clock.now
         if address in self.hung:
             self.hung[address].wait()
         if address in self.refused:
-            return Measured(asked_at, refusal=REFUSAL)
-        return Measured(asked_at, {"t": {0: 1}}, responded=True)
+            return Measured(requested_at, refusal=REFUSAL)
+        return Measured(requested_at, {"t": {0: 1}}, responded=True)
 
 
 async def test_a_response_from_before_a_pause_is_as_old_as_its_request() -> None:
@@ -186,7 +186,7 @@ async def test_a_response_from_before_a_pause_is_as_old_as_its_request() -> None
     finally:
         hung.set()
     found = await watch.measured({1: "b1"}, {})
-    assert [each.asked_at for each in found] == [100.0]
+    assert [each.requested_at for each in found] == [100.0]
     assert (watch.age_s(1), watch.waiting_s(1)) == (60.0, 0.0)
     await watch.close()
 
@@ -204,7 +204,7 @@ async def test_end_offsets_take_no_threads_of_other_calls() -> None:
         assert await asyncio.to_thread(lambda: 1) == 1
         clock.now += 60
         waiting = sum(watch.waiting_s(number) > 0 for number in addresses)
-        assert waiting == len(brokers.asked), "a request that was not sent does not wait"
+        assert waiting == len(brokers.requested), "a request that was not sent does not wait"
         assert waiting < len(addresses)
     finally:
         release.set()
@@ -218,7 +218,7 @@ async def test_a_broker_that_rejects_the_console_is_not_silent() -> None:
     brokers.refused = {"b1"}
     await watch.measured({1: "b1"}, {})
     await watch.measured({1: "b1"}, {})
-    assert len(brokers.asked) == 1, "it is not asked again at once"
+    assert len(brokers.requested) == 1, "it is not asked again at once"
     clock.now += 5
     assert (watch.waiting_s(1), watch.age_s(1), watch.refusal(1)) == (0.0, 5.0, REFUSAL)
     health = BrokerHealth(1, False, None, None, 0.0, 5.0, None, REFUSAL)

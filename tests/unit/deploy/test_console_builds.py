@@ -169,9 +169,9 @@ class Users:
         self.sessions = Sessions(self.clock, lambda: f"token-{next(numbers)}")
         self.session = self.sessions.open("alice", PLAINTEXT, SEES)
         self.response: Callable[[], Awaitable[Rights]] = self.same
-        self.asked = 0
+        self.requested = 0
         self.changed: list[str] = []
-        self.checks = RightsChecks(self.sessions, self._ask, self.changed.append)
+        self.checks = RightsChecks(self.sessions, self._send_request, self.changed.append)
 
     async def same(self) -> Rights:
         return Rights(cluster=SEES.cluster)
@@ -179,8 +179,8 @@ class Users:
     async def nothing(self) -> Rights:
         return Rights()
 
-    async def _ask(self, _session: Session) -> Rights:
-        self.asked += 1
+    async def _send_request(self, _session: Session) -> Rights:
+        self.requested += 1
         return await self.response()
 
 
@@ -208,11 +208,11 @@ async def test_unknown_rights_neither_deny_nor_allow(error: Exception) -> None:
     for _ in range(3):
         with pytest.raises(NoResponse):
             await users.checks.wait(users.session)
-    assert users.asked == 1, "a failure counts for a while"
+    assert users.requested == 1, "a failure counts for a while"
     assert (users.session.rights, users.changed) == (SEES, [])
-    assert users.sessions.knows_rights(users.session)
+    assert users.sessions.has_rights(users.session)
     users.clock.now += UNKNOWN_S
-    assert not users.sessions.knows_rights(users.session)
+    assert not users.sessions.has_rights(users.session)
 
 
 async def test_requests_of_a_session_share_one_check() -> None:
@@ -220,7 +220,7 @@ async def test_requests_of_a_session_share_one_check() -> None:
     users.clock.now += RIGHTS_S + 1
     await asyncio.gather(*(users.checks.wait(users.session) for _ in range(5)))
     await users.checks.wait(users.session)
-    assert (users.asked, users.changed) == (1, [])
+    assert (users.requested, users.changed) == (1, [])
 
 
 async def test_what_was_kept_is_dropped_when_rights_change() -> None:
@@ -246,4 +246,4 @@ async def test_a_failure_after_a_change_leaves_recent_rights() -> None:
     users.response = failing(NoResponse("silent"))
     users.sessions.changed(users.session)
     await users.checks.wait(users.session)
-    assert (users.asked, users.session.rights) == (1, SEES)
+    assert (users.requested, users.session.rights) == (1, SEES)

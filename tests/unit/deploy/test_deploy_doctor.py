@@ -288,12 +288,12 @@ def test_brokers() -> None:
 
 
 def test_listeners_of_those_that_are_alive() -> None:
-    asked = [
+    requested = [
         ListenerFacts(1, "first", "b1:9092", problem="nobody accepts connections there"),
         ListenerFacts(2, "EXTERNAL", "lb:9092", answered=(1, "c")),
         ListenerFacts(9, "first", "b9:9092", problem="left meanwhile"),
     ]
-    found = sentences(judge.listeners(SEEN, asked))
+    found = sentences(judge.listeners(SEEN, requested))
     assert found["broker-unreachable"].startswith(
         "Broker 1 cannot be reached at b1:9092, where clients of its listener first are sent"
     )
@@ -815,8 +815,8 @@ async def test_what_has_become_known_since_is_not_deleted_batch_by_batch() -> No
 async def test_an_object_that_is_there_when_it_is_asked_for_is_not_missing() -> None:
     store = MemoryStore()
     await store.put("data/a", b"x")
-    asked = [Expected("data/a", ObjectId(1), 1), Expected("data/b", ObjectId(2), 1)]
-    assert await confirm_missing(store, asked) == asked[1:]
+    requested = [Expected("data/a", ObjectId(1), 1), Expected("data/b", ObjectId(2), 1)]
+    assert await confirm_missing(store, requested) == requested[1:]
 
 
 def test_topics_of_snapshots_are_expected_in_the_manifest_and_named() -> None:

@@ -217,16 +217,16 @@ def test_partitions_that_move_or_have_no_leader_are_told_apart() -> None:
 
 
 async def test_many_who_ask_at_once_cost_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
+    requested = 0
 
     def read() -> tuple[Reading, ...]:
-        nonlocal asked
-        asked += 1
-        return ((table.TOPICS, (), asked),)
+        nonlocal requested
+        requested += 1
+        return ((table.TOPICS, (), requested),)
 
     shown = Exposition("controller", read)
     monkeypatch.setattr(exposition, "AGE_MAX_S", 1_000)
     texts = {(await shown.answer())[2] for _ in range(10)}
-    assert (asked, len(texts)) == (1, 1)
+    assert (requested, len(texts)) == (1, 1)
     monkeypatch.setattr(exposition, "AGE_MAX_S", -1)
     assert "penstock_cluster_topics 2.0" in (await shown.answer())[2]

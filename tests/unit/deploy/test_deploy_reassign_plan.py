@@ -59,7 +59,7 @@ class Asked(WireClient):
     def __init__(self) -> None:
         self.requests: list[Any] = []
 
-    def ask(self, api: object, request: Any, kind: object) -> Any:
+    def send_request(self, api: object, request: Any, kind: object) -> Any:
         self.requests.append(request)
         moves = isinstance(request, alter.AlterPartitionReassignmentsRequest)
         return (
@@ -71,7 +71,7 @@ def test_ten_thousand_partitions_are_asked_for_in_bounded_requests() -> None:
     keys = [Key(f"t{index // 1_500}", index) for index in range(10_000)]
     client = Asked()
     assert reassign(client, dict.fromkeys(keys, (1, 2))) == {}
-    asked = [
+    requested = [
         [
             Key(topic.name, item.partition_index)
             for topic in request.topics
@@ -79,8 +79,8 @@ def test_ten_thousand_partitions_are_asked_for_in_bounded_requests() -> None:
         ]
         for request in client.requests
     ]
-    assert [len(some) for some in asked] == [PARTITIONS_PER_REQUEST_MAX] * 10
-    assert [key for some in asked for key in some] == keys
+    assert [len(some) for some in requested] == [PARTITIONS_PER_REQUEST_MAX] * 10
+    assert [key for some in requested for key in some] == keys
     client = Asked()
     assert elect_preferred(client, keys) == ([], {})
     counts = [

@@ -16,7 +16,7 @@ from penstock.base.ids import (
 from penstock.controller.api.load_messages import (
     DamagedObject,
     FailingPartition,
-    Troubles,
+    ProblemLog,
     UntunedClient,
 )
 from penstock.controller.metadata.image import MetadataImage
@@ -119,10 +119,10 @@ def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
 
 def test_what_brokers_report_counts_while_the_metadata_confirm_it() -> None:
     said = {
-        1: Troubles(
+        1: ProblemLog(
             failing=(cannot_open(0), cannot_open(1)), damaged=(gone(1, reads=3), gone(99, reads=3))
         ),
-        2: Troubles(failing=(cannot_open(0),), damaged=(gone(1, reads=4),)),
+        2: ProblemLog(failing=(cannot_open(0),), damaged=(gone(1, reads=4),)),
     }
     assert failing(image(), said) == [FailingFacts("t", 0, 1, 3, 9_000, "ObjectMissing: gone")]
     (found,) = unreadable(image(), said)
@@ -137,11 +137,11 @@ def test_clients_that_could_send_more_are_hints() -> None:
             client_id=client_id, host=host, settings="linger.ms=50", reason="it waits", for_ms=1
         )
 
-    troubles = {
-        1: Troubles(untuned=(untuned("shop"), untuned(""))),
-        2: Troubles(untuned=(untuned("shop"),)),
+    problems = {
+        1: ProblemLog(untuned=(untuned("shop"), untuned(""))),
+        2: ProblemLog(untuned=(untuned("shop"),)),
     }
-    check = judge.clients(troubles)
+    check = judge.clients(problems)
     assert (check.level, check.summary) == (Level.HINT, "2 producers could send more")
     assert [finding.sentence for finding in check.findings] == [
         "Producer without client.id at 10.0.0.9 would send more with linger.ms=50: it waits.",

@@ -15,7 +15,7 @@ from penstock.deploy.errors import NoController
 def client(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(controllers, "LOCKED_OUT_S", 0.2)
     monkeypatch.setattr(controllers, "_LOOK_S", 0.01)
-    return cast("Any", SimpleNamespace(is_locked_out=True, trouble="c:1: it refuses this"))
+    return cast("Any", SimpleNamespace(is_locked_out=True, problem="c:1: it refuses this"))
 
 
 async def test_a_command_that_is_locked_out_ends_with_the_reason(client: Any) -> None:
@@ -37,7 +37,7 @@ async def test_a_moment_of_refusals_does_not_end_it(client: Any) -> None:
 
 
 async def test_a_controller_that_does_not_answer_is_named_with_the_time(client: Any) -> None:
-    client.is_locked_out, client.trouble = False, ""
+    client.is_locked_out, client.problem = False, ""
 
     async def work() -> None:
         raise TimeoutError

@@ -63,7 +63,7 @@ def responding() -> Generator[str]:
 
 def cluster_id(bootstrap: str) -> str | None:
     with WireClient(bootstrap, PLAINTEXT) as client:
-        return client.ask(
+        return client.send_request(
             apis.METADATA,
             metadata.MetadataRequest([]),
             metadata.MetadataResponse,
@@ -77,11 +77,11 @@ def test_the_next_address_is_asked_instead_of_a_silent_broker() -> None:
 
 
 def test_a_request_waits_no_longer_than_its_context_allows() -> None:
-    def ask(bootstrap: str) -> None:
+    def send_request(bootstrap: str) -> None:
         wait_at_most(0.2)
         with pytest.raises(NoResponse, match=r"no response from .*timed out"):
             cluster_id(bootstrap)
 
     with listening() as (silent, _), listening() as (other, _):
         for bootstrap in (silent, f"{silent},{other}"):
-            copy_context().run(ask, bootstrap)
+            copy_context().run(send_request, bootstrap)

@@ -56,7 +56,7 @@ CASES = {
 
 def greeted(address: str, security: ClientSecurity) -> None:
     with WireClient(address, security) as client:
-        client.ask(
+        client.send_request(
             apis.API_VERSIONS,
             api_versions.ApiVersionsRequest(),
             api_versions.ApiVersionsResponse,

@@ -206,7 +206,7 @@ KEY_ID = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-5555555
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("requested", "expected"),
     [
         ({"sse": "AES256"}, ("AES256", None, None)),
         ({"sse": "aws:kms"}, ("aws:kms", None, None)),
@@ -217,10 +217,10 @@ KEY_ID = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-5555555
     ],
 )
 async def test_every_kind_of_write_asks_for_the_encryption(
-    asked: dict[str, Any], expected: tuple[object, ...], new_bucket: Callable[[], S3Config]
+    requested: dict[str, Any], expected: tuple[object, ...], new_bucket: Callable[[], S3Config]
 ) -> None:
     """The server tells with a HEAD how it has encrypted an object."""
-    config = replace(new_bucket(), **asked)
+    config = replace(new_bucket(), **requested)
     store = S3Store(config)
     etag = await store.put("put", BODY)
     await store.put_if_absent("if-absent", BODY)

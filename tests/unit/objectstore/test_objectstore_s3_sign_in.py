@@ -331,7 +331,7 @@ class Source:
         return self.result
 
 
-async def asked(keys: RenewedCredentials) -> str:
+async def requested(keys: RenewedCredentials) -> str:
     given = keys()
     given = given if isinstance(given, dict) else await given
     assert isinstance(given["access_key_id"], str)
@@ -341,32 +341,32 @@ async def asked(keys: RenewedCredentials) -> str:
 async def test_requests_use_the_old_keys_while_new_ones_are_fetched() -> None:
     source, meter = Source(), StoreMeter()
     keys = RenewedCredentials(source.sign_in, meter, wait_s=60, clock=lambda: source.now)
-    first = [asyncio.ensure_future(asked(keys)) for _ in range(8)]
+    first = [asyncio.ensure_future(requested(keys)) for _ in range(8)]
     source.go.release()
     assert await asyncio.gather(*first) == ["A"] * 8
     source.now += 2_699
-    assert await asked(keys) == "A"
+    assert await requested(keys) == "A"
     assert source.calls == 1
     source.now += 1  # 15 minutes before they expire
     source.result = AwsKeys("B", "s", "t", 600)
-    assert await asyncio.gather(*(asked(keys) for _ in range(8))) == ["A"] * 8
+    assert await asyncio.gather(*(requested(keys) for _ in range(8))) == ["A"] * 8
     assert source.calls == 2
     source.go.release()
     await until(lambda: meter.snapshot().operations["sign_in"].count == 2)
-    assert await asked(keys) == "B"
+    assert await requested(keys) == "B"
 
 
 async def test_a_failed_renewal_is_logged_and_counted_and_requests_go_on() -> None:
     source, meter = Source(), StoreMeter()
     keys = RenewedCredentials(source.sign_in, meter, wait_s=60, clock=lambda: source.now)
     source.go.release(10)
-    assert await asked(keys) == "A"
+    assert await requested(keys) == "A"
     source.now += 2_700
     source.result = SignInFailed("the session ended. Sign in: aws sso login --profile dev")
     with capture_logs() as logs:
-        assert await asked(keys) == "A"
+        assert await requested(keys) == "A"
         await until(lambda: logs)
-        assert await asked(keys) == "A"
+        assert await requested(keys) == "A"
     assert source.calls == 2
     assert [(entry["event"], entry["log_level"], entry["keys_expire_s"]) for entry in logs] == [
         ("object_store_credentials_renewal_failed", "warning", 900)
@@ -375,13 +375,13 @@ async def test_a_failed_renewal_is_logged_and_counted_and_requests_go_on() -> No
     assert meter.snapshot().operations["sign_in"].errors == {"SignInFailed": 1}
     source.now += 900  # now requests fail, but may be repeated: the user may sign in meanwhile
     with pytest.raises(OSError, match="aws sso login"):
-        await asked(keys)
+        await requested(keys)
     with pytest.raises(OSError, match="aws sso login"):
-        await asked(keys)
+        await requested(keys)
     assert source.calls == 3
     source.now += 60
     source.result = AwsKeys("B", "s", None, None)
-    assert await asked(keys) == "B"
+    assert await requested(keys) == "B"
 
 
 async def test_a_wait_for_keys_has_a_limit() -> None:
@@ -389,12 +389,12 @@ async def test_a_wait_for_keys_has_a_limit() -> None:
     keys = RenewedCredentials(source.sign_in, wait_s=0.01, clock=lambda: source.now)
     for _ in range(3):
         with pytest.raises(OSError, match="the sign-in has not ended"):
-            await asked(keys)
+            await requested(keys)
     assert source.calls == 1
     source.go.release()
     keys_later = RenewedCredentials(source.sign_in, wait_s=60, clock=lambda: source.now)
     source.go.release()
-    assert await asked(keys_later) == "A"
+    assert await requested(keys_later) == "A"
 
 
 def test_printed_keys_show_no_secret() -> None:
@@ -406,16 +406,16 @@ async def test_keys_of_files_are_read_again() -> None:
     source.go.release(10)
     source.result = AwsKeys("A", "s", None, None)
     keys = RenewedCredentials(source.sign_in, wait_s=60, clock=lambda: source.now)
-    assert await asked(keys) == "A"
+    assert await requested(keys) == "A"
     source.result = AwsKeys("B", "s", None, None)
     source.now += 299
-    assert await asked(keys) == "A"
+    assert await requested(keys) == "A"
     source.now += 1
-    assert await asked(keys) == "A"
+    assert await requested(keys) == "A"
     await until(lambda: source.calls == 2)
 
     async def replaced() -> bool:
-        return await asked(keys) == "B"
+        return await requested(keys) == "B"
 
     await until(replaced)
 
@@ -643,13 +643,13 @@ async def test_a_sign_in_without_a_thread_is_tried_again(monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         with pytest.raises(OSError, match="can't start new thread"):
-            await asked(keys)
+            await requested(keys)
     source.now += 60
-    assert await asked(keys) == "A"
+    assert await requested(keys) == "A"
     source.now += 3_000
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        assert await asked(keys) == "A"  # still valid
+        assert await requested(keys) == "A"  # still valid
 
 
 async def test_an_expired_token_is_reported_as_such(aws: Aws) -> None:

@@ -15,7 +15,7 @@ def test_nothing_given_is_the_default() -> None:
 
 
 def test_everything_given() -> None:
-    asked = Options(
+    requested = Options(
         brokers=3,
         port=9092,
         latency_p50_ms=20.0,
@@ -24,7 +24,7 @@ def test_everything_given() -> None:
         secure=True,
     )
     given = {"brokers": "3", "port": "9092", "latency": "20,100", "log_level": "info"}
-    assert parse(**given, secure="true") == asked
+    assert parse(**given, secure="true") == requested
 
 
 def test_one_latency_is_constant() -> None:

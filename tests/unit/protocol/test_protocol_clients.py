@@ -66,7 +66,7 @@ def cluster(server: StreamServer) -> metadata.MetadataResponse:
 
 def greet(bootstrap: str, version: int = 0) -> None:
     with Connection(bootstrap, PLAINTEXT) as connection:
-        connection.ask(
+        connection.send_request(
             apis.API_VERSIONS,
             api_versions.ApiVersionsRequest(),
             api_versions.ApiVersionsResponse,
@@ -86,7 +86,7 @@ async def test_neither_client_takes_the_response_to_another_request() -> None:
 
 
 async def test_ends_of_partitions_are_known_as_far_as_leaders_respond() -> None:
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     def respond(header: Any) -> Any:
         if header.api is apis.LIST_OFFSETS:
@@ -120,7 +120,7 @@ async def test_ends_of_partitions_are_known_as_far_as_leaders_respond() -> None:
             ],
         )
 
-    def ask(skipped: tuple[int, ...]) -> tuple[dict[Partition, int], list[int]]:
+    def send_request(skipped: tuple[int, ...]) -> tuple[dict[Partition, int], list[int]]:
         wait_at_most(0.2)
         with Brokers(address(good), PLAINTEXT, skipped=skipped) as brokers:
             keys = [("t", index) for index in range(5)]
@@ -128,11 +128,11 @@ async def test_ends_of_partitions_are_known_as_far_as_leaders_respond() -> None:
 
     async with broker(lambda _: None) as server:
         closed = server.port
-    async with broker(asked.append) as silent, broker(respond) as good:
-        assert await asyncio.to_thread(ask, (8,)) == ({("t", 0): 5}, [7, 9])
-        assert not asked
-        assert await asyncio.to_thread(ask, ()) == ({("t", 0): 5}, [7, 8, 9])
-        assert asked
+    async with broker(requested.append) as silent, broker(respond) as good:
+        assert await asyncio.to_thread(send_request, (8,)) == ({("t", 0): 5}, [7, 9])
+        assert not requested
+        assert await asyncio.to_thread(send_request, ()) == ({("t", 0): 5}, [7, 8, 9])
+        assert requested
 
 
 async def test_a_broker_that_does_not_respond_may_be_replaced_or_respond_later() -> None:
@@ -144,11 +144,11 @@ async def test_a_broker_that_does_not_respond_may_be_replaced_or_respond_later()
             ]
         )
 
-    def ask(node: int) -> None:
+    def send_request(node: int) -> None:
         wait_at_most(0.2)
         with Brokers(address(good), PLAINTEXT) as brokers:
             brokers.retried(
-                lambda: brokers.ask(
+                lambda: brokers.send_request(
                     apis.FIND_COORDINATOR,
                     find_coordinator.FindCoordinatorRequest(key="g"),
                     find_coordinator.FindCoordinatorResponse,
@@ -165,7 +165,7 @@ async def test_a_broker_that_does_not_respond_may_be_replaced_or_respond_later()
             (9, "broker 9 does not resp"),
         ):
             with pytest.raises(NoResponse, match=text) as gone:
-                await asyncio.to_thread(ask, node)
+                await asyncio.to_thread(send_request, node)
             assert isinstance(gone.value, Moved)
 
 
@@ -211,13 +211,13 @@ async def test_versions_are_those_that_both_sides_serve() -> None:
 
     async with broker(respond) as server:
 
-        def ask() -> None:
+        def send_request() -> None:
             with Brokers(address(server), PLAINTEXT, negotiates=True) as brokers:
                 assert brokers.nodes() == [7]
                 with pytest.raises(KafkaFailed, match="FindCoordinator up to version -1"):
                     brokers.coordinator(GROUP, "g")
 
-        await asyncio.to_thread(ask)
+        await asyncio.to_thread(send_request)
 
 
 async def test_a_closed_port_is_no_broker() -> None:

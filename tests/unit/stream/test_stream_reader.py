@@ -419,14 +419,14 @@ async def test_the_next_blocks_are_asked_for_while_others_are_on_their_way() -> 
         at = end_of(await reader.read([one], at, size))
         await reader.idle()
     store.gate.clear()
-    asked = [len(store.gets)]
+    requested = [len(store.gets)]
     while (views := reader.read_loaded([one], at, size, 100)) is not None:
         at = end_of(views)
         for _ in range(5):
             await asyncio.sleep(0)
-        if len(store.gets) > asked[-1]:
-            asked.append(len(store.gets))
-    assert len(asked) >= 3, "two more windows"
+        if len(store.gets) > requested[-1]:
+            requested.append(len(store.gets))
+    assert len(requested) >= 3, "two more windows"
     store.gate.set()
     await reader.close()
 
@@ -452,17 +452,17 @@ async def test_small_ranges_are_planned_again_to_read_ahead() -> None:
     store = CountingStore()
     ranges, _ = await three_objects(store)
     reader = reader_of(store, whole_bytes_max=1, read_ahead_bytes_min=40_000)
-    asked: list[tuple[int, int]] = []
+    requested: list[tuple[int, int]] = []
 
     def replan(offset: int, size_bytes: int) -> list[ObjectRange]:
-        asked.append((offset, size_bytes))
+        requested.append((offset, size_bytes))
         return ranges
 
     at = 0
     for _ in range(2):
         at = end_of(await reader.read(ranges[:1], at, 600, replan=replan))
         await reader.idle()
-    assert asked == [(at, 80_000)]
+    assert requested == [(at, 80_000)]
     views = reader.read_loaded(ranges, at, 1 << 20, 300)
     assert views is not None
     assert end_of(views) == 300

@@ -235,7 +235,7 @@ class SharePartition:
             if timer is not None:
                 timer.cancel()
         queue, self._queue = self._queue, []
-        _answer_all(queue, code)
+        _respond_all(queue, code)
         self.wake()
 
     # --- delivery ---------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class SharePartition:
             try:
                 code = await self._write_once(window, [changes for changes, _ in queue])
             except asyncio.CancelledError:
-                _answer_all(queue, self.error_code)
+                _respond_all(queue, self.error_code)
                 raise
             for changes, _ in queue:
                 window.settle(changes, is_written=code is ErrorCode.NONE)
@@ -325,7 +325,7 @@ class SharePartition:
                 # Another leader has written, or the group no longer has such a state.
                 self._writer = None
                 self.stop(_answer(code))
-            _answer_all(queue, _answer(code))
+            _respond_all(queue, _answer(code))
             self._set_timer()
             self.wake()
         self._writer = None
@@ -370,7 +370,7 @@ def _answer(code: ErrorCode) -> ErrorCode:
     return code if code is ErrorCode.NONE else _ANSWERS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _answer_all(
+def _respond_all(
     queue: Sequence[tuple[WindowChanges, "asyncio.Future[ErrorCode] | None"]], code: ErrorCode
 ) -> None:
     for _, outcome in queue:

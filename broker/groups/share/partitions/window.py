@@ -414,12 +414,12 @@ class ShareWindow:
             else:
                 span.take_back()
         if is_written and self.has_unstored:
-            self._note_stored()
+            self._record_stored()
         self._advance()
         if len(self._spans) > _MERGE_FROM_SPANS:
             self._merge()
 
-    def _note_stored(self) -> None:
+    def _record_stored(self) -> None:
         """Record a write, which includes everything that could not be stored before."""
         self.has_unstored = False
         for span in self._spans:

@@ -72,7 +72,7 @@ class ReadCall:
                 for topic_id, some in _by_topic(calls).items()
             ],
         )
-        response = await peers.ask(
+        response = await peers.send_request(
             node_id,
             apis.READ_SHARE_GROUP_STATE,
             0,
@@ -123,7 +123,7 @@ class WriteCall:
                 for topic_id, some in _by_topic(calls).items()
             ],
         )
-        response = await peers.ask(
+        response = await peers.send_request(
             node_id,
             apis.WRITE_SHARE_GROUP_STATE,
             _WRITE_VERSION,
@@ -178,7 +178,7 @@ class InitializeCall:
                 for topic_id, some in _by_topic(calls).items()
             ],
         )
-        response = await peers.ask(
+        response = await peers.send_request(
             node_id,
             apis.INITIALIZE_SHARE_GROUP_STATE,
             0,
@@ -210,7 +210,7 @@ class DeleteCall:
                 for topic_id, some in _by_topic(calls).items()
             ],
         )
-        response = await peers.ask(
+        response = await peers.send_request(
             node_id,
             apis.DELETE_SHARE_GROUP_STATE,
             0,
@@ -245,7 +245,7 @@ class SummaryCall:
                 for topic_id, some in _by_topic(calls).items()
             ],
         )
-        response = await peers.ask(
+        response = await peers.send_request(
             node_id,
             apis.READ_SHARE_GROUP_STATE_SUMMARY,
             _SUMMARY_VERSION,

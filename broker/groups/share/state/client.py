@@ -165,11 +165,11 @@ class RoutedShareStates:
         lane = self._lanes.get((node_id, number))
         if lane is None:
             lane = self._lanes[node_id, number] = _Lane(self._node.connect_peers())
-        answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        lane.waiting.append((call, answer))
+        response: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        lane.waiting.append((call, response))
         if lane.worker is None or lane.worker.done():
             lane.worker = asyncio.get_running_loop().create_task(self._work(node_id, lane))
-        return await answer
+        return await response
 
     async def _coordinator_of(self, key: SharePartitionKey) -> NodeId:
         await ensure_topic(self._node, SHARE_STATES_TOPIC)
@@ -204,13 +204,13 @@ class RoutedShareStates:
         except _UNREACHABLE as error:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             answers = [ShareStateError(code, f"broker {node_id}: {error}")] * len(calls)
-        for (_, waiter), answer in zip(chosen, answers, strict=True):
+        for (_, waiter), response in zip(chosen, answers, strict=True):
             if waiter.done():
                 continue
-            if isinstance(answer, ShareStateError):
-                waiter.set_exception(answer)
+            if isinstance(response, ShareStateError):
+                waiter.set_exception(response)
             else:
-                waiter.set_result(answer)
+                waiter.set_result(response)
 
 
 def _next_request(waiting: Sequence[Waiting]) -> tuple[list[Waiting], list[Waiting]]:
@@ -222,8 +222,8 @@ def _next_request(waiting: Sequence[Waiting]) -> tuple[list[Waiting], list[Waiti
     later: list[Waiting] = []
     sent_count = 0
     for item in waiting:
-        call, answer = item
-        if answer.done():
+        call, response = item
+        if response.done():
             continue
         is_alike = type(call) is type(first) and call.key.group_id == first.key.group_id
         if is_alike and len(chosen) < CALLS_MAX and sent_count < ELEMENTS_MAX:

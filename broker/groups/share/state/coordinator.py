@@ -245,7 +245,7 @@ class ShareCoordinator:
             before = state.states.get(key)
             if before is not None or may_create:
                 self._check_exists(key)
-            answer, record = self._checked(step, state.states)
+            response, record = self._checked(step, state.states)
         except ShareStateError as error:
             _refuse(future, error)
             return future
@@ -258,7 +258,7 @@ class ShareCoordinator:
             if code is ErrorCode.NONE and record is None and not self._log.leads_alone:
                 code = ErrorCode.NOT_COORDINATOR  # no append has confirmed the leadership
             if code is ErrorCode.NONE:
-                future.set_result(answer)
+                future.set_result(response)
             else:
                 known = ErrorCode.INVALID_REQUEST if code in _TOO_LARGE else code
                 _refuse(future, ShareStateError(known, known.message))

@@ -55,9 +55,9 @@ class ShareStates:
     `updates_max` updates. A step applies its record immediately; the same records restore the
     states elsewhere. Writes with an older state epoch or leader epoch change nothing. The start
     offset of a state epoch never decreases, and nothing below it is kept, so late writes do not
-    restore records that are done. Initializing a state again in its epoch changes nothing, because
-    a coordinator may repeat it late. A deletion does not affect newer epochs, and the state cannot
-    be created again in its epoch or an older one.
+    restore records that are done. Initializing a state again in its epoch has no effect, because a
+    coordinator may send a late duplicate. A deletion does not affect newer epochs, and the state
+    cannot be created again in its epoch or an older one.
     """
 
     def __init__(self, updates_max: int) -> None:

@@ -32,8 +32,8 @@ def credential(password: str, mechanism: ScramMechanism = SHA_256) -> ScramCrede
 def server(
     users: dict[str, str], mechanism: ScramMechanism = SHA_256, nonce: str = SERVER_NONCE
 ) -> ScramServer:
-    def find(asked: ScramMechanism, user: str) -> ScramCredential | None:
-        return credential(users[user], asked) if user in users else None
+    def find(requested: ScramMechanism, user: str) -> ScramCredential | None:
+        return credential(users[user], requested) if user in users else None
 
     def pretend(_mechanism: ScramMechanism, user: str) -> ScramCredential:
         return ScramCredential(f"salt of {user}".encode(), b"", b"", 4_096)

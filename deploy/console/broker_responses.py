@@ -26,30 +26,30 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[_T]):
+class CachedResponse(Generic[_T]):
     """value: the last response. asked_at: when it was requested, by time.monotonic()."""
 
     value: _T
-    asked_at: float
+    requested_at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Answers(Generic[_K, _T]):
+class ResponseSet(Generic[_K, _T]):
     """last: the last responses, including old ones. fresh: keys with a current response. refused:
     why brokers rejected the request.
     """
 
-    last: Mapping[_K, Answer[_T]]
+    last: Mapping[_K, CachedResponse[_T]]
     fresh: frozenset[_K]
     refused: Mapping[_K, KafkaFailed]
 
 
-class BrokerAnswers(Generic[_K, _T]):
+class BrokerResponses(Generic[_K, _T]):
     """The last responses by user and key. A key identifies a broker and a request."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[tuple[str, _K], Answer[_T]] = OrderedDict()
-        self._running: dict[tuple[str, _K], asyncio.Task[Answer[_T]]] = {}
+        self._last: OrderedDict[tuple[str, _K], CachedResponse[_T]] = OrderedDict()
+        self._running: dict[tuple[str, _K], asyncio.Task[CachedResponse[_T]]] = {}
 
     def drop(self, user: str) -> None:
         """Drop all responses for a user, including pending ones."""
@@ -58,18 +58,18 @@ class BrokerAnswers(Generic[_K, _T]):
         for key in [key for key in self._running if key[0] == user]:
             self._running.pop(key).cancel()
 
-    async def ask(
+    async def send_request(
         self,
         user: str,
         requests: Mapping[_K, Callable[[], Awaitable[_T]]],
         *,
         waits_for_first: bool = False,
-    ) -> Answers[_K, _T]:
+    ) -> ResponseSet[_K, _T]:
         """Send these requests, and return the last responses for the user. waits_for_first: wait
         longer than GRACE_S if there are none. Errors other than KafkaFailed are raised.
         """
         gate = asyncio.Semaphore(AT_ONCE)
-        tasks: dict[_K, asyncio.Task[Answer[_T]]] = {}
+        tasks: dict[_K, asyncio.Task[CachedResponse[_T]]] = {}
 
         async def wait_for(key: _K, request: Callable[[], Awaitable[_T]]) -> None:
             async with gate:
@@ -82,8 +82,10 @@ class BrokerAnswers(Generic[_K, _T]):
             await asyncio.gather(*tasks.values(), return_exceptions=True)
         return self._found(user, tasks)
 
-    def _found(self, user: str, tasks: Mapping[_K, "asyncio.Task[Answer[_T]]"]) -> Answers[_K, _T]:
-        last = {key: answer for (of, key), answer in self._last.items() if of == user}
+    def _found(
+        self, user: str, tasks: Mapping[_K, "asyncio.Task[CachedResponse[_T]]"]
+    ) -> ResponseSet[_K, _T]:
+        last = {key: response for (of, key), response in self._last.items() if of == user}
         fresh: set[_K] = set()
         refused: dict[_K, KafkaFailed] = {}
         for key, task in tasks.items():
@@ -97,11 +99,11 @@ class BrokerAnswers(Generic[_K, _T]):
                 raise error
             elif not isinstance(error, NoResponse):
                 refused[key] = error
-        return Answers(last, frozenset(fresh), refused)
+        return ResponseSet(last, frozenset(fresh), refused)
 
     def _begin(
         self, key: tuple[str, _K], request: Callable[[], Awaitable[_T]]
-    ) -> "asyncio.Task[Answer[_T]]":
+    ) -> "asyncio.Task[CachedResponse[_T]]":
         """Return the pending request to a broker, or send one."""
         loop = asyncio.get_running_loop()
         running = self._running.get(key)
@@ -112,7 +114,7 @@ class BrokerAnswers(Generic[_K, _T]):
         task.add_done_callback(lambda _: self._arrived(key, task))
         return task
 
-    def _arrived(self, key: tuple[str, _K], task: "asyncio.Task[Answer[_T]]") -> None:
+    def _arrived(self, key: tuple[str, _K], task: "asyncio.Task[CachedResponse[_T]]") -> None:
         take_exception(task)
         if self._running.get(key) is not task:
             return  # The user has logged out.
@@ -125,6 +127,6 @@ class BrokerAnswers(Generic[_K, _T]):
             self._last.popitem(last=False)
 
 
-async def _answer(request: Callable[[], Awaitable[_T]]) -> Answer[_T]:
-    asked_at = time.monotonic()
-    return Answer(await request(), asked_at)
+async def _answer(request: Callable[[], Awaitable[_T]]) -> CachedResponse[_T]:
+    requested_at = time.monotonic()
+    return CachedResponse(await request(), requested_at)
