@@ -69,7 +69,7 @@ async def test_a_resource_that_is_named_again_is_described_once(attacker: Attack
     assert len({config.name for config in result.configs}) == len(result.configs) > 30
 
 
-async def test_configs_of_groups_that_nobody_has_are_limited(attacker: Attacker) -> None:
+async def test_configs_of_groups_that_no_one_has_are_limited(attacker: Attacker) -> None:
     names = [f"g{number}" for number in range(CONFIGS_MAX // 5)]
     request = describe_configs.DescribeConfigsRequest(
         [describe_configs.DescribeConfigsResource(GROUP_RESOURCE, name, None) for name in names],
@@ -94,7 +94,7 @@ async def test_a_resource_that_is_altered_twice_is_refused(attacker: Attacker) -
     assert {response.error_code for response in responses} == {ErrorCode.INVALID_REQUEST}
 
 
-async def test_names_that_are_repeated_are_answered_once(attacker: Attacker) -> None:
+async def test_names_that_are_repeated_get_responses_once(attacker: Attacker) -> None:
     answer = await attacker.send_request(
         apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(["g"] * REPEATED)
     )
@@ -123,7 +123,7 @@ async def test_names_that_are_repeated_are_answered_once(attacker: Attacker) -> 
     assert len(answer.topics) == 1
 
 
-async def test_others_are_answered_in_between(cluster: Cluster, attacker: Attacker) -> None:
+async def test_others_get_responses_in_between(cluster: Cluster, attacker: Attacker) -> None:
     """Heartbeats arrive behind a request for thousands of groups, and are answered first."""
     names = [f"g{number}" for number in range(10 * SLICE_COUNT)]
     async with Attacker.connected(cluster.broker.port) as other:
@@ -148,7 +148,7 @@ async def test_others_are_answered_in_between(cluster: Cluster, attacker: Attack
     assert done == ["heartbeats", "described"]
 
 
-async def test_others_are_answered_while_a_request_looks_up_offsets(
+async def test_others_get_responses_while_a_request_looks_up_offsets(
     cluster: Cluster, attacker: Attacker
 ) -> None:
     """ListOffsets of thousands of partitions: each look-up is a step of its own."""
@@ -272,7 +272,7 @@ async def test_requests_for_many_partitions_take_turns(cluster: Cluster) -> None
     assert max(deleted) <= CHUNK_PARTITIONS
 
 
-async def test_a_change_that_gets_no_turn_in_time_says_so(
+async def test_a_change_that_gets_no_turn_in_time_states_so(
     cluster: Cluster, attacker: Attacker
 ) -> None:
     topics = [create_topics.CreatableTopic(f"t{i}", 1, 1) for i in range(FEW_PARTITIONS + 1)]

@@ -57,7 +57,7 @@ def flooded_cluster(directory: Path, **settings: object) -> Cluster:
     ids=["unauthenticated", "connections"],
 )
 @pytest.mark.parametrize("target", ["EXTERNAL", "INTERNAL"])
-async def test_idle_connections_keep_nobody_out(
+async def test_idle_connections_keep_no_one_out(
     tmp_path: Path, settings: dict[str, int], target: str
 ) -> None:
     async with flooded_cluster(tmp_path, **settings) as cluster:

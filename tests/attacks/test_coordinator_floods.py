@@ -134,7 +134,7 @@ async def test_a_flood_of_group_ids(cluster: Cluster, way: str) -> None:
         assert second.error_code == 0, "the group has room"
 
 
-async def test_groups_that_nobody_joined_make_room(cluster: Cluster) -> None:
+async def test_groups_that_no_one_joined_make_room(cluster: Cluster) -> None:
     """Each is refused, or its member does not come back."""
     async with Attacker.connected(cluster.broker.port) as client:
         await coordinated(client, 0, "mine")

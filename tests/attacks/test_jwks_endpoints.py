@@ -146,7 +146,7 @@ async def log_in(cluster: Cluster, token: str) -> bool:
         return True
 
 
-async def test_whatever_the_endpoint_answers_the_client_is_refused(
+async def test_whatever_the_endpoint_returns_the_client_is_refused(
     cluster: Cluster, endpoint: Endpoint
 ) -> None:
     found, issuer = keys_of(cluster), TokenIssuer()

@@ -115,7 +115,9 @@ async def test_short_requests_use_no_thread(
         assert await attacker.answer(long.api, long.version, long.make(100)), name
 
 
-async def test_some_are_answered_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_some_get_responses_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those beyond AT_ONCE_MAX wait as bytes. Short requests do not wait."""
     begun_count = 0
     may_decode = asyncio.Event()
@@ -234,7 +236,7 @@ async def test_a_long_produce_keeps_its_place(attacker: Attacker) -> None:
     assert twice.error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_a_long_produce_without_answers(cluster: Cluster, attacker: Attacker) -> None:
+async def test_a_long_produce_without_responses(cluster: Cluster, attacker: Attacker) -> None:
     """acks=0: what is refused closes the connection, as for a short request."""
     request = _produce_request(("orders", 0), *((f"n{number}", 0) for number in range(NAMED // 2)))
     request.acks = 0

@@ -170,7 +170,7 @@ def acl() -> AclEntry:
     )
 
 
-async def test_a_removed_acl_does_not_come_back(tmp_path: Path) -> None:
+async def test_a_removed_acl_does_not_return(tmp_path: Path) -> None:
     """CVE class: ACLs that return when the log is read again. A connection
     that was open loses the right at once, and keeps it lost when the controller starts again from
     its snapshot and log, for old and for new brokers.

@@ -55,7 +55,7 @@ def test_a_topic_is_created_altered_deleted_and_brought_back(
     assert len(requested(cluster, "topics", "describe", "bills")["partitions"]) == 3
 
 
-def test_a_refused_change_says_why(visitor: Visitor) -> None:
+def test_a_refused_change_states_why(visitor: Visitor) -> None:
     said = sent(visitor, "/topics", "/topics", name="a b", partitions="1", configs="")
     assert "topic 'a b' was not created" in said
     said = sent(visitor, "/topics", "/topics", name="c", partitions="1", configs="retention")
@@ -163,7 +163,7 @@ def test_a_name_that_was_rebound_gets_no_page(visitor: Visitor) -> None:
     assert visitor.get("/topics", Host="localhost").status == 200
 
 
-def test_every_answer_forbids_inline_scripts(visitor: Visitor) -> None:
+def test_every_response_forbids_inline_scripts(visitor: Visitor) -> None:
     for path in ("/topics", "/static/console.css", "/nothing", "/topics/missing"):
         answer = visitor.get(path)
         policy = answer.headers["content-security-policy"]

@@ -77,7 +77,7 @@ def test_charts_of_the_overview_follow_the_traffic(
     assert chrome.execute_script("return window.loadedOnce"), "the page was loaded again"
 
 
-def test_the_overview_says_what_requests_cost_now_and_in_a_month(
+def test_the_overview_states_what_requests_cost_now_and_in_a_month(
     chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster
 ) -> None:
     with traffic(cluster.bootstrap, "traffic"):

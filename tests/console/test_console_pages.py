@@ -127,7 +127,7 @@ def test_records_lead_to_the_blocks_of_an_object(
     assert problems_in_both_schemes(chrome, axe) == []
 
 
-def test_everyone_can_use_what_the_doctor_and_sql_answer(
+def test_everyone_can_use_what_the_doctor_and_sql_return(
     chrome: Chrome, console: ConsoleProcess, axe: Path
 ) -> None:
     chrome.get(f"{console.url}/doctor")

@@ -182,7 +182,7 @@ def test_records_that_end_the_process_do_not_delay_a_page_for_long() -> None:
         process.close()
 
 
-def test_a_registry_that_fails_is_asked_once_for_a_page() -> None:
+def test_a_registry_that_fails_is_queried_once_for_a_page() -> None:
     with serving(SchemaRegistryServer()) as registry:
         registry.fails = True
         decoder = TopicDecoder({}, SchemaCache(RegistrySettings(registry.url)), DecodeProcess())

@@ -116,7 +116,7 @@ def consume(bootstrap: str, topic: str, count: int) -> list[int]:
 
 
 @pytest.mark.timeout(400)
-def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
+def test_a_controller_that_lost_its_volume_returns(tmp_path: Path) -> None:
     """Follow docs/how-to/kubernetes.md: restart the others so that they no longer found a cluster,
     remove the lost controller, start it with an empty volume and add it again.
     """

@@ -164,7 +164,7 @@ def test_another_listener_needs_a_certificate_of_another_ca(
         AdminClient(outside).list_topics(timeout=3)
 
 
-def test_controllers_answer_operators_with_certificates_alone(
+def test_controllers_respond_to_operators_with_certificates_alone(
     cluster: ChartCluster, secrets: dict[str, Path]
 ) -> None:
     address = f"127.0.0.1:{cluster.port('penstock-controller-0', 9093)}"

@@ -73,7 +73,7 @@ def test_deleted_pods_come_from_the_new_template() -> None:
         ),
     ],
 )
-def test_all_that_write_to_the_store_ask_for_encryption(
+def test_all_that_write_to_the_store_request_encryption(
     parameters: Object, requested: tuple[str, str | None, bool | None]
 ) -> None:
     """SSE-S3 and SSE-KMS: brokers, controllers and the job that recovers."""

@@ -349,7 +349,7 @@ async def test_wrong_options_are_explained(
         await Cli(cluster, tmp_path).run("acls", *arguments)
 
 
-async def test_without_an_authorizer_the_command_says_so(tmp_path: Path) -> None:
+async def test_without_an_authorizer_the_command_states_so(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         with pytest.raises(KafkaFailed, match=r"No Authorizer .*: set authorizer"):
             await Cli(cluster, tmp_path).run("acls", "list")

@@ -34,7 +34,7 @@ HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVA
 SERVED = frozenset({*make_handlers(has_client_metrics=True), *INLINE})
 
 
-async def test_every_api_in_every_version_answers_as_kafka_under_rights(tmp_path: Path) -> None:
+async def test_every_api_in_every_version_responds_as_kafka_under_rights(tmp_path: Path) -> None:
     """`make interop` compares the recorded answers with Kafka itself."""
     async with cluster_with_acls(tmp_path) as cluster:
         given = await asyncio.to_thread(matrix, cluster.bootstrap)
@@ -78,7 +78,7 @@ def test_every_api_with_a_handler_declares_its_rights() -> None:
     assert API_RIGHTS.keys() == SERVED
 
 
-async def test_a_handler_that_asks_for_an_undeclared_right_fails() -> None:
+async def test_a_handler_that_requests_an_undeclared_right_fails() -> None:
     def handle(node: Node, ctx: RequestContext) -> Response:
         check_cluster(node, ctx, Operation.ALTER)
         return None

@@ -303,7 +303,7 @@ async def test_api_versions_comes_first_and_nothing_else(cluster: Cluster, versi
     await asyncio.to_thread(talk)
 
 
-async def test_failures_are_told_as_by_kafka(cluster: Cluster) -> None:
+async def test_failures_are_reported_as_by_kafka(cluster: Cluster) -> None:
     def talk() -> None:
         for wrong, text in (
             (b"\0alice\0wrong", "Authentication failed: Invalid username or password"),

@@ -108,7 +108,7 @@ async def test_a_slow_broker_is_relieved_and_taken_back_when_it_is_well(tmp_path
         await checked(cluster, load, 6)
 
 
-async def test_the_command_says_why_and_moves_only_when_told_to(tmp_path: Path) -> None:
+async def test_the_command_states_why_and_moves_only_when_reported_to(tmp_path: Path) -> None:
     async with Cluster(
         tmp_path, brokers=2, controller_settings=QUICK, load_report_interval_ms=REPORTS_MS
     ) as cluster:

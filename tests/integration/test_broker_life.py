@@ -116,7 +116,7 @@ async def test_everything_killed_and_started_again(tmp_path: Path) -> None:
         assert await consume(cluster.bootstrap, "t", 20) == list(range(20))
 
 
-async def test_producing_goes_on_while_the_controller_restarts(tmp_path: Path) -> None:
+async def test_producing_continues_while_the_controller_restarts(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         await create_topic(cluster, "t", leader=0)
         await produce(cluster.bootstrap, "t", 0, 5)
@@ -128,7 +128,7 @@ async def test_producing_goes_on_while_the_controller_restarts(tmp_path: Path) -
         assert not cluster.broker.ended.done()
 
 
-async def test_broker_without_controller_stops_writing_and_goes_on_when_it_is_back(
+async def test_broker_without_controller_stops_writing_and_continues_when_it_is_back(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path, controller_settings=SHORT_SESSION) as cluster:
@@ -142,7 +142,7 @@ async def test_broker_without_controller_stops_writing_and_goes_on_when_it_is_ba
         assert await consume(cluster.bootstrap, "t", 10) == list(range(10))
 
 
-async def test_replaced_broker_ends_and_says_so(tmp_path: Path) -> None:
+async def test_replaced_broker_ends_and_states_so(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         old = cluster.broker
         new = await cluster.start_broker(0)

@@ -73,7 +73,7 @@ async def linked() -> AsyncIterator[Linked]:
     await linked.stop()
 
 
-async def test_a_cut_goes_one_way_and_what_it_held_back_arrives_late(linked: Linked) -> None:
+async def test_a_cut_continuese_way_and_what_it_held_back_arrives_late(linked: Linked) -> None:
     linked.network.cut(CLIENTS, NODE)
     linked.writer.write(b" second")
     assert linked.server.writer is not None
@@ -93,7 +93,7 @@ async def test_what_a_cut_held_back_is_lost_with_its_connection(linked: Linked) 
     assert linked.server.received == b"first"
 
 
-async def test_what_a_hold_held_back_arrives_behind_a_newer_connection(linked: Linked) -> None:
+async def test_what_a_hold_held_back_arrives_after_a_newer_connection(linked: Linked) -> None:
     assert await late_counts(linked, CLIENTS) == (0, 1)
 
 
@@ -144,7 +144,7 @@ async def test_a_hold_without_a_connection_waits_for_the_next(linked: Linked) ->
 @pytest.mark.parametrize(
     ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
 )
-async def test_a_node_that_dials_another_is_told_from_clients(
+async def test_a_node_that_dials_another_is_distinguished_from_clients(
     family: socket.AddressFamily, host: str
 ) -> None:
     """Proxies tell a node that connects to another node from a client.
@@ -176,7 +176,7 @@ async def test_a_node_that_dials_another_is_told_from_clients(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who dialled")
-async def test_a_node_is_told_from_others_that_use_the_same_local_port() -> None:
+async def test_a_node_is_distinguished_from_others_that_use_the_same_local_port() -> None:
     """The kernel gives one local port to connections with different targets. Closed ones stay in
     its table for a minute.
     """
@@ -253,7 +253,7 @@ async def store() -> AsyncIterator[tuple[StoreProxy, Server, int]]:
         (Kind.STORE_CUT_REQUEST, b"", PUT[:-1]),
     ],
 )
-async def test_the_store_fails_as_told(
+async def test_the_store_fails_as_reported(
     store: tuple[StoreProxy, Server, int], kind: Kind, answer: bytes, arrives: bytes
 ) -> None:
     proxy, server, port = store

@@ -184,7 +184,7 @@ async def test_every_shell_has_a_script(shell: str) -> None:
     assert SHELLS[shell] in found.stdout
 
 
-async def test_every_format_has_the_same_answer(cluster: Cluster, tmp_path: Path) -> None:
+async def test_every_format_has_the_same_response(cluster: Cluster, tmp_path: Path) -> None:
     cli = Cli(cluster, tmp_path)
     found = json.loads(await cli.run("topics", "list", "--json"))
     assert found == [

@@ -49,7 +49,7 @@ async def test_levels_are_listed_and_changed(cli: Cli) -> None:
     assert await levels(cli) == NEWEST
 
 
-async def test_refusals_say_why(cli: Cli) -> None:
+async def test_refusals_state_why(cli: Cli) -> None:
     with pytest.raises(KafkaFailed, match="only supports versions 0-2"):
         await cli.run("features", "upgrade", "transaction.version=3")
     with pytest.raises(KafkaFailed, match="Can't downgrade the version"):

@@ -74,7 +74,7 @@ async def test_a_topic_without_a_grace_is_gone_at_once(cluster: Cluster, tmp_pat
         await cli.run("topics", "delete", "t")
 
 
-async def test_of_two_of_one_name_the_last_one_comes_back(cluster: Cluster, tmp_path: Path) -> None:
+async def test_of_two_of_one_name_the_last_one_returns(cluster: Cluster, tmp_path: Path) -> None:
     cli, bootstrap = Cli(cluster, tmp_path), cluster.bootstrap
     for value in (b"first", b"second"):
         await asyncio.to_thread(create_topic, bootstrap, "t", 1)

@@ -91,7 +91,7 @@ async def test_users_are_created_used_and_deleted(
         await run(cluster, "users", "delete", "alice", *admin)
 
 
-async def test_without_the_file_nothing_is_answered(cluster: Cluster) -> None:
+async def test_without_the_file_nothing_gets_a_response(cluster: Cluster) -> None:
     with pytest.raises(KafkaFailed):
         await run(cluster, "users", "list")
 

@@ -437,7 +437,7 @@ async def test_producing_creates_the_topic(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_consumers_create_topics_only_when_they_say_so(cluster: Cluster) -> None:
+async def test_consumers_create_topics_only_when_they_document_it(cluster: Cluster) -> None:
     def run() -> None:
         consumer = confluent_consumer(cluster.bootstrap, "g", allow_auto_create_topics=False)
         consumer.subscribe(["missing"])

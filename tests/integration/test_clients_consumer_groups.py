@@ -300,7 +300,9 @@ async def test_a_live_group_changes_its_protocol_and_back(cluster: Cluster, stra
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
-async def test_another_coordinator_goes_on_without_a_rebalance(cluster: Cluster, end: str) -> None:
+async def test_another_coordinator_continues_without_a_rebalance(
+    cluster: Cluster, end: str
+) -> None:
     """The members keep their partitions and epochs, and their commits."""
     rebalances: list[int] = []
     polled = Polled(*(member(cluster.bootstrap, auto_commit_interval_ms=100) for _ in range(2)))

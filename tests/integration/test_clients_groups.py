@@ -216,7 +216,7 @@ async def test_group_that_subscribes_before_the_topic_exists(cluster: Cluster) -
 
 
 @pytest.mark.parametrize("leave", ["killed", "stopped"])
-async def test_group_goes_on_when_its_coordinator_broker_is(cluster: Cluster, leave: str) -> None:
+async def test_group_continues_when_its_coordinator_broker_is(cluster: Cluster, leave: str) -> None:
     """The member keeps its place and its generation, continues to consume, and finds the offsets
     that were committed before.
     """

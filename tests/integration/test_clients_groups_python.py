@@ -230,7 +230,7 @@ async def test_aiokafka_members_share_and_take_over(cluster: Cluster) -> None:
         assert sorted(await collect(20, staying)) == sorted(values(20, 20))
 
 
-async def test_aiokafka_goes_on_when_the_coordinator_dies(cluster: Cluster) -> None:
+async def test_aiokafka_continues_when_the_coordinator_dies(cluster: Cluster) -> None:
     async with aio_consumer(
         cluster, session_timeout_ms=10_000, auto_commit_interval_ms=100
     ) as consumer:

@@ -166,7 +166,7 @@ async def test_aiokafka_finds_its_way(cluster: Cluster) -> None:
         assert await consumer.position(part) == COUNT
 
 
-async def test_lag_is_told_while_consuming(cluster: Cluster) -> None:
+async def test_lag_is_reported_while_consuming(cluster: Cluster) -> None:
     """The high watermark comes with each fetch, so a consumer knows its lag without a request."""
 
     def run() -> None:
@@ -237,7 +237,7 @@ async def test_kafka_python_lists_offsets_of_every_kind(cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize(("reset", "expected"), [("earliest", b"0"), ("latest", b"new")])
-async def test_offset_out_of_range_resets_as_told(
+async def test_offset_out_of_range_resets_as_reported(
     cluster: Cluster, reset: str, expected: bytes
 ) -> None:
     def run() -> None:

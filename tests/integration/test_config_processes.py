@@ -191,7 +191,9 @@ def test_a_wrong_one_ends_the_process_with_2_and_one_line(
     assert done.stderr.count("\n") == 1
 
 
-async def test_each_listener_s_clients_are_told_that_listener_s_addresses(tmp_path: Path) -> None:
+async def test_each_listener_s_clients_are_reported_that_listener_s_addresses(
+    tmp_path: Path,
+) -> None:
     listeners: dict[str, Any] = {
         "listeners": ("PLAINTEXT://127.0.0.1:0", "EXTERNAL://127.0.0.1:0"),
         "advertised_listeners": ("EXTERNAL://localhost:{port}",),
@@ -233,7 +235,7 @@ def produced(bootstrap: str) -> int:
     return len(acknowledged)
 
 
-async def test_a_broker_that_can_not_reach_itself_says_so_and_serves(
+async def test_a_broker_that_can_not_reach_itself_states_so_and_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_check, "CHECK_S", 0.3)

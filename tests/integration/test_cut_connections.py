@@ -31,7 +31,7 @@ async def cut(tmp_path: Path) -> AsyncIterator[CutCluster]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_librdkafka_goes_on(cut: CutCluster, protocol: str) -> None:
+async def test_librdkafka_continues(cut: CutCluster, protocol: str) -> None:
     members, stop = Members(), threading.Event()
 
     def on_assign(_consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
@@ -84,7 +84,7 @@ def _commit(consumer: Consumer, message: Message) -> None:
             return
 
 
-async def test_aiokafka_goes_on(cut: CutCluster) -> None:
+async def test_aiokafka_continues(cut: CutCluster) -> None:
     members = Members()
 
     class Listener(ConsumerRebalanceListener):

@@ -113,7 +113,7 @@ def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(
     assert shown.stdout.endswith("no problem found\n")
 
 
-def test_nothing_is_wrong_with_a_deleted_topic_that_can_come_back(
+def test_nothing_is_wrong_with_a_deleted_topic_that_can_return(
     cluster: ThreadedCluster,
 ) -> None:
     before = cluster.keys("data/")
@@ -150,7 +150,7 @@ def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
     assert cluster.keys("data/") >= before
 
 
-def test_without_an_answer_to_its_question_nothing_is_deleted(cluster: ThreadedCluster) -> None:
+def test_without_a_response_to_its_question_nothing_is_deleted(cluster: ThreadedCluster) -> None:
     orphan = data_key(ObjectId((1 << 40) + 1))
     put(cluster, orphan, b"of nobody")
     command = [
@@ -189,7 +189,7 @@ def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(
     assert sentences(whole(cluster, code=0)) == {}
 
 
-def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
+def test_a_killed_broker_is_named_and_so_is_what_no_one_can_reach_as_advertised(
     cluster: ThreadedCluster,
 ) -> None:
     cluster.kill_broker(1)
@@ -223,7 +223,7 @@ def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
     assert sentences(whole(cluster, "--no-objects", code=0)) == {}
 
 
-def test_with_the_store_alone_it_tells_what_the_store_knows(cluster: ThreadedCluster) -> None:
+def test_with_the_store_alone_it_reports_what_the_store_knows(cluster: ThreadedCluster) -> None:
     answer = examined("--store", cluster.store_url, code=0)
     assert answer["cluster_id"] == cluster.image(lambda image: image.cluster_id)
     assert (
@@ -234,7 +234,7 @@ def test_with_the_store_alone_it_tells_what_the_store_knows(cluster: ThreadedClu
     assert levels(answer)["objects"] == levels(answer)["backup"] == "ok"
 
 
-def test_controllers_that_do_not_answer_do_not_hide_the_rest(cluster: ThreadedCluster) -> None:
+def test_controllers_that_do_not_respond_do_not_hide_the_rest(cluster: ThreadedCluster) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         answer = examined(
@@ -248,7 +248,7 @@ def test_controllers_that_do_not_answer_do_not_hide_the_rest(cluster: ThreadedCl
     assert levels(answer)["objects"] == "ok"
 
 
-def test_a_slot_of_a_wal_that_nobody_registered_is_said_and_left_alone(
+def test_a_slot_of_a_wal_that_no_one_registered_is_stated_and_left_alone(
     cluster: ThreadedCluster,
 ) -> None:
     writer = cluster.image(lambda image: next(image.nodes.running_wals()).writer)

@@ -317,7 +317,7 @@ async def test_fetch_and_produce_where_nothing_is(cluster: Cluster, logs: Logs) 
 
 
 @pytest.mark.parametrize("api", [pytest.param(api, id=api.name) for api in apis.APIS.values()])
-async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(
+async def test_senseless_requests_are_served_or_closed_and_never_a_defect(
     cluster: Cluster, logs: Logs, api: apis.ApiSpec
 ) -> None:
     """Fields have any value of their type, often names and numbers that exist."""

@@ -79,7 +79,7 @@ async def test_all_brokers_crash_at_once_and_fresh_ones_start(cluster: FaultClus
     check(aio, log)
 
 
-async def test_controller_goes_away_and_comes_back_under_load(cluster: FaultCluster) -> None:
+async def test_controller_goes_away_and_returns_under_load(cluster: FaultCluster) -> None:
     """The second time a broker dies with the controller: the controller that comes back detects it
     and gives its partitions to the other broker.
     """

@@ -101,7 +101,7 @@ async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, pro
 
 
 @pytest.mark.parametrize("damage", [Fault.TRUNCATED, Fault.FLIPPED_BIT])
-async def test_damaged_answers_are_never_served(cluster: FaultCluster, damage: Fault) -> None:
+async def test_damaged_responses_are_never_served(cluster: FaultCluster, damage: Fault) -> None:
     """Recovery, opening and cold reads try again, and consumers get what was written.
 
     Five wrong answers in a row for one object would count as damage.

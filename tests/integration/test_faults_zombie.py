@@ -67,7 +67,7 @@ async def test_broker_cut_from_the_controller_stops_before_another_takes_over(
         check(aio, log)
 
 
-async def test_consumer_of_a_broker_cut_from_the_controller_goes_on_with_the_new_leader(
+async def test_consumer_of_a_broker_cut_from_the_controller_continues_with_the_new_leader(
     tmp_path: Path,
 ) -> None:
     """The consumer knows no other broker. It reads to the end of what the new leader accepted,

@@ -76,7 +76,7 @@ async def test_a_broker_is_ready_until_it_loses_its_session(tmp_path: Path) -> N
         )
 
 
-async def test_the_store_is_asked_once_for_many_questions_and_its_refusal_is_told(
+async def test_the_store_is_queried_once_for_many_questions_and_its_refusal_is_reported(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path) as cluster:
@@ -108,7 +108,7 @@ async def test_before_there_is_a_broker() -> None:
     assert await it.not_ready() == it.not_started()
 
 
-async def test_who_asks_badly_gets_no_further() -> None:
+async def test_who_requests_badly_gets_no_further() -> None:
     server = HttpServer(routes_of(BrokerHealth()))
     port = await server.start("127.0.0.1", 0)
     try:
@@ -144,7 +144,7 @@ async def test_probes_get_through_a_flood(sent: str) -> None:
             writer.close()
 
 
-async def test_a_port_that_is_taken_is_said_plainly() -> None:
+async def test_a_port_that_is_taken_is_stated_plainly() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(PortTaken, match="--health-listener"),

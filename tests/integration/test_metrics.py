@@ -112,7 +112,7 @@ def grown(story: Story, metric: str, **labels: str) -> float:
     )
 
 
-def test_every_node_tells_the_metrics_of_its_role_and_no_others(story: Story) -> None:
+def test_every_node_reports_the_metrics_of_its_role_and_no_others(story: Story) -> None:
     for name, families in story.families.items():
         role = "broker" if name.startswith("broker") else "controller"
         known = {metric.name.removesuffix("_total"): metric for metric in table.of_role(role)}
@@ -200,7 +200,7 @@ def test_a_killed_broker_is_fenced_everywhere_and_its_partitions_are_served(
     assert partitions > story.killed_leads
 
 
-def test_what_dashboards_and_rules_name_is_told_with_its_labels(story: Story) -> None:
+def test_what_dashboards_and_rules_name_is_reported_with_its_labels(story: Story) -> None:
     told: dict[str, set[str]] = {}
     for samples in story.end.values():
         for name, labels in samples:

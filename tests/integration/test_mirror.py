@@ -194,7 +194,7 @@ async def test_a_mirror_killed_at_random_copies_each_record_once(tmp_path: Path)
         assert here == there
 
 
-async def test_records_are_added_behind_others_by_one_mirror_at_a_time(tmp_path: Path) -> None:
+async def test_records_are_added_after_others_by_one_mirror_at_a_time(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         source, target = await two_clusters(stack, tmp_path)
         addresses = source.bootstrap, target.bootstrap

@@ -74,7 +74,7 @@ def _defaults(api: ApiSpec) -> dict[str, object]:
     }
 
 
-def test_every_response_with_own_fields_has_a_request_that_asks_for_them() -> None:
+def test_every_response_with_own_fields_has_a_request_that_requests_them() -> None:
     answered = {key for key, api in APIS.items() if _own_fields(api, "response")}
     assert answered == REQUESTS.keys() | BETWEEN_BROKERS
     assert all(_own_fields(APIS[key], "request") for key in answered)

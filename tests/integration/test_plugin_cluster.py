@@ -104,7 +104,7 @@ def test_what_clients_write_helpers_read(cluster: Penstock) -> None:
     )
 
 
-def test_more_than_a_batch_and_more_than_was_asked_for(cluster: Penstock) -> None:
+def test_more_than_a_batch_and_more_than_was_requested(cluster: Penstock) -> None:
     cluster.topic("big", 2)
     values = [bytes([65 + number]) * 200_000 for number in range(12)]
     there = cluster.produce("big", *values)
@@ -178,7 +178,7 @@ def test_the_next_test_has_all_brokers_and_no_faults(run: Run) -> None:
     second.end()
 
 
-def test_a_store_that_forgets_to_answer_duplicates_nothing(cluster: Penstock) -> None:
+def test_a_store_that_loses_responses_duplicates_nothing(cluster: Penstock) -> None:
     cluster.topic("events", 2)
     with cluster.store_faults(
         error_rate=0.3, lost_response_rate=0.3, operations=["put"], seed=1
@@ -202,7 +202,7 @@ def test_a_store_that_is_down_holds_acknowledgements_back(cluster: Penstock) -> 
     assert [record.text for record in cluster.consume("events")][-1] == "2"
 
 
-def test_what_is_missing_is_told(cluster: Penstock) -> None:
+def test_what_is_missing_is_reported(cluster: Penstock) -> None:
     cluster.topic("few", 2)
     cluster.produce("few", "a", "b", "c")
     with pytest.raises(
@@ -246,7 +246,7 @@ def test_mistakes_are_explained(run: Run, cluster: Penstock) -> None:
         over.topic("late")
 
 
-def test_a_port_that_somebody_took_is_told(cluster: Penstock) -> None:
+def test_a_port_that_somebody_took_is_reported(cluster: Penstock) -> None:
     port = int(cluster.bootstrap_servers.split(",")[1].rpartition(":")[2])
     cluster.kill_broker(1)
     with socket.socket() as squatter:
@@ -260,7 +260,7 @@ def test_a_port_that_somebody_took_is_told(cluster: Penstock) -> None:
             cluster.restart_broker(1)
 
 
-def test_a_cluster_that_died_is_told_with_its_log() -> None:
+def test_a_cluster_that_died_is_reported_with_its_log() -> None:
     process = ClusterProcess(Options(brokers=1))
     process.wait_ready()
     cluster = PenstockCluster(process, KafkaClient(process.bootstrap_servers))

@@ -196,7 +196,7 @@ def test_fails(penstock):
 def test_uses_what_is_over(penstock):
     kept[0].topic("late")
 
-def test_goes_on(penstock):
+def test_continues(penstock):
     penstock.topic("t")
     assert penstock.produce("t", "x")
 """
@@ -209,7 +209,7 @@ def test_goes_on(penstock):
     )
 
 
-def test_a_wider_fixture_is_told_which_one_to_take(tmp_path: Path) -> None:
+def test_a_wider_fixture_is_reported_which_one_to_take(tmp_path: Path) -> None:
     tests = """
 import pytest
 

@@ -189,7 +189,7 @@ async def test_committed_reads_of_a_tail_are_exact(world: World) -> None:
     await asyncio.to_thread(consumer.close)
 
 
-async def test_the_tail_goes_on_after_its_upload(world: World) -> None:
+async def test_the_tail_continues_after_its_upload(world: World) -> None:
     consumer = world.consumer()
     await world.produce(*values(0, 10))
     assert await read(consumer, 10) == values(0, 10)
@@ -321,7 +321,7 @@ async def test_a_fetch_does_not_wait_for_a_slow_slot(
     assert (code, has_records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
 
 
-async def test_the_partition_moves_and_the_consumer_goes_on(world: World) -> None:
+async def test_the_partition_moves_and_the_consumer_continues(world: World) -> None:
     consumer = world.consumer()
     await world.produce(*values(0, 10))
     assert await read(consumer, 10) == values(0, 10)

@@ -329,7 +329,7 @@ def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(
     assert cluster.run(leases()) == []
 
 
-def test_a_program_that_ends_leaves_nothing_open_and_says_nothing(
+def test_a_program_that_ends_leaves_nothing_open_and_states_nothing(
     cluster: ThreadedCluster, topic: str, tmp_path: Path
 ) -> None:
     code = (

@@ -224,7 +224,7 @@ async def test_a_refused_batch_takes_no_sequence(cluster: Cluster) -> None:
         assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
 
 
-async def test_what_no_topic_accepts_has_the_same_answer(cluster: Cluster) -> None:
+async def test_what_no_topic_accepts_has_the_same_response(cluster: Cluster) -> None:
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
     await create(cluster, "plain", {})
     batch = encode_batch([Record(0, NOW_MS, None, b'{"id": 1}')])
@@ -472,7 +472,7 @@ async def test_schemas_with_references(cluster: Cluster, registry: SchemaRegistr
         assert await send(cluster, "t", head + bad) == [KafkaError.INVALID_RECORD], number
 
 
-async def test_a_broker_without_a_registry_says_so(tmp_path: Path) -> None:
+async def test_a_broker_without_a_registry_states_so(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         with pytest.raises(KafkaException, match=r"schema\.registry\.url"):
             await create(cluster, "t", BY_REGISTRY)

@@ -66,7 +66,7 @@ async def continued(
     await store.close()
 
 
-async def test_a_release_goes_on(continued: tuple[Cluster, str, dict[str, Any]]) -> None:
+async def test_a_release_continues(continued: tuple[Cluster, str, dict[str, Any]]) -> None:
     cluster, url, expected = continued
     parts = [
         (topic["name"], partition)

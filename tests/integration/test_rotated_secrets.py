@@ -134,7 +134,7 @@ async def test_keys_of_an_issuer_rotate() -> None:
             await keys.close()
 
 
-async def test_a_live_issuer_is_asked_once_in_a_flood_of_unknown_keys(tmp_path: Path) -> None:
+async def test_a_live_issuer_is_queried_once_in_a_flood_of_unknown_keys(tmp_path: Path) -> None:
     async with TokenIssuer() as issuer:
         settings = {
             "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),

@@ -330,7 +330,7 @@ async def test_a_new_leader_continues(cluster: Cluster) -> None:
     await asyncio.to_thread(after)
 
 
-async def test_a_move_tells_members_the_new_leader(cluster: Cluster) -> None:
+async def test_a_move_reports_members_the_new_leader(cluster: Cluster) -> None:
     old = cluster.leader_of(TOPIC)
     (other,) = cluster.brokers.keys() - {old}
 

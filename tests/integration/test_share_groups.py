@@ -113,7 +113,9 @@ def group_on(cluster: Cluster) -> ShareGroup | None:
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
-async def test_another_coordinator_goes_on_without_a_rebalance(cluster: Cluster, end: str) -> None:
+async def test_another_coordinator_continues_without_a_rebalance(
+    cluster: Cluster, end: str
+) -> None:
     client = Client(cluster)
     for member_id in "ab":
         assert await asyncio.to_thread(client.beat, member_id, 0) == 0

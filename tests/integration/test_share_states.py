@@ -152,7 +152,7 @@ async def test_requests_of_many_batches_stay_within_their_limit(cluster: Cluster
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
-async def test_writes_go_on_when_the_coordinator_ends(cluster: Cluster, end: str) -> None:
+async def test_writes_continue_when_the_coordinator_ends(cluster: Cluster, end: str) -> None:
     """Each write that was confirmed is there afterwards."""
     survivor, other = cluster.brokers.values()
     await initialize(survivor, cluster)
@@ -213,7 +213,7 @@ async def beat(cluster: Cluster, member_id: str, epoch: int) -> int:
         assert result.error.retriable, result
 
 
-async def test_a_group_goes_on_and_its_states_go_with_it(cluster: Cluster) -> None:
+async def test_a_group_continues_and_its_states_go_with_it(cluster: Cluster) -> None:
     """The next coordinator knows members, assignments and which states exist; a deleted group
     leaves no state.
     """

@@ -175,7 +175,9 @@ async def test_internal_topics_are_created_and_tasks_assigned(cluster: Cluster) 
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
-async def test_another_coordinator_goes_on_without_a_rebalance(cluster: Cluster, end: str) -> None:
+async def test_another_coordinator_continues_without_a_rebalance(
+    cluster: Cluster, end: str
+) -> None:
     client = Client(cluster)
     for member_id in "ab":
         assert (await asyncio.to_thread(client.beat, member_id, 0)).error_code == 0
@@ -208,7 +210,7 @@ async def test_members_that_fall_silent_are_replaced(tmp_path: Path) -> None:
         assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_topics_that_cannot_be_created_are_told(cluster: Cluster) -> None:
+async def test_topics_that_cannot_be_created_are_reported(cluster: Cluster) -> None:
     client = Client(cluster)
     bad = TopicInfo("counts-bad-changelog", topic_configs=[KeyValue("no.such", "1")])
     topology = Topology(0, [Subtopology("0", [TOPIC], state_changelog_topics=[bad])])

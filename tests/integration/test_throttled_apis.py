@@ -14,7 +14,7 @@ from tests.support.conversation import send_request
 from tests.support.host_client import HostClient
 
 
-async def test_every_answer_tells_the_wait(tmp_path: Path) -> None:
+async def test_every_response_reports_the_wait(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         for name in (SEEN, HIDDEN):
             await asyncio.to_thread(create_topic, cluster.bootstrap, name)

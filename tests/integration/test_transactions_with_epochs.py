@@ -105,7 +105,7 @@ def ends(
     return work
 
 
-async def test_leaders_ask_a_coordinator_elsewhere_once_for_each_partition(
+async def test_leaders_request_a_coordinator_elsewhere_once_for_each_partition(
     cluster: Cluster,
 ) -> None:
     producer = await begun(cluster)
@@ -123,7 +123,7 @@ async def test_leaders_ask_a_coordinator_elsewhere_once_for_each_partition(
         assert len(partition.log.verifications) == 0
 
 
-async def test_plain_batches_ask_nobody(cluster: Cluster) -> None:
+async def test_plain_batches_request_nobody(cluster: Cluster) -> None:
     before = asked_count(cluster)
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"%d" % n for n in range(20)])
     assert asked_count(cluster) == before

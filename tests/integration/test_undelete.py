@@ -110,7 +110,7 @@ async def deleted(cluster: Cluster) -> FrozenTopic:
     return found
 
 
-async def test_all_that_was_acknowledged_is_there_and_clients_go_on(cluster: Cluster) -> None:
+async def test_all_that_was_acknowledged_is_there_and_clients_continue(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
 
     def run() -> None:
@@ -216,7 +216,7 @@ async def test_another_topic_may_have_its_name_meanwhile(cluster: Cluster) -> No
     await asyncio.to_thread(run)
 
 
-async def test_it_can_come_back_after_a_failover_of_the_controller(cluster: Cluster) -> None:
+async def test_it_can_return_after_a_failover_of_the_controller(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
     await asyncio.to_thread(create_topic, bootstrap, TOPIC)
     await asyncio.to_thread(produce, bootstrap, TOPIC, [b"kept"])

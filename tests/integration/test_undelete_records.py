@@ -66,7 +66,7 @@ async def test_the_command_brings_back_what_delete_records_deleted(
     assert "earliest in orders" in out
 
 
-async def test_records_come_back_after_a_move_and_the_loss_of_a_broker(cluster: Cluster) -> None:
+async def test_records_return_after_a_move_and_the_loss_of_a_broker(cluster: Cluster) -> None:
     """Half of them were only in the WAL when they were deleted."""
     bootstrap = cluster.bootstrap
     await asyncio.to_thread(create_topic, bootstrap, TOPIC, 1)

@@ -269,7 +269,7 @@ def test_consume(cluster: ThreadedCluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("delta", [5, 9, 2**31 - 1])
-def test_consume_does_not_end_at_a_record_with_an_offset_behind_its_batch(
+def test_consume_does_not_end_at_a_record_with_an_offset_after_its_batch(
     cluster: ThreadedCluster, delta: int
 ) -> None:
     """librdkafka returns it; 5 is the last offset of the partition."""
@@ -284,7 +284,7 @@ def test_consume_does_not_end_at_a_record_with_an_offset_behind_its_batch(
     assert "1 offsets cannot be read and were left out" in skipped.stderr
 
 
-def test_consume_counts_records_with_an_offset_behind_their_batch(cluster: ThreadedCluster) -> None:
+def test_consume_counts_records_with_an_offset_after_their_batch(cluster: ThreadedCluster) -> None:
     """Kafka's consumers return them, too."""
     topic = "behind"
     cluster.create(topic, 1, published=False, configs=UNCHECKED)

@@ -106,7 +106,7 @@ def lose_a_slot(cluster: ThreadedCluster) -> tuple[str, str, str, bytes]:
     return "one", "two", key, data
 
 
-def test_a_lost_slot_is_named_and_given_up_only_when_somebody_says_so(
+def test_a_lost_slot_is_named_and_given_up_only_when_somebody_states_so(
     cluster: ThreadedCluster,
 ) -> None:
     lost, other, key, _ = lose_a_slot(cluster)

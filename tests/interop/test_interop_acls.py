@@ -54,7 +54,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.mark.timeout(500)
-async def test_the_recorded_answers_are_those_of_kafka(authorizing: str) -> None:
+async def test_the_recorded_responses_are_those_of_kafka(authorizing: str) -> None:
     """tests/integration/test_acls_as_kafka.py compares them with a cluster."""
     given = await asyncio.to_thread(answers_under_all_rights, authorizing)
     assert not differences(recorded(), given), "\n".join(differences(recorded(), given))

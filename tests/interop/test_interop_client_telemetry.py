@@ -311,7 +311,7 @@ def _pushed(client: TelemetryClient, push: Push, instance: UUID, subscription_id
     )
 
 
-async def test_requests_of_a_client_are_answered_as_by_kafka(sides: Sides) -> None:
+async def test_requests_of_a_client_are_handled_as_by_kafka(sides: Sides) -> None:
     """No interval ends here."""
     expected, found = await sides.run(_answers)
     for steps, kafkas_codes, codes in zip(SEQUENCES, expected, found, strict=True):

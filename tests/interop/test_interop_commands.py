@@ -68,14 +68,14 @@ def _has_main(content: bytes) -> bool:
 
 
 @pytest.mark.costly("more than 150 commands run on both sides")
-async def test_tools_answer_as_with_kafka(
+async def test_tools_behave_as_with_kafka(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
     await _compare(COMMANDS, (peer, cluster.bootstrap), tools, tmp_path)
 
 
 @pytest.mark.long
-async def test_share_tools_answer_as_with_kafka(
+async def test_share_tools_behave_as_with_kafka(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
     await _compare(SHARE_COMMANDS, (peer, cluster.bootstrap), tools, tmp_path)
@@ -110,7 +110,7 @@ def _verify_replicas(address: str, replicas: int, java: JavaHome, directory: Pat
 
 
 @pytest.mark.long
-async def test_tools_answer_as_with_kafka_while_clients_work(
+async def test_tools_behave_as_with_kafka_while_clients_work(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
     addresses = (peer, cluster.bootstrap)
@@ -127,7 +127,7 @@ async def test_tools_answer_as_with_kafka_while_clients_work(
 
 
 @pytest.mark.long
-async def test_streams_tools_answer_as_with_kafka(
+async def test_streams_tools_behave_as_with_kafka(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
     addresses = (peer, cluster.bootstrap)

@@ -139,7 +139,7 @@ def _produce_twice(address: str, topic: str) -> tuple[list[int], int]:
     return codes, found["offset"]
 
 
-async def test_produce_that_names_a_partition_twice_is_told_so(both: Both) -> None:
+async def test_produce_that_names_a_partition_twice_is_reported_so(both: Both) -> None:
     """Kafka answers once, appends the last batch and drops the first without a word. Penstock
     appends the first, and refuses the others.
     """

@@ -234,7 +234,7 @@ async def conversation(side: Side) -> list[object]:
     return said
 
 
-async def test_tokens_are_answered_as_by_kafka(peer: int, cluster: Cluster) -> None:
+async def test_tokens_are_handled_as_by_kafka(peer: int, cluster: Cluster) -> None:
     ours, kafkas = Side(cluster.broker.port), Side(peer)
     expected = await conversation(kafkas)
     for number, (wanted, found) in enumerate(zip(expected, await conversation(ours), strict=True)):

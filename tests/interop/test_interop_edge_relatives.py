@@ -277,7 +277,7 @@ SCENARIOS: list[Callable[[EdgeClient], Iterator[Step]]] = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_odd_members_and_numbers_get_the_answers_of_kafka(
+async def test_odd_members_and_numbers_get_the_responses_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[EdgeClient], Iterator[Step]]
 ) -> None:
     await compare(EdgeClient, scenario, (peer, cluster.bootstrap))

@@ -139,7 +139,7 @@ def run(bootstrap: str) -> list[Answer]:
     return consumer.answers
 
 
-async def test_sessions_answer_as_those_of_kafka(peer: str, tmp_path: Path) -> None:
+async def test_sessions_behave_as_those_of_kafka(peer: str, tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=1) as cluster:
         ours = await asyncio.to_thread(run, cluster.bootstrap)
     theirs = await asyncio.to_thread(run, peer)

@@ -45,7 +45,7 @@ async def create(cluster: Cluster, topic: str, configs: dict[str, str]) -> None:
 
 
 @pytest.mark.long
-async def test_java_shows_the_field_and_goes_on(java: JavaHome, tmp_path: Path) -> None:
+async def test_java_shows_the_field_and_continues(java: JavaHome, tmp_path: Path) -> None:
     """The idempotent producer has several batches in flight, of which one is refused. It corrects
     the sequences of those behind it, which are acknowledged.
     """

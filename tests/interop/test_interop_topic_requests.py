@@ -248,7 +248,7 @@ def delete(topics: Topics) -> Iterator[Step]:
 
 
 @pytest.mark.parametrize("told", [create, add, delete], ids=lambda told: told.__name__)
-async def test_requests_about_topics_are_answered_as_by_kafka(
+async def test_requests_about_topics_are_handled_as_by_kafka(
     told: Any, peer: str, cluster: Cluster
 ) -> None:
     def tell(address: str) -> list[Step]:

@@ -324,7 +324,7 @@ def _compare(
 
 
 @pytest.mark.parametrize("told", CONVERSATIONS, ids=lambda told: told.__name__)
-async def test_transactions_are_answered_as_by_kafka(
+async def test_transactions_are_handled_as_by_kafka(
     told: Callable[[TransactionClient], Iterator[Step]], verifying: str, cluster: Cluster
 ) -> None:
     await asyncio.to_thread(_compare, told, verifying, cluster.bootstrap)

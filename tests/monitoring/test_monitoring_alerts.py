@@ -66,7 +66,7 @@ def test_each_alert_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
-def test_an_alert_fires_in_time_and_says_what_is_wrong(tmp_path: Path, case: AlertCase) -> None:
+def test_an_alert_fires_in_time_and_states_what_is_wrong(tmp_path: Path, case: AlertCase) -> None:
     fired = [expected(case)]
     run(
         tmp_path,

@@ -23,7 +23,7 @@ def errors(*paths: Path) -> str:
     return done.stdout
 
 
-def test_grafana_knows_all_that_the_dashboards_say() -> None:
+def test_grafana_tracks_all_that_the_dashboards_say() -> None:
     assert len(DASHBOARDS) == 4
     assert errors(*DASHBOARDS) == ""
 

@@ -92,7 +92,7 @@ def run(script):
 
 
 @given(attempts)
-def test_answers_match_a_model_that_forgets_nothing(script):
+def test_responses_match_a_model_that_forgets_nothing(script):
     run(script)
 
 

@@ -117,7 +117,7 @@ def test_a_burst_counts_until_it_leaves_the_window() -> None:
     assert rate.throttle_ms(1_000, 11_000) == 0
 
 
-def test_a_tiny_quota_waits_as_long_as_an_answer_can_tell() -> None:
+def test_a_tiny_quota_waits_as_long_as_a_response_can_report() -> None:
     rate = Rate(Window(), 0)
     rate.record(1e12, 0)
     assert rate.throttle_ms(1e-6, 0) == 2**31 - 1

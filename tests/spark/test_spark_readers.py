@@ -195,7 +195,7 @@ def test_a_checkpoint_of_a_recreated_topic_is_noticed(
     assert restarted.latestOffset(end, limit) == end
 
 
-def test_a_checkpoint_without_ids_of_topics_goes_on(cluster: ThreadedCluster) -> None:
+def test_a_checkpoint_without_ids_of_topics_continues(cluster: ThreadedCluster) -> None:
     """Kafka's source and older versions write such checkpoints."""
     cluster.create("older", 1)
     fill(cluster, "older", 10)

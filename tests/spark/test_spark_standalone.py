@@ -250,7 +250,7 @@ def test_the_demo_runs_on_a_cluster(standalone: Standalone, wheel: Path, tmp_pat
 
 
 @pytest.mark.long
-def test_the_demo_says_what_executors_lack(standalone: Standalone, tmp_path: Path) -> None:
+def test_the_demo_states_what_executors_lack(standalone: Standalone, tmp_path: Path) -> None:
     """An archive without Penstock, as after a pack of the wrong environment."""
     environment = environment_without_penstock(tmp_path / "plain")
     archive = shutil.make_archive(str(tmp_path / "plain"), "gztar", environment)

@@ -110,7 +110,9 @@ async def test_a_missing_bucket_is_reported(server: StoreServer) -> None:
     await absent.close()
 
 
-def test_a_controller_without_a_bucket_says_what_to_do(server: StoreServer, tmp_path: Path) -> None:
+def test_a_controller_without_a_bucket_states_what_to_do(
+    server: StoreServer, tmp_path: Path
+) -> None:
     server.new_config()  # skips where there are no buckets
     url = server.new_url().replace("bucket-", "never-made-")
     command = [sys.executable, "-P", "-m", "penstock.deploy.cli", "controller"]

@@ -111,7 +111,7 @@ TRANSACTIONS = 4
 
 @pytest.mark.costly("opens 10,000 connections")
 @pytest.mark.usefixtures("many_files")
-def test_ten_thousand_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
+def test_ten_thousand_idle_connections_keep_no_one_out(tmp_path: Path) -> None:
     with MeteredCluster(tmp_path, brokers=2, controllers=1, secure=True) as cluster:
         config = cluster.admin.properties() | {"bootstrap.servers": cluster.bootstrap}
         first = config | {"bootstrap.servers": cluster.bootstrap.split(",")[0]}

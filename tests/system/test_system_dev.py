@@ -49,7 +49,7 @@ def temporary_directories(pid: int) -> list[Path]:
     return list(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}{pid}-*"))
 
 
-def test_ready_line_and_state_file_tell_the_same(cluster: LocalCluster) -> None:
+def test_ready_line_and_state_file_report_the_same(cluster: LocalCluster) -> None:
     told = dict(part.split("=", 1) for part in cluster.ready_line.removeprefix("ready: ").split())
     state = cluster.state()
     assert (told["bootstrap"], told["store"], told["controller"]) == (
@@ -139,7 +139,7 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
     assert "words" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
 
 
-def test_a_group_goes_on_where_it_stopped(cluster: LocalCluster) -> None:
+def test_a_group_continues_where_it_stopped(cluster: LocalCluster) -> None:
     penstock(cluster, "topics", "create", "shared")
     penstock(cluster, "produce", "shared", given="one\ntwo\nthree\n")
     first = penstock(
@@ -218,7 +218,7 @@ def test_mistakes_are_explained_in_a_line(
     assert "Traceback" not in done.stderr
 
 
-def test_nobody_knows_the_controller_without_a_cluster(tmp_path: Path) -> None:
+def test_no_one_tracks_the_controller_without_a_cluster(tmp_path: Path) -> None:
     done = subprocess.run(
         (*PENSTOCK, "nodes", "--state-file", str(tmp_path / "s")),
         capture_output=True,
@@ -238,7 +238,7 @@ def test_a_taken_port_is_named(cluster: LocalCluster) -> None:
     assert "--port" in done.stderr
 
 
-def test_a_missing_bucket_is_an_error_that_says_how_to_make_it(cluster: LocalCluster) -> None:
+def test_a_missing_bucket_is_an_error_that_states_how_to_make_it(cluster: LocalCluster) -> None:
     endpoint = cluster.state().store_url.partition("endpoint=")[2]
     done = penstock(
         cluster, "dev", "--port", "0", "--store", f"s3://no-such-bucket?endpoint={endpoint}"
@@ -279,7 +279,7 @@ async def test_the_three_clients_talk_to_each_other(cluster: LocalCluster) -> No
             assert [(await anext(consumer)).value for _ in range(50)] == expected
 
 
-def test_a_killed_broker_comes_back_and_the_state_file_tells(cluster: LocalCluster) -> None:
+def test_a_killed_broker_returns_and_the_state_file_tells(cluster: LocalCluster) -> None:
     victim = cluster.brokers()[1]
     cluster.kill([victim])
     state = cluster.wait_for_new([victim])

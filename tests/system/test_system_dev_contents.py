@@ -137,7 +137,7 @@ def test_top_shows_nodes_and_topics(cluster: LocalCluster) -> None:
         ),
     ],
 )
-def test_mistakes_are_told_before_anything_is_started(
+def test_mistakes_are_reported_before_anything_is_started(
     tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     (tmp_path / "wrong.jsonl").write_text('fine\n{"topic": "a", "vlaue": 1}\n')

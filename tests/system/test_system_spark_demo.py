@@ -95,7 +95,7 @@ def test_the_example_runs_without_brokers(tmp_path: Path) -> None:
     assert "│ UA" in done.stdout, "DuckDB over the same log"
 
 
-def test_without_java_the_demo_says_what_to_do(tmp_path: Path) -> None:
+def test_without_java_the_demo_states_what_to_do(tmp_path: Path) -> None:
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "JAVA_HOME"} | {
         "PATH": str(tmp_path)
     }

@@ -217,7 +217,7 @@ def test_the_command_runs_a_cluster(environment: Path, tmp_path: Path, store: st
         )
 
 
-def test_without_extras_each_command_says_what_to_type(environment: Path, tmp_path: Path) -> None:
+def test_without_extras_each_command_states_what_to_type(environment: Path, tmp_path: Path) -> None:
     found = (
         "import importlib.util as u; print([name for name in ('boto3', 'flask', 'moto', 'pyarrow',"
         " 'pyspark') if u.find_spec(name)])"

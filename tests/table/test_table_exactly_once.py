@@ -114,7 +114,9 @@ def test_a_table_keeps_its_start_offset_without_records(run: Run) -> None:
     assert run.rows() == []
 
 
-def test_records_that_were_lost_are_told_of_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_were_lost_are_reported_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One partition has no record any more, one has some, one has lost nothing."""
     assert run.all(from_latest=True) == []
     ends = run.ends()

@@ -57,7 +57,9 @@ def exported(run: Run) -> list[int]:
     return sorted(row["_offset"] for row in rows)
 
 
-def test_records_that_a_client_deleted_are_told_of_once(cluster: ThreadedCluster, run: Run) -> None:
+def test_records_that_a_client_deleted_are_reported_once(
+    cluster: ThreadedCluster, run: Run
+) -> None:
     cluster.create(TOPIC, 1)
     produce(cluster, 0, 60)
     wait_until(lambda: bounds(cluster) == (0, 60))

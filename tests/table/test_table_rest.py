@@ -46,7 +46,7 @@ def test_a_table_of_a_rest_catalog_has_all_records(run: RestRun, catalog: RestCa
 
 
 @pytest.mark.parametrize("lost", [Fate.TIMED_OUT, Fate.CUT])
-def test_a_commit_whose_answer_is_lost_counts_once(
+def test_a_commit_whose_response_is_lost_counts_once(
     run: RestRun, gateway: HttpGateway, lost: Fate
 ) -> None:
     """Lose every second answer, beginning with the one to the creation of the table."""
@@ -74,7 +74,7 @@ def test_runs_at_the_same_time_share_the_work(run: RestRun) -> None:
     assert run.stray_files() == set()
 
 
-def test_a_batch_goes_on_top_of_a_commit_of_another_writer(
+def test_a_batch_continues_top_of_a_commit_of_another_writer(
     run: RestRun, gateway: HttpGateway
 ) -> None:
     assert run.sync(file_bytes=2_000).run_batch() is not None
@@ -93,7 +93,7 @@ def test_a_batch_goes_on_top_of_a_commit_of_another_writer(
 
 
 @pytest.mark.parametrize("lost", [Fate.TIMED_OUT, Fate.CUT])
-def test_new_columns_are_added_once_if_the_answer_is_lost(
+def test_new_columns_are_added_once_if_the_response_is_lost(
     run: RestRun, gateway: HttpGateway, lost: Fate
 ) -> None:
     first = run.sync(value_format=NARROW).run_batch()
@@ -142,7 +142,7 @@ def test_a_catalog_that_restarts_during_a_commit_is_waited_for(
     assert run.stray_files() == set()
 
 
-def test_a_catalog_that_never_answers_is_given_up(
+def test_a_catalog_that_never_responds_is_given_up(
     log: Log, tmp_path: Path, gateway: HttpGateway
 ) -> None:
     """Be silent after a commit: the export looks up whether it happened."""

@@ -125,7 +125,7 @@ def test_sessions_end_when_idle_and_at_their_age() -> None:
     assert sessions.find(session.token) is None
 
 
-def test_rights_are_asked_again_when_old_and_after_a_change() -> None:
+def test_rights_are_queried_again_when_old_and_after_a_change() -> None:
     """A change may make a topic that the user sees, and brokers know of it within a moment."""
     clock = Clock()
     sessions = sessions_at(clock)

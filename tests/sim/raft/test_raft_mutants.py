@@ -83,7 +83,7 @@ def test_the_unharmed_core_keeps_one_configuration(knobs: Knobs) -> None:
     assert changed > 30, "quorums that hardly change prove nothing"
 
 
-def test_leadership_leaves_a_slow_disk_and_does_not_come_back_at_once() -> None:
+def test_leadership_leaves_a_slow_disk_and_does_not_return_at_once() -> None:
     knobs = replace(CALM, fsync_ms_max=5, slow_disk=0)
     left = 0
     for seed in range(6):

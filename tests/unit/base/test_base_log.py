@@ -47,7 +47,7 @@ def test_the_disk_of_the_log_is_full(configuration: str) -> None:
 
 
 @pytest.mark.parametrize("configuration", _CONFIGURATIONS)
-def test_nobody_reads_the_log(configuration: str) -> None:
+def test_no_one_reads_the_log(configuration: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -51,12 +51,12 @@ def told(how: str, until: bytes) -> str:
         process.communicate()
 
 
-def test_tasks_are_told_to_what_they_wait_for() -> None:
+def test_tasks_are_reported_to_what_they_wait_for() -> None:
     lines = told("pass", b"Event.wait").splitlines()
     at = lines.index("task the patient one:")
     assert lines[at + 1].startswith("  waits_for_ever (<string>:")
     assert lines[at + 2].startswith("  Event.wait (")
 
 
-def test_a_loop_that_hangs_is_told_all_the_same() -> None:
+def test_a_loop_that_hangs_is_reported_all_the_same() -> None:
     assert "in main" in told("time.sleep(1_000)", b"in main")

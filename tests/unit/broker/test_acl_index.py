@@ -43,7 +43,7 @@ def test_hosts_are_compared_as_addresses(written: str, peer: str) -> None:
     assert canonical_host(written) == canonical_host(peer)
 
 
-def test_a_removed_acl_does_not_count_after_a_remembered_answer() -> None:
+def test_a_removed_acl_does_not_count_after_a_remembered_response() -> None:
     acl = allow("t")
     index = AclIndex([acl])
     assert index.allows(ALICE, "h", READ, TOPIC, "t")
@@ -73,7 +73,7 @@ def test_an_empty_name_is_no_question_about_any_resource() -> None:
     assert not index.allows(ALICE, "h", READ, TOPIC, "")
 
 
-def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acls, "RESPONSES_MAX", 10)
     index = AclIndex([allow("t", pattern=PatternType.PREFIXED)])
     for number in range(100):
@@ -85,7 +85,7 @@ def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert index.remembered_count == before
 
 
-def test_a_client_with_ever_new_questions_costs_others_no_answers(
+def test_a_client_with_ever_new_questions_costs_others_no_responses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(acls, "CLIENT_RESPONSES_MAX", 10)

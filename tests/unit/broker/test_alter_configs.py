@@ -134,7 +134,7 @@ async def test_topics_brokers_and_groups_are_replaced_in_one_request(fixture: Fi
     assert list(configs.items()) == []
 
 
-async def test_a_controller_that_does_not_answer_fails_every_topic(fixture: Fixture) -> None:
+async def test_a_controller_that_does_not_respond_fails_every_topic(fixture: Fixture) -> None:
     fixture.client.fail_with = TimeoutError("no controller")
     wanted: list[Wanted] = [(TOPIC, "t", {}), (BROKER, "2", {})]
     assert await send_request(fixture, *wanted) == [

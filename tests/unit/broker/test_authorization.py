@@ -125,7 +125,7 @@ async def test_a_fork_needs_read_on_its_source(fixture: Fixture) -> None:
     assert fixture.client.requested == []
 
 
-async def test_answers_name_what_a_client_may_do_with_a_snapshot(fixture: Fixture) -> None:
+async def test_responses_name_what_a_client_may_do_with_a_snapshot(fixture: Fixture) -> None:
     for name in ("orders", "orders@before"):
         fixture.topic(name)
     fixture.authorize(topic("orders", Operation.READ))
@@ -167,7 +167,7 @@ async def test_undeletion_needs_delete_or_alter_on_the_old_name(fixture: Fixture
     assert await create(fixture, "new", penstock_undelete="older") is DENIED
 
 
-async def test_a_deletion_by_id_does_not_tell_the_name(fixture: Fixture) -> None:
+async def test_a_deletion_by_id_does_not_report_the_name(fixture: Fixture) -> None:
     topic_id = fixture.topic("t")
 
     async def delete(name: str | None, wanted: UUID | None) -> Any:
@@ -262,7 +262,7 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     assert not (await fixture.send_request(apis.DESCRIBE_ACLS, 3, wanted)).resources
 
 
-async def test_a_change_counts_from_its_answer_on(fixture: Fixture) -> None:
+async def test_a_change_counts_from_its_response_on(fixture: Fixture) -> None:
     fixture.topic("t")
     fixture.authorize(cluster(Operation.ALTER))
     bob = Principal(USER, "bob")
@@ -325,7 +325,7 @@ async def test_a_denial_is_logged_once_and_counted_always(fixture: Fixture) -> N
     assert authorizer.audit.denied[Operation.DESCRIBE, ResourceType.TOPIC] == 5
 
 
-async def test_what_only_shortens_an_answer_is_no_denial(fixture: Fixture) -> None:
+async def test_what_only_shortens_a_response_is_no_denial(fixture: Fixture) -> None:
     fixture.topic("t")
     authorizer = fixture.authorize()
     with capture_logs() as logs:

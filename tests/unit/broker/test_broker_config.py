@@ -42,7 +42,7 @@ def test_what_can_not_work_is_refused_by_name(
     assert caught.value.name == name
 
 
-def test_a_listener_is_told_as_advertised_or_left_to_the_client() -> None:
+def test_a_listener_is_reported_as_advertised_or_left_to_the_client() -> None:
     config = BrokerConfig(
         node_id=4,
         listeners=("A://:1", "b://0.0.0.0:0", "[::1]:9"),

@@ -92,7 +92,7 @@ def test_frames_are_writable_and_their_own() -> None:
 
 
 @given(st.permutations(range(8)), st.sets(st.integers(0, 7)))
-def test_answers_leave_in_the_order_of_requests(completion: list[int], silent: set[int]) -> None:
+def test_responses_leave_in_the_order_of_requests(completion: list[int], silent: set[int]) -> None:
     order = ResponseOrder()
     slots = [order.open(10) for _ in range(8)]
     sent: list[bytes] = []
@@ -115,7 +115,7 @@ def test_answers_leave_in_the_order_of_requests(completion: list[int], silent: s
     assert order.held_bytes == 0
 
 
-def test_second_answer_is_a_bug() -> None:
+def test_second_response_is_a_bug() -> None:
     order = ResponseOrder()
     slot = order.open(1)
     order.fill(slot, (b"x",))

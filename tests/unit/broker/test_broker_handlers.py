@@ -149,7 +149,7 @@ async def test_share_groups_are_served_only_at_their_level(fixture: Fixture) -> 
     assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_unknown_api_versions_version_is_answered_in_v0_without_reading_the_body(
+async def test_unknown_api_versions_version_gets_a_response_in_v0_without_reading_the_body(
     fixture: Fixture,
 ) -> None:
     answer = await fixture.raw(struct.pack(">hhih", 18, 99, 5, -1) + b"\xff" * 30)
@@ -199,7 +199,7 @@ async def test_hostile_produce_closes(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("is_coroutine", [False, True])
-async def test_failing_handler_is_answered_where_the_api_can_say_so(
+async def test_failing_handler_gets_a_response_where_the_api_can_document_it(
     fixture: Fixture, *, is_coroutine: bool
 ) -> None:
     def fails(node: Node, ctx: object) -> Response | Awaitable[Response]:
@@ -303,7 +303,7 @@ async def test_brokers_that_are_dead_when_this_one_starts_have_just_left(fixture
     assert fixture.departed.listed(LISTED_S) == []
 
 
-async def test_broker_that_came_back_is_listed_once(fixture: Fixture) -> None:
+async def test_broker_that_returned_is_listed_once(fixture: Fixture) -> None:
     fixture.departed.update(fixture.image, 0)
     fixture.image.apply_all([broker_record(2, fenced=True)])
     fixture.departed.update(fixture.image, 1)
@@ -359,7 +359,9 @@ async def test_missing_topic_is_created_only_when_allowed(fixture: Fixture) -> N
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "ü"])
-async def test_invalid_name_is_never_asked_of_the_controller(fixture: Fixture, name: str) -> None:
+async def test_invalid_name_is_never_requested_of_the_controller(
+    fixture: Fixture, name: str
+) -> None:
     (topic,) = (await fixture.metadata(name, auto=True)).topics
     assert (topic.error_code, fixture.client.requested) == (ErrorCode.INVALID_TOPIC_EXCEPTION, [])
 
@@ -383,7 +385,7 @@ async def test_creation_that_may_work_later_is_a_missing_leader(fixture: Fixture
     assert topic.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-async def test_without_a_session_nobody_is_told_who_leads(fixture: Fixture) -> None:
+async def test_without_a_session_no_one_is_reported_who_leads(fixture: Fixture) -> None:
     """The image stands still. A client whose connection is closed asks another broker; a client
     that knows no other broker has to learn their addresses.
     """
@@ -471,7 +473,7 @@ async def create(
     return {topic.name: topic for topic in response.topics}
 
 
-async def test_create_topics_answers_each(fixture: Fixture) -> None:
+async def test_create_topics_returns_each(fixture: Fixture) -> None:
     config = create_topics.CreatableTopicConfig("retention.ms", "5")
     assigned = [
         create_topics.CreatableReplicaAssignment(1, [1]),
@@ -653,7 +655,7 @@ async def ask_frozen(fixture: Fixture, *requested: metadata.MetadataRequestTopic
     return (await fixture.send_request(apis.METADATA, apis.METADATA.max, request)).topics
 
 
-async def test_only_requests_that_ask_for_frozen_topics_see_them(fixture: Fixture) -> None:
+async def test_only_requests_that_request_frozen_topics_see_them(fixture: Fixture) -> None:
     kept, gone, snapshot_id = fixture.topic("kept"), fixture.topic("gone"), UUID(int=5)
     groups = (GroupOffsets("g", ((0, Offset(2)),)),)
     partition = topic_records(snapshot_id, "kept", fixture.image, leader=-1, epoch=-1)

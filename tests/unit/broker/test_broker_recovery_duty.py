@@ -69,7 +69,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery_duty, "RETRY_FIRST_MS", 1)
 
 
-async def test_recovers_once_however_often_it_is_told() -> None:
+async def test_recovers_once_however_often_it_is_reported() -> None:
     harness = DutyHarness()
     for _ in range(3):
         harness.apply(send_request(ME, 3))

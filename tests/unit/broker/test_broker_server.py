@@ -158,7 +158,7 @@ async def fixture() -> AsyncIterator[Fixture]:
     await fixture.stop()
 
 
-async def test_pipelined_requests_are_answered_in_order(fixture: Fixture) -> None:
+async def test_pipelined_requests_get_responses_in_order(fixture: Fixture) -> None:
     await fixture.start()
     client = await fixture.connect()
     client.send(b"p0", b"p1", b"e2")
@@ -233,7 +233,7 @@ def test_a_client_that_sends_without_pause_leaves_others_their_turn(frame_bytes:
     assert meter.turn_bytes_max <= BURST_BYTES_MAX + RECEIVE_BYTES + frame_bytes
 
 
-async def test_request_without_answer_lets_the_next_through(fixture: Fixture) -> None:
+async def test_request_without_response_lets_the_next_through(fixture: Fixture) -> None:
     await fixture.start()
     client = await fixture.connect()
     client.send(b"p0", b"e1")
@@ -319,7 +319,7 @@ async def test_client_that_does_not_read_stops_only_itself(fixture: Fixture) -> 
         assert len(await client.receive()) == 1_000_000
 
 
-async def test_full_storage_stops_producers_and_nobody_else(fixture: Fixture) -> None:
+async def test_full_storage_stops_producers_and_no_one_else(fixture: Fixture) -> None:
     await fixture.start()
     fixture.dispatcher.room.clear()
     producer = await fixture.connect()
@@ -422,7 +422,7 @@ async def test_taken_port_is_named(fixture: Fixture) -> None:
         await other.bind()
 
 
-async def test_a_connection_whose_answers_cannot_be_sent_keeps_no_answer_of_others() -> None:
+async def test_a_connection_whose_responses_cannot_be_sent_keeps_no_response_of_others() -> None:
     loop, sent, reported = asyncio.get_running_loop(), asyncio.Event(), list[Any]()
 
     class Broken:

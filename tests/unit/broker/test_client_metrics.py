@@ -40,7 +40,7 @@ def wanted(*subscriptions: Mapping[str, str]) -> ClientSubscription:
     return wanted_of(subscriptions, IDENTITY, ONE)
 
 
-def test_without_a_subscription_a_client_pushes_nothing_and_asks_again() -> None:
+def test_without_a_subscription_a_client_pushes_nothing_and_requests_again() -> None:
     assert wanted()[1:] == ((), 300_000)
 
 
@@ -52,7 +52,7 @@ def test_a_client_gets_the_metrics_of_all_that_match_at_the_shortest_interval() 
     )[1:] == (("a", "b", "c"), 60_000)
 
 
-def test_a_star_asks_for_everything() -> None:
+def test_a_star_requests_everything() -> None:
     assert wanted({"metrics": "a"}, {"metrics": "*"}).metrics == ("*",)
 
 
@@ -109,7 +109,7 @@ def parsed(data: bytes) -> list[tuple[list[tuple[str, str]], list[str]]]:
     ]
 
 
-def test_each_resource_gets_the_attributes_behind_its_own() -> None:
+def test_each_resource_gets_the_attributes_after_its_own() -> None:
     data = data_of(({"group_id": "g"}, ["x", "y"]), ({}, ["z"]))
     added = [("client_id", "c" * 200), ("principal", "User:Grüß")]
     assert parsed(with_resource(data, resource_of(added))) == [
@@ -140,7 +140,7 @@ def test_the_number_of_fields_has_a_limit(each: bytes) -> None:
         with_resource(b"\x0a\xff\xff\x07" + b"\x12\x00" * (0x1FFFF // 2) + b"\x08", resource)
 
 
-def test_two_pushes_behind_each_other_are_one_request() -> None:
+def test_two_pushes_after_each_other_are_one_request() -> None:
     resource = resource_of([("a", "b")])
     one, two = (with_resource(data_of(({}, [name])), resource) for name in "xy")
     assert [metrics for _, metrics in parsed(one + two)] == [["x"], ["y"]]
@@ -206,7 +206,7 @@ def test_a_partial_success_is_read_as_its_schema_says(rejected_count: int, messa
     assert found == (max(rejected_count, 0), message)
 
 
-def test_an_answer_without_a_partial_success_rejects_nothing() -> None:
+def test_a_response_without_a_partial_success_rejects_nothing() -> None:
     assert read_response(b"") == (0, "")
     assert read_response(b"\x0a\x00") == (0, "")
     later = b"\x10\x05" + b"\x1a\x02\x08\x07" + answer_of(3, "why") + b"\x25abcd"
@@ -224,14 +224,14 @@ def test_a_long_message_is_cut() -> None:
 @pytest.mark.parametrize(
     "field", [b"\x10\x05", b"\x0a\x00", b"\x0a\x02\x10\x05"], ids=["other", "empty", "nested"]
 )
-def test_the_number_of_fields_of_an_answer_has_a_limit(field: bytes) -> None:
+def test_the_number_of_fields_of_a_response_has_a_limit(field: bytes) -> None:
     assert read_response(field * RESPONSE_FIELDS_MAX) == (0, "")
     with pytest.raises(MetricsInvalid, match=f"more than {RESPONSE_FIELDS_MAX}"):
         read_response(field * (RESPONSE_FIELDS_MAX + 1))
 
 
 @given(st.binary(max_size=200))
-def test_damaged_answers_are_refused_or_read(junk: bytes) -> None:
+def test_damaged_responses_are_refused_or_read(junk: bytes) -> None:
     for data in (junk, answer_of(3, "why")[:-1] + junk):
         try:
             rejected_count, message = read_response(data)
@@ -294,7 +294,7 @@ class Clients:
 OK, EARLY = ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_a_client_pushes_after_it_asked_and_then_once_for_each_interval() -> None:
+def test_a_client_pushes_after_it_requested_and_then_once_for_each_interval() -> None:
     clients = Clients()
     assert [clients.get(), clients.push(), clients.push(), clients.get()] == [OK, OK, EARLY, EARLY]
     clients.now_ms += INTERVAL_MS - 1
@@ -310,7 +310,7 @@ def test_a_client_pushes_after_it_asked_and_then_once_for_each_interval() -> Non
         ({"compression": 9, "size": 11}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     ],
 )
-def test_a_client_that_did_not_know_its_subscription_may_ask_at_once_but_only_once(
+def test_a_client_that_did_not_know_its_subscription_may_request_at_once_but_only_once(
     pushed: dict[str, int], code: ErrorCode
 ) -> None:
     clients = Clients()

@@ -133,7 +133,7 @@ def test_the_time_of_requests_waits_one_sample_at_most(quotas: Quotas) -> None:
     assert request.settle() == 1_000
 
 
-def test_the_time_of_a_request_without_an_answer_does_not_count(quotas: Quotas) -> None:
+def test_the_time_of_a_request_without_a_response_does_not_count(quotas: Quotas) -> None:
     quotas.set(entity("u"), "request_percentage", 1)
     request = quotas.request()
     quotas.time.busy_s += 5.0

@@ -351,7 +351,7 @@ async def test_an_undeleted_topic_has_its_offsets(world: World, restart: bool) -
 
 
 @virtually
-async def test_after_recreation_offsets_come_back_until_they_are_replaced(world: World) -> None:
+async def test_after_recreation_offsets_return_until_they_are_replaced(world: World) -> None:
     old = world.create()
     await world.commit(100)
     world.apply(world.deleted(old))

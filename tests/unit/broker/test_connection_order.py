@@ -27,7 +27,7 @@ def test_names_producers_and_epochs_do_not_concern_each_other(other: tuple[str, 
     order.admit(*other, 1)
 
 
-def test_the_producer_that_asked_longest_ago_is_forgotten() -> None:
+def test_the_producer_that_requested_longest_ago_is_forgotten() -> None:
     order = ConnectionOrder(entries_max=2)
     order.admit("a", 1, 0, 5)
     order.admit("b", 2, 0, 5)

@@ -142,7 +142,7 @@ async def commit(
     return done[KEY]
 
 
-async def test_an_answer_waits_until_its_records_are_durable() -> None:
+async def test_a_response_waits_until_its_records_are_durable() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await coordinator.ready("g")
@@ -184,7 +184,7 @@ async def test_the_next_coordinator_needs_no_rebalance() -> None:
     following.close()
 
 
-async def test_an_append_that_fails_is_told_and_forgotten() -> None:
+async def test_an_append_that_fails_is_reported_and_forgotten() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a")
@@ -412,7 +412,7 @@ async def test_a_static_member_changes_its_protocol_by_a_restart() -> None:
     following.close()
 
 
-async def test_waiting_classic_members_are_told_to_join_again() -> None:
+async def test_waiting_classic_members_are_reported_to_join_again() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await coordinator.ready("g")

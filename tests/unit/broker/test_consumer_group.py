@@ -164,7 +164,7 @@ def test_a_second_member_waits_until_the_first_has_revoked() -> None:
     assert world.group.state is GroupState.STABLE
 
 
-def test_a_member_that_does_not_say_what_it_owns_has_not_revoked() -> None:
+def test_a_member_that_does_not_state_what_it_owns_has_not_revoked() -> None:
     world = World(t=2)
     world.join("a", "t")
     world.join("b", "t")
@@ -236,7 +236,7 @@ def test_unknown_members_and_full_groups_are_refused() -> None:
     assert world.group.epoch == 5
 
 
-def test_a_static_member_comes_back_to_its_partitions() -> None:
+def test_a_static_member_returns_to_its_partitions() -> None:
     world = World(t=4)
     world.join("a1", "t", instance_id="a")
     world.join("b1", "t", instance_id="b")

@@ -107,7 +107,7 @@ async def test_wrong_bytes_are_an_error_of_their_partition_alone(damaged):
     assert await damaged.read(2) == ([value(number, 2) for number in range(ROUNDS)], ErrorCode.NONE)
 
 
-async def test_the_other_partitions_of_the_same_fetch_are_answered(damaged):
+async def test_the_other_partitions_of_the_same_fetch_get_responses(damaged):
     await damaged.spoil(2, value(2, 1))
     response = await damaged.broker.fetch_all([("t", 0, 0), ("t", 1, 2), ("t", 2, 2)])
     parts = {part.partition_index: part for part in response.responses[0].partitions}
@@ -134,7 +134,7 @@ async def test_consumers_raise_the_error_of_an_object_that_stays_missing(damaged
     assert await damaged.read(0) == ([value(0, 0)], ErrorCode.CORRUPT_MESSAGE)
 
 
-async def test_only_time_tells_that_an_object_is_lost(damaged, monkeypatch):
+async def test_only_time_reports_that_an_object_is_lost(damaged, monkeypatch):
     await damaged.lose(1)
     assert (await damaged.read(0))[1] == ErrorCode.KAFKA_STORAGE_ERROR
     (found,) = damaged.broker.storage.damage.listed(asyncio.get_running_loop().time())
@@ -142,7 +142,7 @@ async def test_only_time_tells_that_an_object_is_lost(damaged, monkeypatch):
     assert (await damaged.read(0))[1] == ErrorCode.CORRUPT_MESSAGE
 
 
-async def test_an_object_that_comes_back_is_read(damaged):
+async def test_an_object_that_returns_is_read(damaged):
     data = await damaged.harness.store.get(damaged.keys[1])
     await damaged.lose(1)
     assert await damaged.read(0) == ([value(0, 0)], ErrorCode.KAFKA_STORAGE_ERROR)
@@ -182,7 +182,7 @@ async def test_damage_is_logged_once_a_minute_and_counted(damaged):
 
 
 @pytest.mark.parametrize("fault", [Fault.FLIPPED_BIT, Fault.TRUNCATED])
-async def test_an_answer_that_is_wrong_once_is_no_damage(damaged, fault):
+async def test_a_response_that_is_wrong_once_is_no_damage(damaged, fault):
     store = FaultyStore(damaged.harness.store, Random(1))
     damaged.broker.storage._objects._store = store
     store.script(fault)
@@ -201,7 +201,7 @@ async def test_a_store_that_fails_is_no_damage(damaged, monkeypatch):
     assert await damaged.read(0) == ([value(number, 0) for number in range(ROUNDS)], ErrorCode.NONE)
 
 
-async def test_a_time_is_looked_up_where_damage_can_not_hide_the_answer(damaged):
+async def test_a_time_is_looked_up_where_damage_can_not_hide_the_response(damaged):
     await damaged.lose(1)
     await damaged.spoil(3, value(3, 1))
     assert (await damaged.broker.list_offsets("t", NOW)).offset == 0
@@ -264,7 +264,7 @@ async def crashed():
     await next_leader.close()
 
 
-async def test_a_partition_that_does_not_open_is_told_with_the_reason_until_it_does(crashed):
+async def test_a_partition_that_does_not_open_is_reported_with_the_reason_until_it_does(crashed):
     harness, next_leader = crashed.harness, crashed.next_leader
     lost = crashed.keys[0]
     await harness.fail_over(crashed.writer, next_leader)

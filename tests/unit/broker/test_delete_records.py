@@ -88,7 +88,7 @@ async def test_each_partition_has_its_own_error(one, world):
     assert await delete(one, "t", 1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-async def test_a_lost_answer_of_the_controller_loses_no_log_start(one, world, monkeypatch):
+async def test_a_lost_response_of_the_controller_loses_no_log_start(one, world, monkeypatch):
     async def lost(request, *, timeout_s=0):
         world.run(real(world.image, request, world.now_ms))
         raise TimeoutError("no answer")
@@ -233,7 +233,7 @@ async def asked_kafka(world):
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize(("topics", "expected"), KAFKA_ANSWERS)
-async def test_answers_are_those_of_kafka(asked_kafka, topics, expected, version):
+async def test_responses_are_those_of_kafka(asked_kafka, topics, expected, version):
     assert await requested(asked_kafka, topics, version) == expected
 
 

@@ -83,7 +83,7 @@ async def test_the_life_of_a_transaction(harness, one):
     assert (await producers(one))[1] == (7, 1, -1, LATER, 3, -1)
 
 
-async def test_the_next_leader_knows_the_same_producers(harness, pair):
+async def test_the_next_leader_tracks_the_same_producers(harness, pair):
     one, other = pair
     await one.produce("t", transactional(7, 0, b"a"))
     await one.produce("t", idempotent(8))
@@ -97,7 +97,7 @@ async def test_the_next_leader_knows_the_same_producers(harness, pair):
     assert (part.error_code, part.active_producers) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
 
 
-async def test_the_broker_s_clock_is_the_timestamp_where_the_topic_says_so(harness, one):
+async def test_the_broker_s_clock_is_the_timestamp_where_the_topic_states_so(harness, one):
     harness.topic("clocked")
     harness.configure("clocked", "message.timestamp.type", "LogAppendTime")
     harness.lead("clocked", one)
@@ -129,7 +129,7 @@ async def test_a_broker_without_a_session_sends_clients_away(one):
     assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_clients_ask_again_for_what_exceeds_an_answer(one, monkeypatch):
+async def test_clients_request_again_for_what_exceeds_a_response(one, monkeypatch):
     monkeypatch.setattr(handler, "PRODUCERS_MAX", 2)
     for index in (0, 1):
         for pid in range(3 - index):

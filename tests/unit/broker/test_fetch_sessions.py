@@ -41,7 +41,7 @@ async def begin(broker, offset=0):
     return response.session_id
 
 
-async def test_an_answer_holds_only_partitions_with_news(broker):
+async def test_a_response_holds_only_partitions_with_news(broker):
     session = await begin(broker)
     response = await broker.fetch_all([], session=(session, 1))
     assert (response.session_id, held(response)) == (session, [])
@@ -172,7 +172,7 @@ class Cache:
         return self.sessions.begin(request, 12, now).error_code
 
 
-def test_a_full_cache_gives_up_the_session_that_nobody_used_for_longest():
+def test_a_full_cache_gives_up_the_session_that_no_one_used_for_longest():
     cache = Cache(slots=2)
     first, second = cache.begin(5, 0), cache.begin(5, 1)
     assert cache.use(first, 1, 100) == 0
@@ -213,7 +213,7 @@ def test_without_slots_there_are_no_sessions():
     assert Cache(slots=0).begin(3, 0) == 0
 
 
-def test_the_epoch_begins_again_behind_its_maximum():
+def test_the_epoch_begins_again_after_its_maximum():
     cache = Cache(slots=1)
     session = cache.begin(1, 0)
     cache.sessions._sessions[session].epoch = 2**31 - 1
@@ -221,7 +221,7 @@ def test_the_epoch_begins_again_behind_its_maximum():
     assert cache.use(session, 1, 0) == 0
 
 
-def test_topics_by_id_are_told_apart():
+def test_topics_by_id_are_distinguished():
     sessions = FetchSessions(1, Random(1))
     topics = [
         FetchTopic(topic_id=UUID(int=number), partitions=[FetchPartition(partition=0)])

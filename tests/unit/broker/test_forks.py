@@ -38,7 +38,7 @@ async def fork(harness, leader, source, name, wanted=NOWHERE, *, with_kept=False
     return point
 
 
-async def test_a_fork_continues_epochs_and_knows_them(cluster):
+async def test_a_fork_continues_epochs_and_tracks_them(cluster):
     harness, first, second = cluster
     harness.topic("t")
     for leader in (first, second, first):
@@ -119,7 +119,7 @@ async def test_a_producer_of_the_source_begins_anew_in_the_fork(cluster):
     assert await other.committed("f") == [b"a", b"b", b"d"], "7 is open again in the fork"
 
 
-async def test_deleted_records_come_back_with_the_outcomes_of_transactions(cluster):
+async def test_deleted_records_return_with_the_outcomes_of_transactions(cluster):
     harness, leader, other = cluster
     harness.grace_ms = 1_000
     harness.topic("t")
@@ -278,7 +278,7 @@ def test_wrong_fork_offsets_are_refused(offsets):
         },
     ],
 )
-def test_deleted_records_come_back_only_as_a_whole_log(given):
+def test_deleted_records_return_only_as_a_whole_log(given):
     with pytest.raises(KafkaError) as caught:
         take_fork_request(given)
     assert caught.value.code is ErrorCode.INVALID_CONFIG

@@ -90,7 +90,7 @@ def stable_pair(group: ClassicGroup) -> tuple[str, str]:
     return first, second
 
 
-def test_nobody_learns_an_assignment_before_it_is_durable() -> None:
+def test_no_one_learns_an_assignment_before_it_is_durable() -> None:
     group = make_group()
     member = joins(group.join(join_request(), 1, 0))[1].member_id
     effects = group.sync(SyncRequest(member, None, 1, None, None, {member: b"all"}), 2, 0)
@@ -107,7 +107,7 @@ def test_failed_persistence_sends_everybody_back_to_join() -> None:
     assert group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_kip_394_nameless_member_is_told_its_id_and_must_come_back() -> None:
+def test_kip_394_nameless_member_is_reported_its_id_and_must_return() -> None:
     group = make_group()
     answer = joins(group.join(join_request(known=True), 1, 0))[1]
     assert answer.error is ErrorCode.MEMBER_ID_REQUIRED
@@ -117,7 +117,7 @@ def test_kip_394_nameless_member_is_told_its_id_and_must_come_back() -> None:
     )
 
 
-def test_given_id_that_never_comes_back_does_not_block_the_group() -> None:
+def test_given_id_that_never_returns_does_not_block_the_group() -> None:
     group = make_group()
     group.join(join_request(known=True), 1, 0)
     member = group.join(join_request(), 2, 0)
@@ -135,7 +135,7 @@ def test_leader_alone_sees_the_members() -> None:
     assert answers[6].members == ()
 
 
-def test_heartbeat_tells_of_a_rebalance_then_of_an_old_generation() -> None:
+def test_heartbeat_reports_of_a_rebalance_then_of_an_old_generation() -> None:
     group = make_group()
     first, second = stable_pair(group)
     generation = group.generation
@@ -320,7 +320,7 @@ def test_commit_rules() -> None:
     assert commit(transactional=True) is ErrorCode.NONE
 
 
-def test_unload_answers_everybody_who_waits() -> None:
+def test_unload_completes_everybody_who_waits() -> None:
     group = make_group(delay_ms=3_000)
     group.join(join_request(), 1, 0)
     assert joins(group.unload())[1].error is ErrorCode.NOT_COORDINATOR

@@ -82,7 +82,7 @@ def joining(member_id: str = "") -> JoinRequest:
     )
 
 
-async def test_a_coordinator_that_may_not_lead_alone_tells_no_offsets() -> None:
+async def test_a_coordinator_that_may_not_lead_alone_reports_no_offsets() -> None:
     """The next coordinator may have newer ones. A commit here is safe, because its answer waits
     until it is durable.
     """
@@ -117,7 +117,7 @@ async def test_offsets_are_visible_only_when_durable() -> None:
     coordinator.close()
 
 
-async def test_failed_append_is_told_and_changes_nothing() -> None:
+async def test_failed_append_is_reported_and_changes_nothing() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
@@ -190,7 +190,7 @@ async def test_requests_wait_for_a_group_that_is_loading_but_not_for_one_elsewhe
     coordinator.close()
 
 
-async def test_losing_the_partition_answers_who_waits() -> None:
+async def test_losing_the_partition_completes_who_waits() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)

@@ -116,7 +116,7 @@ async def test_a_deleted_offset_may_be_in_flight_and_a_later_one_stays() -> None
     coordinator.close()
 
 
-async def test_a_pending_offset_that_was_deleted_does_not_come_back() -> None:
+async def test_a_pending_offset_that_was_deleted_does_not_return() -> None:
     for is_first in (True, False):
         log = MemoryLog(1)
         coordinator = await coordinator_on(log)
@@ -155,7 +155,7 @@ async def test_expiry_spares_an_offset_with_a_commit_in_flight() -> None:
     coordinator.close()
 
 
-async def test_a_commit_behind_the_expiry_of_its_group_is_visible() -> None:
+async def test_a_commit_after_the_expiry_of_its_group_is_visible() -> None:
     log = MemoryLog(1)
     coordinator = await coordinator_on(log)
     assert await (await committing(coordinator, 1, OLD_MS)) is ErrorCode.NONE
@@ -181,7 +181,7 @@ async def test_a_commit_in_flight_is_deleted_with_its_group() -> None:
     coordinator.close()
 
 
-async def test_a_commit_behind_the_deletion_of_its_group_is_visible() -> None:
+async def test_a_commit_after_the_deletion_of_its_group_is_visible() -> None:
     log = MemoryLog(1)
     coordinator = await coordinator_on(log)
     assert await (await committing(coordinator, 1)) is ErrorCode.NONE
@@ -195,7 +195,7 @@ async def test_a_commit_behind_the_deletion_of_its_group_is_visible() -> None:
     coordinator.close()
 
 
-async def test_offsets_of_a_transaction_behind_a_deletion_count_after_its_marker() -> None:
+async def test_offsets_of_a_transaction_after_a_deletion_count_after_its_marker() -> None:
     log = MemoryLog(1)
     coordinator = await coordinator_on(log)
     assert await (await committing(coordinator, 1)) is ErrorCode.NONE

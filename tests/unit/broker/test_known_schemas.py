@@ -100,7 +100,7 @@ async def test_a_failing_registry_is_left_alone_and_known_schemas_stay(
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'{"schema": 5}', b'[{"subject": "t"}]', b"[" * 100_000, b"\xff"]
 )
-async def test_a_registry_that_answers_garbage_is_one_that_fails(
+async def test_a_registry_that_returns_garbage_is_one_that_fails(
     known: KnownSchemas, server: SchemaRegistryServer, body: bytes
 ) -> None:
     """An empty list of subjects is followed by the question for the schema."""
@@ -110,7 +110,7 @@ async def test_a_registry_that_answers_garbage_is_one_that_fails(
         await known.find([1])
 
 
-async def test_a_registry_that_answers_endlessly_is_cut_off(
+async def test_a_registry_that_returns_endlessly_is_cut_off(
     known: KnownSchemas, server: SchemaRegistryServer
 ) -> None:
     server.register("t-value", SCHEMA)

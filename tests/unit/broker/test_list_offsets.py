@@ -35,7 +35,7 @@ async def one():
         (NOW, 1, (3, NOW + 300)),
     ],
 )
-async def test_special_times_need_the_versions_that_kafka_asks_for(
+async def test_special_times_need_the_versions_that_kafka_requests_for(
     one, timestamp, first_version, expected
 ):
     """The log is trimmed up to offset 2, where an older record is the newest of the two."""
@@ -59,7 +59,7 @@ async def test_a_time_that_no_version_has_is_refused_before_the_partition_is_sou
         assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_a_partition_that_is_asked_for_twice_is_answered_once(one):
+async def test_a_partition_that_is_requested_twice_gets_a_response_once(one):
     await one.produce("t", batch(b"a"))
     part = wire.ListOffsetsPartition
     request = wire.ListOffsetsRequest(
@@ -165,7 +165,7 @@ async def test_offsets_by_time_where_timestamps_are_not_known(name, start):
     await two.close()
 
 
-async def test_the_newest_record_of_a_range_that_goes_on_behind_the_stable_end():
+async def test_the_newest_record_of_a_range_that_continues_after_the_stable_end():
     world = PartitionHarness()
     one, two = await world.broker(1), await world.broker(2)
     world.topic("t")

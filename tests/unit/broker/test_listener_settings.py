@@ -85,7 +85,7 @@ def test_the_value_of_a_listener_wins_over_that_of_all(tmp_path: Path) -> None:
     assert shown["listener.name.sasl_ssl.connections.max.reauth.ms"][0] == "1h"
 
 
-def test_listeners_with_sasl_ask_for_certificates_only_by_a_value_of_their_own() -> None:
+def test_listeners_with_sasl_request_certificates_only_by_a_value_of_their_own() -> None:
     config = SecurityConfig(
         ssl_client_auth="required", listener_values=(("listener.name.b.ssl.client.auth", "none"),)
     )
@@ -159,13 +159,13 @@ def test_every_setting_of_a_listener_has_a_variable_of_its_own() -> None:
         ),
     ],
 )
-def test_mistakes_are_told_with_their_place(tmp_path: Path, line: str, told: str) -> None:
+def test_mistakes_are_reported_with_their_place(tmp_path: Path, line: str, told: str) -> None:
     found = refusal(tmp_path, line)
     assert told in found
     assert "f.toml: " in found or "sasl.oauthbearer" in told
 
 
-def test_mistakes_in_variables_and_flags_are_told(tmp_path: Path) -> None:
+def test_mistakes_in_variables_and_flags_are_reported(tmp_path: Path) -> None:
     name = "PENSTOCK_LISTENER_NAME_IN_NUM_PARTITIONS"
     found = refusal(tmp_path, variables={name: "1"})
     assert f"environment: {name} is not a setting of a single listener; these are max.conn" in found

@@ -274,7 +274,7 @@ async def test_a_batch_with_more_keys_than_the_map_holds_is_cleaned(log):
     assert sum(removed) == 20
 
 
-async def test_long_keys_are_told_apart(log):
+async def test_long_keys_are_distinguished(log):
     long = [b"k" * 40 + b"%d" % at for at in range(3)]
     await log.produce(*(keyed((key, b"1"), (key[:30], b"1")) for key in long * 2))
     await log.clean()
@@ -433,7 +433,7 @@ async def test_records_of_aborted_transactions_go_and_the_marker_stays(log):
     assert await log.leader.committed("t") == [b"old", b"2"]
 
 
-async def test_nothing_behind_an_open_transaction_is_cleaned(log):
+async def test_nothing_after_an_open_transaction_is_cleaned(log):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")), transactional(7, 0, (b"a", b"3")))
     await log.produce(keyed((b"b", b"1")), keyed((b"b", b"2")))
     await log.clean()
@@ -572,7 +572,7 @@ async def test_a_corrupt_batch_in_a_sound_object_stops_the_pass(log, world, monk
     assert list(world.image.streams.known(stream_id).entries) == entries, "the data stay"
 
 
-async def test_a_lost_answer_of_the_commit_is_no_loss(log, world):
+async def test_a_lost_response_of_the_commit_is_no_loss(log, world):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
     await log.commit()
     real = world.commit
@@ -755,7 +755,7 @@ async def test_a_fork_is_not_left_where_log_compaction_has_removed_its_keys(log,
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-async def test_a_fork_has_what_log_compaction_removes_while_it_is_asked_for(
+async def test_a_fork_has_what_log_compaction_removes_while_it_is_requested(
     log, world, monkeypatch, is_open
 ):
     """A newer value is written and cleaned while the leader uploads the older one."""
@@ -783,7 +783,7 @@ async def test_a_fork_has_what_log_compaction_removes_while_it_is_asked_for(
     assert await log.brokers[1].committed("f") == [b"new"]
 
 
-async def test_a_fork_of_what_was_cleaned_meanwhile_is_asked_for_again(log, world):
+async def test_a_fork_of_what_was_cleaned_meanwhile_is_requested_again(log, world):
     await log.produce(*[keyed((b"k", b"%d" % number)) for number in range(9)], keyed((b"x", b"y")))
     await log.upload()
     wanted = {0: WantedPoint(offset=5)}

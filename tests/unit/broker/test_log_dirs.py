@@ -156,7 +156,9 @@ async def test_ranges_before_the_log_start_do_not_count(world, pair):
     assert await sizes(other) == {("t", 0): (len(kept), 0, len(kept))}
 
 
-async def test_a_long_answer_lets_other_tasks_run_and_survives_a_deletion(world, pair, monkeypatch):
+async def test_a_long_response_lets_other_tasks_run_and_survives_a_deletion(
+    world, pair, monkeypatch
+):
     world.topic("a")
     world.topic("b")
     for name in ("a", "b"):

@@ -61,7 +61,7 @@ async def test_batches_keep_their_offsets_and_repetitions_append_nothing():
     await broker.close()
 
 
-async def test_the_next_leader_goes_on_at_the_same_offset():
+async def test_the_next_leader_continues_at_the_same_offset():
     harness, one, two = await mirrored_topic(1, 2)
     await one.produce("t", gap(0, 3) + at(3, b"a", last=7), mirror_source=SOURCE)
     await one.crash()

@@ -140,7 +140,7 @@ async def test_requests_that_arrived_already_wait(fixture: Fixture) -> None:
         assert [await client.receive(), await client.receive()] == [b"second", b"third"]
 
 
-async def test_answers_to_earlier_requests_are_sent(fixture: Fixture) -> None:
+async def test_responses_to_earlier_requests_are_sent(fixture: Fixture) -> None:
     async with connected(fixture) as client:
         client.writer.write(struct.pack(">i", 1) + b"l" + struct.pack(">i", 2) + b"m9")
         await until(lambda: len(fixture.dispatcher.frames) == 2)

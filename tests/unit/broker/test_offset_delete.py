@@ -92,7 +92,7 @@ async def test_a_subscribed_topic_keeps_its_offsets(coordinator: GroupCoordinato
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\0\1", subscription("read")[:-12]], ids=len)
-async def test_a_member_that_does_not_say_may_consume_any_topic(
+async def test_a_member_that_does_not_state_may_consume_any_topic(
     coordinator: GroupCoordinator, metadata: bytes
 ) -> None:
     await commit(coordinator)
@@ -113,7 +113,7 @@ async def test_groups_that_do_not_exist(coordinator: GroupCoordinator) -> None:
     assert await coordinator.delete_offsets("", KEYS) is ErrorCode.INVALID_GROUP_ID
 
 
-async def test_only_a_coordinator_that_leads_alone_says_that_there_is_nothing(
+async def test_only_a_coordinator_that_leads_alone_states_that_there_is_nothing(
     coordinator: GroupCoordinator, log: MemoryLog
 ) -> None:
     await commit(coordinator)

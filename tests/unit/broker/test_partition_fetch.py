@@ -55,7 +55,7 @@ async def test_it_stays_parked_until_min_bytes_are_there(one):
     assert sum(len(p.records) for p in (await poll).responses[0].partitions) == 3 * size
 
 
-async def test_without_news_the_answer_comes_at_max_wait_and_not_before(one):
+async def test_without_news_the_response_comes_at_max_wait_and_not_before(one):
     loop = asyncio.get_running_loop()
     started = loop.time()
     found = await one.fetch("t", max_wait_ms=60)
@@ -63,7 +63,7 @@ async def test_without_news_the_answer_comes_at_max_wait_and_not_before(one):
     assert (found.error, found.values, found.raw.records) == (0, [], b"")
 
 
-async def test_an_error_in_one_partition_is_told_at_once(one):
+async def test_an_error_in_one_partition_is_reported_at_once(one):
     response = await one.fetch_all([("t", 0, 0), ("t", 7, 0)], max_wait_ms=30_000)
     assert [p.error_code for p in response.responses[0].partitions] == [
         0,
@@ -175,7 +175,7 @@ async def test_partitions_take_turns_when_the_bytes_do_not_suffice(one):
     assert served == {0, 1, 2}
 
 
-async def test_an_answer_has_so_many_batches_however_small_they_are(one, monkeypatch):
+async def test_a_response_has_so_many_batches_however_small_they_are(one, monkeypatch):
     """Also if the client asks for more bytes than they have."""
     for module in (fetch_call, log_cache):
         monkeypatch.setattr(module, "READ_ENTRIES_MAX", 3)
@@ -446,7 +446,7 @@ async def test_without_a_session_nothing_is_read(one):
     assert (await one.fetch("t")).values == [b"a", b"b"]
 
 
-async def test_an_offset_behind_a_stale_end_is_not_called_out_of_range(one):
+async def test_an_offset_after_a_stale_end_is_not_called_out_of_range(one):
     """The new leader has records there: a consumer that gets OFFSET_OUT_OF_RANGE resets its
     position.
     """
@@ -456,7 +456,7 @@ async def test_an_offset_behind_a_stale_end_is_not_called_out_of_range(one):
     assert (await one.fetch("t", 5)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_parked_fetch_is_answered_when_the_session_ends(one):
+async def test_a_parked_fetch_gets_a_response_when_the_session_ends(one):
     poll = parked(one, [("t", 0, 0)])
     await turns()
     one.writable = False
@@ -464,7 +464,7 @@ async def test_a_parked_fetch_is_answered_when_the_session_ends(one):
     assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_fetch_of_a_stopped_process_looks_at_the_clock_before_it_answers(one):
+async def test_a_fetch_of_a_stopped_process_looks_at_the_clock_before_it_responds(one):
     """No task could wake it: its wait ends at the same moment as the session."""
     poll = parked(one, [("t", 0, 0)], max_wait_ms=20)
     await turns()

@@ -90,7 +90,7 @@ async def test_producers_beyond_the_limit_are_forgotten_and_reported():
     assert (list(state), state.dropped_count) == ([0, 3, 4], 2)
 
 
-async def test_a_repetition_is_answered_with_its_old_offset_after_close_and_open():
+async def test_a_repetition_gets_a_response_with_its_old_offset_after_close_and_open():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")
@@ -194,7 +194,7 @@ async def test_checkpoints_of_many_partitions_leave_turns_to_others():
     await one.close()
 
 
-async def test_recovery_behind_a_checkpoint_equals_the_live_state():
+async def test_recovery_after_a_checkpoint_equals_the_live_state():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")
@@ -239,7 +239,7 @@ async def test_a_repetition_of_what_is_not_durable_yet_waits_for_it():
     await one.close()
 
 
-async def test_a_request_is_one_group_and_tells_each_partition_its_own_error():
+async def test_a_request_is_one_group_and_reports_each_partition_its_own_error():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t", partitions=3)
@@ -298,7 +298,7 @@ async def test_other_acks_are_refused(acks):
     await one.close()
 
 
-async def test_acks_zero_gets_no_answer_and_acks_one_waits_for_durability():
+async def test_acks_zero_gets_no_response_and_acks_one_waits_for_durability():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")
@@ -326,7 +326,7 @@ async def test_without_a_session_nothing_is_appended_and_the_client_is_sent_away
     await one.close()
 
 
-async def test_a_dead_wal_answers_a_retriable_error_and_never_an_offset():
+async def test_a_dead_wal_returns_a_retriable_error_and_never_an_offset():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")
@@ -387,7 +387,7 @@ async def test_many_partitions_open_with_few_requests_and_close_with_few_commits
     await two.close()
 
 
-async def test_leadership_that_comes_back_is_served_again():
+async def test_leadership_that_returns_is_served_again():
     harness = PartitionHarness()
     one, two = await harness.broker(1), await harness.broker(2)
     harness.topic("t")
@@ -406,7 +406,7 @@ async def test_leadership_that_comes_back_is_served_again():
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_the_next_leader_after_a_dead_next_leader_answers():
+async def test_the_next_leader_after_a_dead_next_leader_responds():
     """The candidate before it died after the leader: told that the partition is being opened, a
     fetch would wait for nothing, at once.
     """
@@ -436,7 +436,7 @@ async def test_the_next_leader_after_a_dead_next_leader_answers():
     await asyncio.gather(two.crash(), three.close(), one.crash())
 
 
-async def test_a_broker_that_follows_the_metadata_no_more_says_that_it_does_not_lead():
+async def test_a_broker_that_follows_the_metadata_no_more_states_that_it_does_not_lead():
     harness = PartitionHarness()
     one = await harness.broker(1)
     await one.partitions.abandon()

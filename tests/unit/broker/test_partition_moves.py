@@ -19,7 +19,7 @@ async def harness_of(*node_ids):
     return harness, *brokers
 
 
-async def test_a_move_carries_everything_over_and_tells_its_steps():
+async def test_a_move_carries_everything_over_and_reports_its_steps():
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
     await one.opened("t")
@@ -99,7 +99,7 @@ async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_o
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_comes_again():
+async def test_what_was_sent_after_a_refused_request_is_refused_until_that_comes_again():
     """The first request times out before the partition opens, the others do not. This broker caused
     their gap; it is not a loss.
     """
@@ -151,7 +151,7 @@ async def test_what_was_sent_to_an_unknown_topic_id_is_sent_again_in_order():
     await one.close()
 
 
-async def test_a_request_behind_one_that_never_comes_again_is_out_of_order_in_the_end(monkeypatch):
+async def test_a_request_after_one_that_never_comes_again_is_out_of_order_in_the_end(monkeypatch):
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
     await one.opened("t")

@@ -28,7 +28,7 @@ class TestProducerState:
         record_batch(state, 500, 10, 0)
         assert state.check(7, 0, 490, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-    def test_the_last_five_are_answered_with_their_offset_older_ones_without(self):
+    def test_the_last_five_get_responses_with_their_offset_older_ones_without(self):
         state = ProducerState()
         for at in range(7):
             record_batch(state, at * 10, 10, at * 10)
@@ -124,7 +124,7 @@ class TestValidation:
         assert code_of(batch(last_offset=5)) is ErrorCode.INVALID_RECORD
         assert code_of(memoryview(encode_batch([], last_offset=0))) is ErrorCode.INVALID_RECORD
 
-    def test_control_batches_and_transactions_of_nobody_are_refused(self):
+    def test_control_batches_and_transactions_of_no_one_are_refused(self):
         assert code_of(batch(attributes=0x30)) is ErrorCode.INVALID_RECORD
         assert code_of(batch(attributes=0x10)) is ErrorCode.INVALID_RECORD
 

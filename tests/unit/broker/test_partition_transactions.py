@@ -53,7 +53,7 @@ async def test_a_transaction_is_seen_when_its_marker_is_there_and_not_before(one
     assert await one.committed("t") == [b"plain", b"a", b"b", b"behind"]
 
 
-async def test_what_was_aborted_is_told_of_and_nothing_else_is(one):
+async def test_what_was_aborted_is_reported_of_and_nothing_else_is(one):
     await one.produce("t", transactional(7, 0, b"gone"))
     await one.produce("t", transactional(8, 0, b"kept"))
     await one.mark("t", 8, commit=True)
@@ -240,7 +240,7 @@ async def interleave(broker, pids, start, rounds=3):
 
 
 @pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
-async def test_another_leader_knows_what_is_stable_and_what_was_aborted(harness, one, way):
+async def test_another_leader_tracks_what_is_stable_and_what_was_aborted(harness, one, way):
     kept = await interleave(one, [4, 5, 6], 0)
     before = await stable(one), await one.committed("t"), await aborted(one)
     assert before[1] == kept

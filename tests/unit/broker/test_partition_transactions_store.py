@@ -131,7 +131,7 @@ async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(harnes
         await view.aborted([OffsetRange("t", 0, 0, 6)])
 
 
-async def test_a_reader_knows_ranges_without_markers_and_transactions(harness):
+async def test_a_reader_tracks_ranges_without_markers_and_transactions(harness):
     """Offset 1 is a marker of a transaction that wrote nothing here, 3 to 5 are one that aborts."""
     (one,) = harness.brokers
     view = ClusterView(harness.store)

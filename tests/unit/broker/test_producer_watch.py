@@ -64,7 +64,7 @@ def test_advice_names_the_setting_that_helps(sent: dict[str, float], settings: s
     assert " ".join(advised) == settings
 
 
-def test_advice_says_by_how_much() -> None:
+def test_advice_states_by_how_much() -> None:
     found = ProducerWatch()
     bursts(found, size_bytes=16 * KB, in_flight=5)
     (client,) = found.judge(WINDOW_S + RESPONSE_S)

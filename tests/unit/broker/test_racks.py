@@ -40,7 +40,7 @@ def test_readers_of_one_partition_share_a_live_broker(cluster: ManagersCluster) 
     assert broker_in_rack(cluster.image, "c", TOPIC_ID, 0) is None
 
 
-def test_only_readers_that_are_far_behind_are_sent_away(cluster: ManagersCluster) -> None:
+def test_only_readers_that_are_far_after_are_sent_away(cluster: ManagersCluster) -> None:
     node = cluster.broker(1)
     cluster.topic("t")
     cluster.open_led(node)

@@ -118,7 +118,7 @@ def framed(number: int, payload: bytes = b"1") -> bytes:
     return b"\0" + number.to_bytes(4, "big") + payload
 
 
-def test_unknown_ids_are_asked_for_once() -> None:
+def test_unknown_ids_are_requested_once() -> None:
     rules = SchemaRules(None, REGISTERED)
     checker = RecordCheck()
     batch = [(None, framed(7)), (None, framed(9)), (None, framed(7)), (None, framed(8))]
@@ -232,7 +232,7 @@ def test_avro_names_the_field_at_which_it_is_cut_off() -> None:
         (b"\x02\x00abcd\x00\x00\x00\x0a\x02", ".ok: it is not a boolean"),
     ],
 )
-def test_avro_says_what_is_wrong(data: bytes, said: str) -> None:
+def test_avro_states_what_is_wrong(data: bytes, said: str) -> None:
     problem = validator("avro", json.dumps(AVRO)).problem(data)
     assert problem == said
 
@@ -269,7 +269,7 @@ message Other { optional int32 a = 1; }
         (b"\xff\xff", ": it is not Protobuf of shop.Order"),
     ],
 )
-def test_protobuf_says_what_is_wrong(data: bytes, said: str) -> None:
+def test_protobuf_states_what_is_wrong(data: bytes, said: str) -> None:
     problem = validator("protobuf", PROTO).problem(data)
     assert problem.startswith(said)
     assert bool(problem) is bool(said)

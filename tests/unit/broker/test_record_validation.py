@@ -142,7 +142,7 @@ def test_derived_fields_are_those_of_the_records(
     assert batch[HEADER_END:] == case.batch(codec, NOW)[HEADER_END:]
 
 
-def test_a_batch_that_says_what_is_so_stays_as_it_is() -> None:
+def test_a_batch_that_states_what_is_so_stays_as_it_is() -> None:
     batch = SOUND.batch(Compression.ZSTD, NOW)
     assert validated(batch) == parse_header(batch)
 
@@ -166,7 +166,7 @@ def _validation(value: str, **configs: str) -> TopicRules:
     return TopicRules.from_configs({"record.validation": value} | named)
 
 
-def test_headers_alone_are_checked_where_the_topic_says_so() -> None:
+def test_headers_alone_are_checked_where_the_topic_states_so() -> None:
     bad = BAD.batch(Compression.NONE, NOW)
     assert not isinstance(validated(bad, _validation("header")), Refusal)
     for configs in (

@@ -99,7 +99,7 @@ async def test_markers_without_a_serial_end_what_is_open(one):
 
 
 @pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
-async def test_the_next_leader_knows_a_late_copy(harness, one, way):
+async def test_the_next_leader_tracks_a_late_copy(harness, one, way):
     await first_transaction(one, commit=True)
     await one.produce("t", transactional(7, 1, b"second"))
     two = await harness.broker(2)
@@ -121,7 +121,7 @@ async def test_the_next_leader_knows_a_late_copy(harness, one, way):
     assert await two.committed("t") == [b"first"]
 
 
-async def test_a_copy_is_answered_when_what_it_repeats_is_durable(one):
+async def test_a_copy_gets_a_response_when_what_it_repeats_is_durable(one):
     await one.produce("t", transactional(7, 0, b"first"))
     one.storage.stop_acknowledging()
     markings = [

@@ -99,7 +99,7 @@ async def waiting(one, count, **options):
     return found
 
 
-async def test_those_that_wait_share_one_look_and_get_answers_of_their_own(one, looks):
+async def test_those_that_wait_share_one_look_and_get_responses_of_their_own(one, looks):
     tasks = await waiting(one, 10)
     partition = await one.opened("t")
     before = (partition.requests_count, partition.bytes_out, partition.records_out)
@@ -200,7 +200,7 @@ async def test_all_hear_that_another_broker_leads(one):
     }
 
 
-async def test_all_get_an_error_when_the_session_ends_before_they_are_told(one):
+async def test_all_get_an_error_when_the_session_ends_before_they_are_reported(one):
     tasks = await waiting(one, 5)
     one.writable = False
     one.partitions.wake_readers()
@@ -209,7 +209,7 @@ async def test_all_get_an_error_when_the_session_ends_before_they_are_told(one):
     }
 
 
-async def test_other_limits_levels_and_offsets_have_answers_of_their_own(one):
+async def test_other_limits_levels_and_offsets_have_responses_of_their_own(one):
     size_bytes = len(batch(b"a"))
     await one.produce("t", batch(b"a"))
     await one.produce("t", batch(b"b"))
@@ -229,7 +229,7 @@ async def test_other_limits_levels_and_offsets_have_answers_of_their_own(one):
         assert found[3].aborted_transactions == []
 
 
-async def test_partitions_take_turns_also_in_shared_answers(one):
+async def test_partitions_take_turns_also_in_shared_responses(one):
     for index in range(2):
         await one.produce("t", batch(b"a"), index=index)
     firsts = set()
@@ -241,7 +241,7 @@ async def test_partitions_take_turns_also_in_shared_answers(one):
     assert firsts == {(0, True, False), (1, False, True)}
 
 
-async def test_sessions_have_answers_of_their_own(one):
+async def test_sessions_have_responses_of_their_own(one):
     await one.produce("t", batch(b"a"))
     sessions = set()
     for _ in range(4):
@@ -255,7 +255,7 @@ async def test_sessions_have_answers_of_their_own(one):
         assert len(one.fetch_sessions) == 3
 
 
-async def test_clients_with_a_quota_have_answers_of_their_own(one):
+async def test_clients_with_a_quota_have_responses_of_their_own(one):
     ctx = request_of(one)
     assert same_key(ctx) is not None
     ctx.quota = SimpleNamespace()

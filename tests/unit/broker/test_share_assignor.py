@@ -89,6 +89,6 @@ def test_topics_of_different_members_are_balanced_one_by_one() -> None:
     assert (len(found["a"][T]), len(found["b"][T])) == (2, 2)
 
 
-def test_nobody_and_nothing() -> None:
+def test_no_one_and_nothing() -> None:
     assert assign({}, {T: 2}) == {}
     assert assign({"a": frozenset([T])}, {}) == {"a": {}}

@@ -96,7 +96,7 @@ async def pending(*works) -> list[asyncio.Future]:
     return tasks
 
 
-async def test_answers_wait_until_what_they_depend_on_is_durable() -> None:
+async def test_responses_wait_until_what_they_depend_on_is_durable() -> None:
     log = MemoryLog()
     coordinator = await started(log)
     log.hold = True
@@ -135,7 +135,7 @@ async def test_a_write_that_is_refused_at_once_is_taken_back() -> None:
     coordinator.close()
 
 
-async def test_the_next_coordinator_goes_on() -> None:
+async def test_the_next_coordinator_continues() -> None:
     log = MemoryLog()
     coordinator = await started(log, updates_max=2)
     for leader in range(1, 8):
@@ -159,7 +159,7 @@ async def test_a_read_fences_the_leader_before_it_also_after_a_failover() -> Non
     following.close()
 
 
-async def test_a_broker_that_may_not_lead_alone_answers_nothing_from_memory() -> None:
+async def test_a_broker_that_may_not_lead_alone_returns_nothing_from_memory() -> None:
     log = MemoryLog()
     coordinator = await started(log)
     log.leads_alone = False
@@ -243,7 +243,7 @@ async def test_states_of_topics_that_are_gone_are_deleted() -> None:
     coordinator.close()
 
 
-async def test_a_topic_that_was_deleted_while_nobody_led() -> None:
+async def test_a_topic_that_was_deleted_while_no_one_led() -> None:
     log, topics = MemoryLog(), Topics()
     coordinator = await started(log, topics=topics)
     coordinator.close()

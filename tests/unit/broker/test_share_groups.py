@@ -146,7 +146,7 @@ async def test_the_next_coordinator_finishes_an_initialization(
     following.close()
 
 
-async def test_another_coordinator_goes_on_without_a_rebalance(
+async def test_another_coordinator_continues_without_a_rebalance(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -166,7 +166,7 @@ async def test_another_coordinator_goes_on_without_a_rebalance(
     following.close()
 
 
-async def test_a_heartbeat_is_answered_when_it_is_durable(
+async def test_a_heartbeat_gets_a_response_when_it_is_durable(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -343,7 +343,7 @@ async def test_a_group_deletes_states_of_later_epochs(
     coordinator.close()
 
 
-async def test_states_that_an_earlier_group_left_behind_are_superseded(
+async def test_states_that_an_earlier_group_left_after_are_superseded(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     key = SharePartitionKey("g", TOPIC_ID, 2)

@@ -97,7 +97,7 @@ async def outcome(found: "ErrorCode | asyncio.Future[ErrorCode]") -> ErrorCode:
     return found if isinstance(found, ErrorCode) else await found
 
 
-async def test_an_acknowledgement_is_answered_when_it_is_stored(leader: Leader) -> None:
+async def test_an_acknowledgement_gets_a_response_when_it_is_stored(leader: Leader) -> None:
     share = await leader.loaded()
     assert acquire(share, "a", 0, 10) == [(0, 9, 1)]
     leader.states.may_go_on.clear()
@@ -230,7 +230,7 @@ async def test_a_deleted_group_cannot_acknowledge(leader: Leader) -> None:
     assert share.window is None
 
 
-async def test_losing_the_partition_answers_what_waits(leader: Leader) -> None:
+async def test_losing_the_partition_completes_what_waits(leader: Leader) -> None:
     share = await leader.loaded()
     acquire(share, "a", 0, 10)
     leader.states.may_go_on.clear()

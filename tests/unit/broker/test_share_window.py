@@ -83,7 +83,7 @@ def test_what_log_compaction_removed_is_passed_over() -> None:
     assert window.start_offset == 20
 
 
-def test_a_hole_behind_the_window_is_no_record() -> None:
+def test_a_hole_after_the_window_is_no_record() -> None:
     window = ShareWindow(0, WindowLimits())
     fetch(window, records=10)
     assert fetch(window, log=[Bounds(30, 40)]) == [(30, 39, 1)]

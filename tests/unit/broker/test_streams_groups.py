@@ -156,7 +156,7 @@ async def test_the_first_assignment_waits_for_more_members() -> None:
     coordinator.close()
 
 
-async def test_nobody_waits_for_an_assignment_that_is_overdue() -> None:
+async def test_no_one_waits_for_an_assignment_that_is_overdue() -> None:
     """The next coordinator does not know of the delay."""
     log = MemoryLog()
     coordinator = coordinator_on(log, initial_rebalance_delay_ms=600_000)
@@ -166,7 +166,7 @@ async def test_nobody_waits_for_an_assignment_that_is_overdue() -> None:
     following.close()
 
 
-async def test_another_coordinator_goes_on_without_a_rebalance() -> None:
+async def test_another_coordinator_continues_without_a_rebalance() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a", endpoint=("h", 1), client_tags={"zone": "z"})
@@ -235,7 +235,7 @@ async def test_tasks_are_sent_again_over_another_connection() -> None:
     following.close()
 
 
-async def test_a_step_that_is_not_durable_is_not_answered() -> None:
+async def test_a_step_that_is_not_durable_gets_no_response() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await coordinator.ready("g")
@@ -281,7 +281,7 @@ async def test_compaction_keeps_the_records_of_streams_groups() -> None:
     following.close()
 
 
-async def test_the_topology_decides_what_is_told() -> None:
+async def test_the_topology_decides_what_is_reported() -> None:
     topology = Topology(
         3, (Subtopology("0", ("t",), changelog_topics=(InternalTopic("changes"),)),)
     )
@@ -330,7 +330,7 @@ async def test_another_number_of_standby_replicas_begins_an_epoch() -> None:
     coordinator.close()
 
 
-async def test_a_shutdown_is_told_until_the_group_is_empty() -> None:
+async def test_a_shutdown_is_reported_until_the_group_is_empty() -> None:
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     await join(coordinator, "b")
@@ -348,7 +348,7 @@ async def test_a_shutdown_is_told_until_the_group_is_empty() -> None:
     coordinator.close()
 
 
-async def test_members_learn_where_others_answer_queries() -> None:
+async def test_members_learn_where_others_respond_to_queries() -> None:
     coordinator = coordinator_on(MemoryLog())
     first = await join(coordinator, "a", endpoint=("host-a", 1), endpoint_epoch=0)
     assert first.endpoints is not None

@@ -113,7 +113,7 @@ def test_a_topology_is_ready_once_all_topics_exist() -> None:
     assert not found.missing
 
 
-def test_a_topic_with_other_partitions_is_told() -> None:
+def test_a_topic_with_other_partitions_is_reported() -> None:
     found = configure(repartitioned(), Topics(**{"in": 3, "changes": 4}))
     assert found.problem == (
         Status.INCORRECTLY_PARTITIONED_TOPICS,
@@ -123,7 +123,7 @@ def test_a_topic_with_other_partitions_is_told() -> None:
     assert not found.missing
 
 
-def test_missing_sources_are_told() -> None:
+def test_missing_sources_are_reported() -> None:
     found = configure(of(Subtopology("0", ("e", "d", "c", "b", "a"))), Topics(c=1))
     assert found.problem == (
         Status.MISSING_SOURCE_TOPICS,

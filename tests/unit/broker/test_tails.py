@@ -151,7 +151,7 @@ def test_aborted_transactions_count_from_their_markers_on() -> None:
 # --- answers of leaders ---------------------------------------------------------------------------
 
 
-def test_an_answer_ends_with_the_last_slot_that_it_names() -> None:
+def test_a_response_ends_with_the_last_slot_that_it_names() -> None:
     slots = [slot(number, number, number + 1) for number in range(SLOTS_MAX)]
     assert report(500, *slots).end_offset == SLOTS_MAX
     assert report(500, *slots[:-1]).end_offset == 500
@@ -169,7 +169,7 @@ def test_an_answer_ends_with_the_last_slot_that_it_names() -> None:
         msgspec.msgpack.encode([1, 2**64 - 1, [], 0, []]),
     ],
 )
-def test_what_no_leader_tells_is_refused(data: bytes) -> None:
+def test_what_no_leader_reports_is_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         decode_reported_tail(data)
 
@@ -201,7 +201,7 @@ def test_a_tail_names_the_slots_from_an_offset_on() -> None:
     assert starts(tail, 39) == []
 
 
-def test_what_was_committed_between_two_answers_is_not_in_the_tail() -> None:
+def test_what_was_committed_between_two_responses_is_not_in_the_tail() -> None:
     tail = tail_at(10)
     tail.take(20, 20, 0, report(20, slot(3, 10, 20)))
     tail.take(60, 60, 0, report(60, slot(9, 50, 60)))

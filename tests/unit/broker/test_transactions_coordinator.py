@@ -144,7 +144,7 @@ async def _held(
     return task
 
 
-async def test_commit_is_answered_when_it_is_decided_and_every_partition_is_told() -> None:
+async def test_commit_gets_a_response_when_it_is_decided_and_every_partition_is_reported() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0, T1)
     task = await _held(
@@ -215,7 +215,7 @@ async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
     harness.coordinator.close()
 
 
-async def test_a_coordinator_that_may_not_lead_alone_answers_only_what_it_appends() -> None:
+async def test_a_coordinator_that_may_not_lead_alone_returns_only_what_it_appends() -> None:
     """A firewall rejects its connections: the next coordinator may have the producer's next
     transaction, which this one does not have.
     """
@@ -515,7 +515,7 @@ async def test_a_leader_does_not_wait_for_the_transaction_before() -> None:
     harness.coordinator.close()
 
 
-async def test_the_next_coordinator_knows_a_repeated_end() -> None:
+async def test_the_next_coordinator_tracks_a_repeated_end() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
     await harness.coordinator.respond_to_leader(membership(first), [T0])
@@ -594,13 +594,13 @@ flexible = st.builds(
 
 
 @given(metadata)
-def test_records_come_back(original: TransactionMetadata) -> None:
+def test_records_return(original: TransactionMetadata) -> None:
     assert decode_key(encode_key(original.transactional_id)) == original.transactional_id
     assert decode_value(original.transactional_id, encode_value(original)) == original
 
 
 @given(flexible)
-def test_flexible_records_come_back(original: TransactionMetadata) -> None:
+def test_flexible_records_return(original: TransactionMetadata) -> None:
     assert decode_value(original.transactional_id, encode_value(original, 1)) == original
 
 

@@ -93,7 +93,7 @@ def test_timeout_aborts_and_fences_once() -> None:
     assert transaction.end(producer, committed=True, now_ms=202) is ErrorCode.PRODUCER_FENCED
 
 
-def test_an_answer_that_was_lost_is_given_again() -> None:
+def test_a_response_that_was_lost_is_given_again() -> None:
     transaction = new_transaction("tid", LIMITS)
     first = initialized(transaction)
     second = initialized(transaction, expected=first)

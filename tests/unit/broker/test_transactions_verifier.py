@@ -67,7 +67,7 @@ async def test_questions_of_one_moment_share_a_request() -> None:
     assert set(map(tuple, wanted.values())) == {(T0, T1)}
 
 
-async def test_questions_wait_for_the_answer_of_their_coordinator() -> None:
+async def test_questions_wait_for_the_response_of_their_coordinator() -> None:
     """One request at a time; then all that came meanwhile."""
     peers = Coordinators()
     peers.gate.clear()
@@ -104,7 +104,7 @@ async def test_a_request_has_one_epoch_of_an_id() -> None:
     ],
     ids=repr,
 )
-async def test_a_question_is_asked_again(problem: ErrorCode | Exception) -> None:
+async def test_a_question_is_queried_again(problem: ErrorCode | Exception) -> None:
     peers = Coordinators()
     peers.codes = [problem, problem, ErrorCode.NONE]
     peers.send_request("a", T0)
@@ -122,7 +122,7 @@ async def test_a_refusal_is_final() -> None:
 
 
 @pytest.mark.parametrize("has_coordinator", [False, True])
-async def test_every_question_is_answered_in_time(
+async def test_every_question_gets_a_response_in_time(
     has_coordinator: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESPONSE_MAX_S", 0.1)
@@ -149,7 +149,7 @@ async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert peers.answers == [("a", T0, ErrorCode.NETWORK_EXCEPTION)]
 
 
-async def test_the_next_coordinator_is_asked() -> None:
+async def test_the_next_coordinator_is_requested() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.NOT_COORDINATOR, ErrorCode.NONE]
     peers.gate.clear()
@@ -161,7 +161,7 @@ async def test_the_next_coordinator_is_asked() -> None:
     assert [node_id for node_id, _ in peers.requests] == [1, 2]
 
 
-async def test_nothing_is_asked_after_the_end() -> None:
+async def test_nothing_is_queried_after_the_end() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.CONCURRENT_TRANSACTIONS]
     peers.send_request("a", T0)

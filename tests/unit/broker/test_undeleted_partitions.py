@@ -66,7 +66,7 @@ async def test_a_leader_that_dies_before_the_close_loses_nothing(cluster):
     assert (await other.produce("t", idempotent(5, b"5"))).base_offset == 5
 
 
-async def test_the_wal_of_a_deleted_topic_is_recovered_before_it_comes_back(cluster):
+async def test_the_wal_of_a_deleted_topic_is_recovered_before_it_returns(cluster):
     harness, leader, other = cluster
     await led(harness, leader)
     assert (await leader.produce("t", idempotent(0, b"0"))).error_code == 0

@@ -44,7 +44,7 @@ def test_a_marker_takes_the_guards_of_its_producer() -> None:
     assert verifications.holds(other, 8, 1)
 
 
-def test_an_answer_about_what_is_over_is_asked_for_again() -> None:
+def test_a_response_about_what_is_over_is_requested_again() -> None:
     verifications = Verifications()
     guard = verifications.begin(7, 1, adds=True)
     verifications.ended(7)

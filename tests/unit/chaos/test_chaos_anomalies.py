@@ -302,7 +302,7 @@ def test_a_whole_read_proves_more() -> None:
     assert set(found(write(OK, at(3, b"a")), ends={P: 3})) == {"unseen"}
 
 
-def test_a_late_marker_is_told() -> None:
+def test_a_late_marker_is_reported() -> None:
     """T1 is aborted, T2 writes, and the late copy of T1's marker ends T2: the earlier writes of T2
     are lost, the later ones are there.
     """

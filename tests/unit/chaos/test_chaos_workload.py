@@ -21,13 +21,13 @@ def test_a_run_in_which_all_did_something_passes() -> None:
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_a_link_that_nobody_used_is_told(link: tuple[str, str]) -> None:
+def test_a_link_that_no_one_used_is_reported(link: tuple[str, str]) -> None:
     assert idle_work(FINISHED, COUNTS, {**LINKS, link: 0}) == [
         f"connections from {link[0]} to {link[1]}"
     ]
 
 
-def test_clients_that_did_nothing_are_told() -> None:
+def test_clients_that_did_nothing_are_reported() -> None:
     assert idle_work({"transactions sender": {Outcome.OK: 3, Outcome.INFO: 5}}, COUNTS, None) == [
         "fail transactions sender"
     ]

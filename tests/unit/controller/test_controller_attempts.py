@@ -121,7 +121,7 @@ class _NoPause(Random):
         raise AssertionError("the client pauses")
 
 
-async def test_a_client_goes_on_at_once_in_the_epoch_that_it_learns(cluster: Cluster) -> None:
+async def test_a_client_continues_at_once_in_the_epoch_that_it_learns(cluster: Cluster) -> None:
     broker = await cluster.broker()
     await cluster.restart()
 

@@ -92,7 +92,7 @@ def fence(first: int) -> LogObject:
     return LogObject(first, Base(9, 9, first + HISTORY_GAP, Members((0,))), 5, "c", True, [])
 
 
-def test_an_object_comes_back_and_every_flipped_bit_is_found() -> None:
+def test_an_object_returns_and_every_flipped_bit_is_found() -> None:
     item = run_of(3, 6)
     data = b"".join(pack(item))
     assert unpack("k", 3, "c", data) == item
@@ -121,7 +121,7 @@ def test_a_late_copy_of_an_old_object_does_no_harm() -> None:
     ]
 
 
-def test_a_hole_is_told_and_a_fence_ends_the_history() -> None:
+def test_a_hole_is_reported_and_a_fence_ends_the_history() -> None:
     with pytest.raises(RecoveryRefused, match=r"\[4, 5\)"):
         splice([run_of(0, 4), run_of(5, 9)], 0)
     tail = splice([run_of(0, 4), fence(4), run_of(4 + HISTORY_GAP, 5 + HISTORY_GAP)], 2)
@@ -452,7 +452,7 @@ def _partitions(image: object, name: str) -> Sequence[object]:
     return [] if topic is None else topic.partitions
 
 
-async def test_a_backup_whose_objects_somebody_deleted_is_told_and_nothing_is_served(
+async def test_a_backup_whose_objects_somebody_deleted_is_reported_and_nothing_is_served(
     start: Start,
 ) -> None:
     cluster = await start()
@@ -492,7 +492,7 @@ async def test_a_cluster_without_a_snapshot_is_rebuilt_from_its_backup_alone(sta
     await cluster.server.start()
 
 
-async def test_a_recovery_says_why_it_can_not_be_done(start: Start) -> None:
+async def test_a_recovery_states_why_it_can_not_be_done(start: Start) -> None:
     cluster = await start()
     broker = await cluster.broker()
     await broker.client.put_key_value(m.PutKeyValue(key="k", value=b"v"))

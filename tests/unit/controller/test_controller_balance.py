@@ -63,7 +63,7 @@ def test_the_backlog_after_a_move_does_not_pass_for_the_load() -> None:
     assert book.load_of(KEY, NodeId(2), 950).bytes_in == 120, "an earlier leader's report is late"
 
 
-def test_a_partition_that_nobody_has_watched_for_long_does_not_move_yet() -> None:
+def test_a_partition_that_no_one_has_watched_for_long_does_not_move_yet() -> None:
     book = LoadBook(fresh_ms=1_000)
     assert book.is_settled(KEY), "an idle one may"
     book.add(report(1, epoch=3, observed_ms=TRUSTED_MS - 1), 0)
@@ -98,7 +98,7 @@ class Watched:
         return list(self.slow.excluded([NodeId(n) for n in range(4)]))
 
 
-def test_a_slow_broker_is_excluded_in_time_and_comes_back_when_it_is_well() -> None:
+def test_a_slow_broker_is_excluded_in_time_and_returns_when_it_is_well() -> None:
     watched = Watched()
     watched.answers[NodeId(2)] = 900.0
     assert watched.rounds(SLOW_REPORTS - 1) == []
@@ -145,7 +145,7 @@ def test_a_broker_without_appends_is_not_judged() -> None:
     assert watched.slow.excluded([NodeId(n) for n in range(4)])
 
 
-def test_a_plan_says_why() -> None:
+def test_a_plan_states_why() -> None:
     brokers = [BrokerSlot(NodeId(0)), BrokerSlot(NodeId(1)), BrokerSlot(NodeId(2), "is leaving")]
     slots = [PartitionSlot("t", index, NodeId(0), Load(MB, 0, 1), True) for index in range(4)]
     found = plan(brokers, slots, Limits())

@@ -92,7 +92,7 @@ async def test_prepared_objects_outlive_a_step_of_the_wall_clock(
         await cluster.stop()
 
 
-async def test_a_commit_of_an_object_that_is_not_prepared_says_so(tmp_path: Path) -> None:
+async def test_a_commit_of_an_object_that_is_not_prepared_states_so(tmp_path: Path) -> None:
     cluster = SteppingCluster(tmp_path / "controller")
     await cluster.start()
     try:

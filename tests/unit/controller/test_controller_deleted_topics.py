@@ -106,7 +106,7 @@ class TestGrace:
         assert not remove_deleted(cluster.image, cluster.age_s, 6)
         assert remove_deleted(cluster.image, cluster.age_s, 5)
 
-    def test_removals_are_bounded_and_go_on(
+    def test_removals_are_bounded_and_continue(
         self, cluster: Deleting, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(
@@ -145,7 +145,7 @@ class TestGrace:
 
 
 class TestRemovalForGood:
-    def test_a_deleted_topic_is_removed_only_if_the_request_says_so(
+    def test_a_deleted_topic_is_removed_only_if_the_request_states_so(
         self, cluster: Deleting
     ) -> None:
         """A repeated request, whose first answer was lost, must not."""
@@ -294,7 +294,7 @@ class TestUndelete:
         assert cluster.create(NewTopic(**wanted), status).topic_id is None
         assert len(cluster.frozen) == 1
 
-    def test_what_comes_back_counts_for_the_limit_of_the_cluster(self, cluster: Deleting) -> None:
+    def test_what_returns_counts_for_the_limit_of_the_cluster(self, cluster: Deleting) -> None:
         cluster.delete("t", GRACE_MS)
         cluster.partitions_max = 1
         cluster.topic("u")

@@ -49,7 +49,7 @@ def leave(
 
 
 class TestRegistration:
-    def test_the_same_incarnation_gets_the_same_answer(self, cluster: ManagersCluster) -> None:
+    def test_the_same_incarnation_gets_the_same_response(self, cluster: ManagersCluster) -> None:
         first = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=2)
         again = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=0)
         assert first == again
@@ -76,7 +76,7 @@ class TestRegistration:
         assert cluster.image.nodes.get(old.node_id) is None
         assert cluster.broker(1).node_epoch > old.node_epoch
 
-    def test_a_fenced_incarnation_does_not_come_back(self, cluster: ManagersCluster) -> None:
+    def test_a_fenced_incarnation_does_not_return(self, cluster: ManagersCluster) -> None:
         cluster.run(nodes.register_broker(cluster.image, registration(1, 7)))
         cluster.die(BrokerIncarnation(NodeId(1), NodeEpoch(1)))
         cluster.run(nodes.register_broker(cluster.image, registration(1, 7)), Status.NODE_FENCED)
@@ -165,7 +165,7 @@ class TestAppointment:
         assert wal is not None
         assert wal.recoverer == three
 
-    def test_nobody_alive_nobody_appointed(self, cluster: ManagersCluster) -> None:
+    def test_no_one_alive_no_one_appointed(self, cluster: ManagersCluster) -> None:
         cluster.die(cluster.broker(1))
         assert failover.assign_recoveries(cluster.image, cluster.live) == []
 
@@ -540,9 +540,7 @@ class TestRemoval:
         remove(cluster, two)
         assert leader_of(cluster.partitions("t")[0]) == three
 
-    def test_candidates_are_kept_for_a_broker_that_comes_back(
-        self, cluster: ManagersCluster
-    ) -> None:
+    def test_candidates_are_kept_for_a_broker_that_returns(self, cluster: ManagersCluster) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
         (before,) = cluster.topic("t")
         cluster.die(one)

@@ -114,7 +114,7 @@ def test_damage_in_an_older_segment_and_a_missing_segment_are_refused(tmp_path: 
         reopen(tmp_path)
 
 
-def test_a_rewritten_index_replaces_everything_behind_it(tmp_path: Path) -> None:
+def test_a_rewritten_index_replaces_everything_after_it(tmp_path: Path) -> None:
     journal = Journal(LocalFiles(tmp_path), Owner())
     journal.open()
     journal.start(BASE)
@@ -136,7 +136,7 @@ def test_a_snapshot_replaces_a_log_that_it_does_not_continue(tmp_path: Path) -> 
     assert reopen(tmp_path) == Recovered(HardState(4), ahead, [Entry(10, 4, 20, [b"x"])])
 
 
-def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_path: Path) -> None:
+def test_segments_after_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_path: Path) -> None:
     write(tmp_path)
     journal = Journal(LocalFiles(tmp_path), Owner())
     journal.open()
@@ -153,7 +153,7 @@ def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_
     assert len(list(tmp_path.glob("*.journal"))) == 1
 
 
-def test_entries_behind_a_dropped_part_outlive_the_segments_before_theirs(tmp_path: Path) -> None:
+def test_entries_after_a_dropped_part_outlive_the_segments_before_theirs(tmp_path: Path) -> None:
     entries = [Entry(index, 1, index - 1, [b"%d" % index]) for index in range(1, 10)]
     journal = Journal(LocalFiles(tmp_path), Owner())
     for first in (0, 3, 6):
@@ -221,7 +221,7 @@ def test_a_crash_before_the_segment_is_noted_loses_nothing(tmp_path: Path) -> No
     assert Journal(LocalFiles(tmp_path), Owner(journal_number=0)).open().entries == ENTRIES[:1]
 
 
-def test_a_corrupt_journal_says_that_the_controller_has_to_join_again(tmp_path: Path) -> None:
+def test_a_corrupt_journal_states_that_the_controller_has_to_join_again(tmp_path: Path) -> None:
     path, sizes = write(tmp_path)
     data = bytearray(path.read_bytes())
     data[sizes[0] + 20] ^= 1

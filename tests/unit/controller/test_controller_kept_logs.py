@@ -128,7 +128,7 @@ def test_a_fork_brings_back_the_whole_log(cluster: Trimming) -> None:
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_the_fork_looks_for_open_transactions_in_what_comes_back(cluster: Trimming) -> None:
+def test_the_fork_looks_for_open_transactions_in_what_returns(cluster: Trimming) -> None:
     """A leader that does not know what is open at the fork names its log start."""
     cluster.cut(25)
     assert cluster.bring_back(30, scan=25).fork.scan_offset == 0
@@ -136,7 +136,7 @@ def test_the_fork_looks_for_open_transactions_in_what_comes_back(cluster: Trimmi
     assert cluster.bring_back(30, scan=27).fork.scan_offset == 27
 
 
-def test_the_outcomes_of_transactions_come_back_with_the_data(cluster: Trimming) -> None:
+def test_the_outcomes_of_transactions_return_with_the_data(cluster: Trimming) -> None:
     cluster.upload(cluster.txn, 30, 40)
     cluster.cut(25)
     cluster.cut(30, cluster.txn, keep=False)
@@ -195,7 +195,7 @@ def test_nothing_is_kept_that_may_never_be_committed(cluster: Trimming) -> None:
     assert cluster.log.start_offset == 31
 
 
-def test_a_log_without_records_comes_back(cluster: Trimming) -> None:
+def test_a_log_without_records_returns(cluster: Trimming) -> None:
     cluster.cut(30)
     assert cluster.log.entries == []
     assert cluster.fork_of(cluster.bring_back(30)) == [(0, 10), (10, 20), (20, 30)]

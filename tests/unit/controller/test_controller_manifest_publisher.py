@@ -202,7 +202,7 @@ class InterleavedStore(MemoryStore):
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_a_deposed_leader_that_goes_on_publishing_never_turns_time_back(seed: int) -> None:
+async def test_a_deposed_leader_that_continues_publishing_never_turns_time_back(seed: int) -> None:
     rng = Random(seed)
     published, store = PublishedCluster(), InterleavedStore()
     published.append(0, 3)

@@ -67,7 +67,7 @@ def role(server: ControllerServer) -> str:
     return "voter" if core.is_voter else "learner" if core.is_member else "outside"
 
 
-async def test_every_disk_and_address_becomes_known_and_status_tells_how_far_each_is(
+async def test_every_disk_and_address_becomes_known_and_status_reports_how_far_each_is(
     quorum: Quorum,
 ) -> None:
     client = quorum.client()
@@ -223,7 +223,7 @@ async def until_disks_are_known(client: ControllerClient) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_leader_hands_over_before_it_is_removed_and_says_that_it_is_out(
+async def test_a_leader_hands_over_before_it_is_removed_and_states_that_it_is_out(
     quorum: Quorum,
 ) -> None:
     client = quorum.client()

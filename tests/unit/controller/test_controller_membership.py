@@ -45,7 +45,7 @@ def test_a_disk_that_was_introduced_is_the_only_one_that_votes() -> None:
     )
 
 
-def test_who_comes_with_another_disk_is_an_impostor_unless_it_knows_newer_members() -> None:
+def test_who_comes_with_another_disk_is_an_impostor_unless_it_tracks_newer_members() -> None:
     old = membership.introduced(FOUNDED, [Endpoint(1, "b:1", "lost")])
     new = membership.promoted(
         membership.added_learner(membership.removed(old, 1), 1, "b:2", "new"), 1
@@ -113,7 +113,7 @@ def test_the_window_holds_the_newest_samples_and_their_slowest_percent(samples: 
     assert sum(sample < p99_us for sample in kept) < 0.99 * len(kept)
 
 
-def test_old_and_few_samples_tell_nothing() -> None:
+def test_old_and_few_samples_report_nothing() -> None:
     assert window(*[1] * (SAMPLES_MIN - 1)).p99_us == 0
     aged = window(*[90_000] * 50)
     aged.add(1, 31_000)
@@ -154,7 +154,7 @@ def test_a_slow_write_now_and_then_changes_nothing() -> None:
     [[], [Candidate(1, 1, 26_000)], [Candidate(1, 1, 0)]],
     ids=["nobody", "no better", "unknown"],
 )
-def test_nobody_better_nobody_leads_instead(others: list[Candidate]) -> None:
+def test_no_one_better_no_one_leads_instead(others: list[Candidate]) -> None:
     rule = SlowVolume(LIMIT_US, ELECTION_MS)
     slow = window(*[80_000] * 50)
     assert all(rule.target(now_ms, slow, others) is None for now_ms in range(0, 60_000, 100))

@@ -65,7 +65,7 @@ async def lines_of(process: asyncio.subprocess.Process) -> list[str]:
         return (await process.stdout.readline()).decode().split()
 
 
-async def test_a_stopped_broker_is_fenced_and_knows_it_at_its_first_look_when_it_wakes(
+async def test_a_stopped_broker_is_fenced_and_tracks_it_at_its_first_look_when_it_wakes(
     tmp_path: Path,
 ) -> None:
     cluster = Cluster(tmp_path, session_timeout_ms=600)

@@ -73,7 +73,7 @@ def test_a_late_message_of_an_earlier_start_is_not_counted_for_the_later_one() -
     assert memory.refusal(1, "d", Start(2, 22, 4, NOBODY, 20)) == ""
 
 
-def test_followers_remember_what_the_leader_told() -> None:
+def test_followers_remember_what_the_leader_reported() -> None:
     leader, follower = Promises(), Promises()
     leader.refusal(1, "d", FIRST)
     leader.acknowledged(1, 4, 20, 18)

@@ -102,7 +102,7 @@ async def test_a_gap_between_snapshot_and_journal_is_refused(tmp_path: Path) -> 
     await behind.close()
 
 
-async def test_an_empty_disk_does_not_begin_behind_an_older_snapshot_than_the_newest(
+async def test_an_empty_disk_does_not_begin_after_an_older_snapshot_than_the_newest(
     tmp_path: Path,
 ) -> None:
     """The content of the newest snapshot may exist nowhere else: after a rebuild of the quorum,

@@ -93,7 +93,7 @@ async def test_a_leader_that_stops_is_replaced_and_brokers_keep_their_sessions(
     await client.close()
 
 
-async def test_a_leader_that_is_cut_off_commits_nothing_and_answers_nothing(quorum: Quorum) -> None:
+async def test_a_leader_that_is_cut_off_commits_nothing_and_returns_nothing(quorum: Quorum) -> None:
     client = quorum.client()
     await put(client, "before")
     old = await quorum.leader()

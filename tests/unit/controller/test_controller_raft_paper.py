@@ -92,7 +92,7 @@ def test_whoever_sees_a_larger_term_takes_it_and_becomes_a_follower(role: Role) 
     assert (core.role, core.term, core.leader) == (Role.FOLLOWER, 9, 1)
 
 
-def test_a_message_of_an_old_term_changes_nothing_and_is_answered_with_the_new_one() -> None:
+def test_a_message_of_an_old_term_changes_nothing_and_gets_a_response_with_the_new_one() -> None:
     core = voter(1, term=5)
     core.step(append(4, (1, 1), entries(1, 4)[1:]), 1)
     assert core.log.last_index == 1
@@ -102,7 +102,7 @@ def test_a_message_of_an_old_term_changes_nothing_and_is_answered_with_the_new_o
 # --- 5.2 leader election --------------------------------------------------------------------------
 
 
-def test_a_follower_that_hears_nothing_asks_for_votes_and_election_times_are_random() -> None:
+def test_a_follower_that_hears_nothing_requests_votes_and_election_times_are_random() -> None:
     deadlines = set()
     for seed in range(20):
         core = RaftCore(
@@ -255,7 +255,7 @@ def test_followers_hear_what_is_committed_and_commit_no_further_than_they_match(
     ("terms", "prev", "hint"),
     [((1, 1), (3, 1), (2, 1)), ((1, 2, 2), (3, 1), (1, 1)), ((1, 1, 4), (3, 3), (2, 1))],
 )
-def test_a_follower_refuses_what_does_not_fit_and_says_where_it_may(
+def test_a_follower_refuses_what_does_not_fit_and_states_where_it_may(
     terms: tuple[int, ...], prev: tuple[int, int], hint: tuple[int, int]
 ) -> None:
     core = voter(*terms)
@@ -307,7 +307,7 @@ def test_entries_are_acknowledged_only_when_durable_and_in_the_same_term() -> No
     assert of_kind(said, VoteReply) == [VoteReply(0, 2, 7, granted=True)]
 
 
-def test_a_follower_with_a_busy_disk_answers_each_heartbeat_round_once() -> None:
+def test_a_follower_with_a_busy_disk_acknowledges_each_heartbeat_round_once() -> None:
     core = voter()
     core.step(append(1, (0, 0), entries(1)), 1)
     assert core.take_write() is not None, "with the new term"
@@ -331,7 +331,7 @@ def test_a_follower_with_a_busy_disk_answers_each_heartbeat_round_once() -> None
     )
 
 
-def test_a_leader_takes_an_answer_without_the_disk_for_contact_and_for_nothing_else() -> None:
+def test_a_leader_takes_a_response_without_the_disk_for_contact_and_for_nothing_else() -> None:
     core = lead(voter())
     core.step(AppendReply(1, 0, 1, 1, sent_ms=2_000), 2_001)
     core.propose([b"x"])
@@ -484,7 +484,7 @@ def test_members_that_are_truncated_away_never_were() -> None:
 # --- 7 snapshots ----------------------------------------------------------------------------------
 
 
-def test_a_follower_that_the_log_has_left_behind_is_sent_to_the_snapshot() -> None:
+def test_a_follower_that_the_log_has_left_after_is_sent_to_the_snapshot() -> None:
     core = lead(voter(1, 1, 1))
     core.step(AppendReply(1, 0, 2, 4), 2_001)
     sync(core)
@@ -535,7 +535,7 @@ def test_a_read_waits_for_a_round_that_began_after_it() -> None:
     assert core.confirmed_round >= number
 
 
-def test_a_leader_that_no_majority_answers_ends_within_an_election_timeout() -> None:
+def test_a_leader_that_no_majority_acknowledges_ends_within_an_election_timeout() -> None:
     core = lead(voter())
     core.step(AppendReply(1, 0, 1, 1, sent_ms=2_500), 2_600)
     core.tick(2_500 + ELECTION_MS - 1)

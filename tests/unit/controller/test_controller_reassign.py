@@ -131,7 +131,7 @@ def test_a_move_takes_the_leader_away_and_the_close_elects_the_target() -> None:
     assert cluster.end(cluster.t.data_stream_id) == 7
 
 
-def test_a_repeated_close_elects_nobody_again() -> None:
+def test_a_repeated_close_elects_no_one_again() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2)
     closes = [close(stream_id, 0, 0) for stream_id in cluster.t.stream_ids]
@@ -141,7 +141,7 @@ def test_a_repeated_close_elects_nobody_again() -> None:
     cluster.commit(cluster.nodes[1], closes=closes, records=0)
 
 
-def test_a_partition_that_nobody_has_opened_moves_at_once() -> None:
+def test_a_partition_that_no_one_has_opened_moves_at_once() -> None:
     cluster = ReassignCluster()
     cluster.create(NewTopic(name="u", assignment=[[NodeId(1)]]))
     cluster.move("u", 0, 3)
@@ -270,7 +270,7 @@ def test_a_source_that_hangs_is_fenced_at_the_deadline() -> None:
     assert cluster.overdue() == {}
 
 
-def test_nobody_eligible_waits_for_a_broker() -> None:
+def test_no_one_eligible_waits_for_a_broker() -> None:
     cluster = ReassignCluster(2)
     cluster.move("t", 0, 2)
     cluster.live.clear()
@@ -312,7 +312,7 @@ def test_bad_replicas_are_refused(replicas: tuple[int, ...], word: str) -> None:
     assert word in result.value.items[0].detail
 
 
-def test_the_number_of_replicas_stays_where_a_request_says_so() -> None:
+def test_the_number_of_replicas_stays_where_a_request_states_so() -> None:
     """While a partition moves, the number is that of its new replicas, as in Kafka."""
     cluster = ReassignCluster(3, 1, 2)
 
@@ -392,7 +392,7 @@ def test_draining_spreads_over_the_others_and_keeps_the_candidates() -> None:
     cluster.drain(1, 1, Status.NODE_EPOCH_NOT_EXIST)
 
 
-def test_the_last_broker_has_nobody_to_drain_to() -> None:
+def test_the_last_broker_has_no_one_to_drain_to() -> None:
     cluster = ReassignCluster(1)
     assert cluster.drain(1, 10) == 0
     cluster.leads(1, 0, 1)

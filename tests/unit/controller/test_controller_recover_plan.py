@@ -247,7 +247,7 @@ def test_nothing_durable_is_missing_whenever_the_disks_are_lost(seed: int) -> No
     )
 
 
-def test_deleting_before_the_backup_loses_data_and_the_plan_says_so() -> None:
+def test_deleting_before_the_backup_loses_data_and_the_plan_states_so() -> None:
     """The reason for the rule: the same histories, but bytes are deleted as soon as they are not
     needed.
     """
@@ -272,7 +272,7 @@ def one() -> tuple[ManagersCluster, BrokerIncarnation, int]:
     return cluster, node, partition.data_stream_id
 
 
-def test_a_deleted_topic_that_may_have_come_back_skips_epochs() -> None:
+def test_a_deleted_topic_that_may_have_return_skips_epochs() -> None:
     cluster, node, data = one()
     cluster.delete("t", grace_ms=1_000)
     image, rebuilt = recovered(snapshot_of(cluster.image), {node: {0: [part(data, 0, 5)]}})
@@ -319,7 +319,7 @@ def test_a_wal_that_the_backup_does_not_know_is_read_from_its_first_slot() -> No
     assert wal.end == 1
 
 
-def test_what_is_missing_is_told_by_partition_and_offsets() -> None:
+def test_what_is_missing_is_reported_by_partition_and_offsets() -> None:
     cluster, node, data = one()
     _, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)], 1: [part(data, 7, 9)]}})
     assert [
@@ -328,7 +328,7 @@ def test_what_is_missing_is_told_by_partition_and_offsets() -> None:
     assert cluster.end(data) == 5, "the partition ends at the gap"
 
 
-def test_transactions_and_checkpoints_behind_a_gap_are_dropped() -> None:
+def test_transactions_and_checkpoints_after_a_gap_are_dropped() -> None:
     """A checkpoint of offset 9 beside a log that ends at 5 would keep the partition from
     opening.
     """
@@ -348,7 +348,7 @@ def test_transactions_and_checkpoints_behind_a_gap_are_dropped() -> None:
     }
 
 
-def test_offsets_that_two_wals_hold_are_told() -> None:
+def test_offsets_that_two_wals_hold_are_reported() -> None:
     cluster, node, data = one()
     other = BrokerIncarnation(NodeId(2), NodeEpoch(9))
     _, rebuilt = recovered(
@@ -423,7 +423,7 @@ def test_data_begin_above_a_missing_part_of_their_transactions() -> None:
     assert [(gap.stream_id, gap.start_offset, gap.end_offset) for gap in given_up] == [(data, 0, 4)]
 
 
-def test_objects_that_are_gone_and_objects_that_nobody_knows() -> None:
+def test_objects_that_are_gone_and_objects_that_no_one_knows() -> None:
     cluster, node, data = one()
     prepared = cluster.prepare(node)[0]
     cluster.commit(node, uploaded(prepared, part(data, 0, 3)))
@@ -456,7 +456,7 @@ def test_a_lost_slot_is_a_gap_even_if_nothing_follows_it() -> None:
     assert [key in gap.what for gap in rebuilt.gaps] == [True]
 
 
-def test_a_checkpoint_behind_a_lost_slot_counts_only_if_the_data_go_on_behind_it() -> None:
+def test_a_checkpoint_after_a_lost_slot_counts_only_if_the_data_continue_after_it() -> None:
     """The content of a lost slot is unknown, so a checkpoint behind it may describe data that are
     lost.
     """

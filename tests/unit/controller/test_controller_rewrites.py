@@ -117,7 +117,7 @@ def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(
     cluster.commit(one, slot(one, 2, part(1, 12, 13)), closes=[close(1, 0, 13)])
 
 
-def test_nobody_has_to_lead_meanwhile(cluster: ManagersCluster, one: BrokerIncarnation) -> None:
+def test_no_one_has_to_lead_meanwhile(cluster: ManagersCluster, one: BrokerIncarnation) -> None:
     found = sources(cluster, 0, 9)
     cluster.give_up(one)
     cluster.die(one)
@@ -162,7 +162,7 @@ def test_one_conflict_is_no_obstacle_for_the_others(
     assert cluster.spans(1)[0] == (0, 9, early.object_id)
 
 
-def test_in_order_a_conflict_refuses_everything_behind_it(
+def test_in_order_a_conflict_refuses_everything_after_it(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     first, second, third = prepare(cluster, 3)

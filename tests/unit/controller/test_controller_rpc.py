@@ -112,7 +112,9 @@ def slot(writer: BrokerIncarnation, sequence: int, *ranges: StreamRange) -> NewO
     )
 
 
-async def test_a_controller_on_port_zero_tells_its_port_and_describes_itself(start: Start) -> None:
+async def test_a_controller_on_port_zero_reports_its_port_and_describes_itself(
+    start: Start,
+) -> None:
     cluster = await start()
     client = cluster.client()
     status = await client.describe()
@@ -272,7 +274,7 @@ async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_bef
     assert other.follower.can_write()
 
 
-async def test_everything_is_there_after_a_restart_and_nobody_is_fenced(start: Start) -> None:
+async def test_everything_is_there_after_a_restart_and_no_one_is_fenced(start: Start) -> None:
     cluster = await start()
     broker = await cluster.broker()
     await topic(broker, "orders", partitions=2)

@@ -100,7 +100,7 @@ async def test_replies_wait_for_their_commit_and_waiting_requests_share_the_next
     await fixture.runtime.stop()
 
 
-async def test_a_lost_proposal_ends_the_writer_and_answers_nobody_with_success(
+async def test_a_lost_proposal_ends_the_writer_and_returns_no_one_with_success(
     tmp_path: Path,
 ) -> None:
     fixture = Fixture(tmp_path)
@@ -167,7 +167,7 @@ async def test_a_manager_that_raises_fails_its_own_request_only(tmp_path: Path) 
     await fixture.runtime.stop()
 
 
-async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
+async def test_who_does_not_lead_states_who_does(tmp_path: Path) -> None:
     fixture = Fixture(tmp_path)
     fixture.quorum.leadership = Leadership(
         active=False, epoch=ControllerEpoch(2), address="other:1"

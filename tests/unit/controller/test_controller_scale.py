@@ -210,7 +210,7 @@ def test_a_broker_that_led_all_of_them_is_replaced_in_pieces(cluster: Large) -> 
     )
 
 
-def test_leaders_for_all_that_nobody_leads_come_in_pieces(cluster: Large) -> None:
+def test_leaders_for_all_that_no_one_leads_come_in_pieces(cluster: Large) -> None:
     """Their source closed them while no broker could be elected, as after the start of a whole
     cluster.
     """

@@ -209,7 +209,7 @@ def lease_at_zero() -> Lease:
     return lease
 
 
-def test_a_broken_stream_shortens_the_lease_until_a_new_stream_is_answered() -> None:
+def test_a_broken_stream_shortens_the_lease_until_a_new_stream_gets_a_response() -> None:
     lease = lease_at_zero()
     lease.stream_broke(1.0)
     assert lease.is_alive(1.3)
@@ -221,7 +221,7 @@ def test_a_broken_stream_shortens_the_lease_until_a_new_stream_is_answered() -> 
     assert lease.is_alive(2.0)
 
 
-def test_a_controller_that_is_gone_fences_nobody_so_the_lease_keeps_its_length() -> None:
+def test_a_controller_that_is_gone_fences_no_one_so_the_lease_keeps_its_length() -> None:
     lease = lease_at_zero()
     lease.stream_broke(1.0)
     lease.stream_broke(1.1, nobody_fences=True)
@@ -229,7 +229,7 @@ def test_a_controller_that_is_gone_fences_nobody_so_the_lease_keeps_its_length()
     assert not lease.is_alive(TIMEOUT_MS / 1_000)
 
 
-def test_an_address_that_refuses_connections_is_no_proof_that_nobody_fences() -> None:
+def test_an_address_that_refuses_connections_is_no_proof_that_no_one_fences() -> None:
     """A firewall that rejects connections looks the same while the controller lives. What the WAL
     protects continues, everything else ends in time.
     """
@@ -271,7 +271,7 @@ def test_what_comes_after_the_end_of_the_lease_does_not_bring_it_back(proof: str
     assert lease.alone_until <= lease.until < 2.0
 
 
-def test_a_lease_that_was_ended_never_comes_back() -> None:
+def test_a_lease_that_was_ended_never_returns() -> None:
     lease = lease_at_zero()
     lease.end()
     lease.sent(2, 0.1)
@@ -303,7 +303,7 @@ def test_a_setting_that_can_not_work_is_refused_by_name(
     assert refused.value.name == setting
 
 
-def test_a_registration_that_is_answered_again_brings_no_fenced_node_back(
+def test_a_registration_that_gets_a_response_again_brings_no_fenced_node_back(
     sessions: Sessions,
 ) -> None:
     sessions.registered(NODE, EPOCH, 0)

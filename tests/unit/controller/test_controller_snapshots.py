@@ -112,7 +112,7 @@ async def test_a_newer_snapshot_is_not_passed_over(
         await snapshots.load_newest()
 
 
-async def test_a_damaged_answer_is_not_a_damaged_snapshot(
+async def test_a_damaged_response_is_not_a_damaged_snapshot(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[bytes] = []
@@ -131,7 +131,7 @@ async def test_a_damaged_answer_is_not_a_damaged_snapshot(
     assert (loaded.image, loaded.passed_over, len(answers)) == (newer, None, 2)
 
 
-async def test_if_no_snapshot_is_whole_the_start_says_so(
+async def test_if_no_snapshot_is_whole_the_start_states_so(
     store: MemoryStore, snapshots: SnapshotStore
 ) -> None:
     made = await save(snapshots, 1)

@@ -85,7 +85,7 @@ class TestOpen:
         statuses = [item.status for item in cluster.open(one, (77, 0), (1, 0), (1, 0))]
         assert statuses == [Status.STREAM_NOT_EXIST, Status.OK, Status.DUPLICATE_IN_REQUEST]
 
-    def test_an_older_epoch_is_fenced_and_the_next_one_goes_on_at_the_end(
+    def test_an_older_epoch_is_fenced_and_the_next_one_continues_at_the_end(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)))

@@ -7,7 +7,7 @@ from penstock.controller.active.record_ages import MOMENTS_MAX, Timeline
 from penstock.controller.metadata.records import MetadataOffset
 
 
-def test_an_age_counts_from_the_first_note_behind_the_record() -> None:
+def test_an_age_counts_from_the_first_note_after_the_record() -> None:
     timeline = Timeline()
     assert timeline.age_s(MetadataOffset(0), 5.0) == 0.0
     timeline.note(MetadataOffset(10), 100.0)

@@ -113,7 +113,7 @@ async def follow_as(client: ControllerClient, node_id: int) -> tuple[StatusCode,
 
 
 @pytest.mark.parametrize("role", ["broker", "controller", "admin", "somebody"])
-async def test_a_role_may_call_what_the_table_says_and_nothing_else(
+async def test_a_role_may_call_what_the_table_states_and_nothing_else(
     cluster: Cluster, authority: Authority, role: str
 ) -> None:
     tls = authority.make(f"penstock-{role}").open()
@@ -421,7 +421,7 @@ def test_a_certificate_is_reported_before_and_after_its_end() -> None:
     assert "valid only from" in validity_problem(pem, -1)
 
 
-async def test_errors_of_connections_say_what_is_wrong(
+async def test_errors_of_connections_state_what_is_wrong(
     tmp_path: Path, authority: Authority
 ) -> None:
     """The texts come from gRPC, so the test asks it."""

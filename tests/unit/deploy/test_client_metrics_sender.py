@@ -213,7 +213,7 @@ _PROTOBUF = "application/x-protobuf"
     ],
     ids=["text", "json", "html", "cut off", "too long", "bomb"],
 )
-async def test_foreign_answers_change_nothing(
+async def test_foreign_responses_change_nothing(
     body: bytes, content_type: str, encoding: str
 ) -> None:
     class Foreign(OtlpReceiver):
@@ -226,7 +226,7 @@ async def test_foreign_answers_change_nothing(
     assert (counts.sent, counts.rejected_data_points, logged) == (2, 0, [])
 
 
-async def test_an_answer_that_breaks_off_is_no_reason_to_send_again() -> None:
+async def test_a_response_that_breaks_off_is_no_reason_to_send_again() -> None:
     class Broken(OtlpReceiver):
         async def taken(self, request: web.Request) -> web.StreamResponse:
             answer = web.StreamResponse(headers={"Content-Type": _PROTOBUF})
@@ -241,7 +241,7 @@ async def test_an_answer_that_breaks_off_is_no_reason_to_send_again() -> None:
     assert (counts.sent, logged) == (1, [])
 
 
-async def test_the_answer_of_a_silent_receiver_is_not_awaited_for_ever(
+async def test_the_response_of_a_silent_receiver_is_not_awaited_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_metrics, "TIMEOUT_S", 0.2)

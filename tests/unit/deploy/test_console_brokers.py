@@ -93,7 +93,7 @@ async def listed(last: LastGroups, cluster: Cluster, of: Coordinators, user: str
     return {group.group for group in found.groups}
 
 
-async def test_many_coordinators_are_asked_a_few_at_a_time() -> None:
+async def test_many_coordinators_are_queried_a_few_at_a_time() -> None:
     coordinators = Coordinators()
     found = await listed(LastGroups(), Cluster(100), coordinators)
     assert (len(found), coordinators.most_at_once) == (100, AT_ONCE)
@@ -254,7 +254,7 @@ class SlowStore(MemoryStore):
         return await super().head(key)
 
 
-async def test_the_store_responded_when_it_was_asked() -> None:
+async def test_the_store_responded_when_it_was_requested() -> None:
     clock = Clock()
     store = SlowStore(clock)
     probe = StoreProbe("s3://bucket", lambda _: store, clock)

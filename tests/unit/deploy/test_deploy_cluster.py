@@ -113,7 +113,7 @@ def test_what_the_environment_or_a_file_sets_weighs_more_too(
 
 
 @pytest.mark.parametrize("missing", ["moto", "flask"])
-def test_without_moto_the_error_says_what_to_type(
+def test_without_moto_the_error_states_what_to_type(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find_spec = importlib.util.find_spec
@@ -303,7 +303,7 @@ def test_the_journal_lives_as_long_as_the_objects(
         assert one.startswith("/d/penstock/")
 
 
-def test_restarts_back_off_and_ends_are_told_in_words() -> None:
+def test_restarts_back_off_and_ends_are_reported_in_words() -> None:
     assert [restart_delay_s(n) for n in (0, 1, 2, 100)] == [1.0, 2.0, 4.0, 5.0]
     assert describe_end(-9) == "was killed by SIGKILL"
     assert describe_end(3) == "ended with exit code 3"

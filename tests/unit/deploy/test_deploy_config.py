@@ -125,13 +125,15 @@ def test_a_table_of_the_role_wins_and_tables_of_others_are_left_alone(tmp_path: 
     assert (controller.default_partitions, controller.session_timeout_ms) == (1, 9_000)
 
 
-def test_a_name_that_begins_as_a_role_is_told_from_the_role_s_table(tmp_path: Path) -> None:
+def test_a_name_that_begins_as_a_role_is_distinguished_from_the_role_s_table(
+    tmp_path: Path,
+) -> None:
     text = 'broker.rack = "a"\ncontroller.quorum.bootstrap.servers = ["c:1", "d:2"]'
     config = load("broker", (*STORE, *file_with(tmp_path, text)), {}).part(BrokerConfig)
     assert (config.rack, config.controllers) == ("a", ("c:1", "d:2"))
 
 
-def test_names_can_be_told_apart() -> None:
+def test_names_can_be_distinguished() -> None:
     """No name is a table of another name, but for two of Kafka's; and no flag or variable has two
     settings.
     """
@@ -404,7 +406,7 @@ def test_controllers_refuse_likewise(arguments: list[str], told: str) -> None:
         load("controller", (*STORE, *arguments), {})
 
 
-def test_a_node_without_a_store_or_with_no_file_says_what_to_give(tmp_path: Path) -> None:
+def test_a_node_without_a_store_or_with_no_file_states_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"store is missing: set --store URL \(s3://"):
         load("broker", [], {})
     with pytest.raises(ExpectedError, match="No such file"):
@@ -427,7 +429,7 @@ def test_keys_of_the_store_are_no_flags(role: Role) -> None:
 # --- what is made of it ---------------------------------------------------------------------------
 
 
-def test_over_memory_and_files_bulks_wait_little_unless_told_to() -> None:
+def test_over_memory_and_files_bulks_wait_little_unless_reported_to() -> None:
     effective = load("broker", LOCAL, {})
     assert (
         effective.part(StreamConfig).wal_linger_ms,
@@ -578,7 +580,7 @@ def test_help_lists_every_setting_with_the_first_sentence_about_it(
         assert first_sentence(field.doc) in shown
 
 
-def test_config_show_tells_values_and_places_without_secrets(
+def test_config_show_reports_values_and_places_without_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from penstock.deploy.cli.app import app

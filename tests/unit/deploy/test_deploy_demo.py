@@ -43,7 +43,7 @@ def tally(*records: tuple[bytes, int, bytes]) -> Tally:
     return made
 
 
-def test_tally_tells_what_is_wrong() -> None:
+def test_tally_reports_what_is_wrong() -> None:
     sent = tally((b"UA", 1, b"one"), (b"UA", 2, b"two"), (b"AA", 3, b"three"))
     assert (
         sent.difference(tally((b"AA", 3, b"three"), (b"UA", 2, b"two"), (b"UA", 1, b"one"))) == ""
@@ -88,7 +88,7 @@ def test_a_silent_spark_master_is_named() -> None:
         assert SparkTarget(f"{master.url},127.0.0.1:{port}").local_address() == "127.0.0.1"
 
 
-def test_a_worker_says_what_of_the_store_it_cannot_reach(tmp_path: Path) -> None:
+def test_a_worker_states_what_of_the_store_it_cannot_reach(tmp_path: Path) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     (_, _, has_penstock, problem) = next(probe_of(f"s3://bucket?endpoint={endpoint}")(iter([])))
     assert has_penstock
@@ -99,7 +99,7 @@ def test_a_worker_says_what_of_the_store_it_cannot_reach(tmp_path: Path) -> None
     assert not problem
 
 
-def test_errors_of_spark_say_what_executors_lack() -> None:
+def test_errors_of_spark_state_what_executors_lack() -> None:
     master = SparkTarget("spark://host:7077")
     java = 'java.io.IOException: Cannot run program "./env/bin/python" (in "/x"): error=2\n\tat y'
     assert explained(java, master).startswith(

@@ -264,7 +264,7 @@ def test_a_single_voter_is_a_hint() -> None:
     assert (check.level, list(sentences(check))) == (Level.HINT, ["single-voter"])
 
 
-def test_versions_are_of_living_brokers_and_answering_controllers() -> None:
+def test_versions_are_of_living_brokers_and_responseing_controllers() -> None:
     older = (replace(BROKERS[0], version="0.9"), replace(BROKERS[1], version="0.8", fenced=True))
     found = sentences(judge.versions(replace(SEEN, brokers=older), CONTROLLERS.controllers))
     assert found == {
@@ -812,7 +812,7 @@ async def test_what_has_become_known_since_is_not_deleted_batch_by_batch() -> No
     assert {info.key async for info in store.list("")} == {data_key(number) for number in kept}
 
 
-async def test_an_object_that_is_there_when_it_is_asked_for_is_not_missing() -> None:
+async def test_an_object_that_is_there_when_it_is_requested_is_not_missing() -> None:
     store = MemoryStore()
     await store.put("data/a", b"x")
     requested = [Expected("data/a", ObjectId(1), 1), Expected("data/b", ObjectId(2), 1)]

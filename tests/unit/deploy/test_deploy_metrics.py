@@ -68,7 +68,7 @@ def test_dashboards_are_up_to_date() -> None:
             assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
 
 
-def test_names_say_what_they_are() -> None:
+def test_names_state_what_they_are() -> None:
     names = [metric.name for metric in table.METRICS]
     assert len(set(names)) == len(names)
     for metric in table.METRICS:
@@ -142,7 +142,7 @@ def encoded(*readings: Reading) -> dict[str, float]:
     }
 
 
-def test_a_histogram_is_told_in_seconds_and_adds_up() -> None:
+def test_a_histogram_is_reported_in_seconds_and_adds_up() -> None:
     histogram = LatencyHistogram()
     for latency_ms in (0.3, 0.5, 100, 200_000):
         histogram.observe(latency_ms)
@@ -166,7 +166,7 @@ def test_a_value_with_other_labels_is_a_defect() -> None:
         encoded((table.REQUESTS, (), 3))
 
 
-def test_partitions_that_move_or_have_no_leader_are_told_apart() -> None:
+def test_partitions_that_move_or_have_no_leader_are_distinguished() -> None:
     topic, image = UUID(int=7), MetadataImage()
     alive, fenced = (
         NodeRecord(NodeId(it), NodeEpoch(it), UUID(int=it), "", 1, "", None, fenced=it == 2)
@@ -216,7 +216,7 @@ def test_partitions_that_move_or_have_no_leader_are_told_apart() -> None:
     assert states == {("alive",): 1, ("fenced",): 1, ("draining",): 1}
 
 
-async def test_many_who_ask_at_once_cost_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_who_request_at_once_cost_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     requested = 0
 
     def read() -> tuple[Reading, ...]:

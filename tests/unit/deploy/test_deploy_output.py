@@ -30,6 +30,6 @@ def test_a_narrow_terminal_gets_the_first_columns(
     assert f"too narrow for: {hidden}; --output json prints all" in shown or not hidden
 
 
-def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_states_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("", COLUMNS, [])
     assert "(nothing)" in capsys.readouterr().out

@@ -147,7 +147,7 @@ def test_what_a_profile_leaves_open_is_never_that_of_another_cluster(
     copy_context().run(with_profile)
 
 
-def test_a_cluster_that_does_not_answer_says_how_to_start_one() -> None:
+def test_a_cluster_that_does_not_respond_states_how_to_start_one() -> None:
     with pytest.raises(ExpectedError, match=r"no broker answers at 127.0.0.1:1; start one with"):
         run("topics", "list", "--bootstrap-server", "127.0.0.1:1")
 
@@ -162,7 +162,7 @@ def test_an_option_before_its_command_gets_a_hint(option: str) -> None:
 @pytest.mark.parametrize(
     "command", ["nodes", "nodes unregister 2", "quorum describe", "top --json", "compact orders"]
 )
-def test_commands_that_ask_controllers_say_so(command: str) -> None:
+def test_commands_that_request_controllers_document_it(command: str) -> None:
     arguments = [*command.split(), "--bootstrap-server=k:1"]
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
     assert result.exit_code == 2

@@ -67,7 +67,7 @@ class Asked(WireClient):
         )
 
 
-def test_ten_thousand_partitions_are_asked_for_in_bounded_requests() -> None:
+def test_ten_thousand_partitions_are_requested_in_bounded_requests() -> None:
     keys = [Key(f"t{index // 1_500}", index) for index in range(10_000)]
     client = Asked()
     assert reassign(client, dict.fromkeys(keys, (1, 2))) == {}
@@ -192,7 +192,7 @@ def trace(node_id: int, epoch: int, *, gave_up: bool, **steps: float) -> MoveTra
     return MoveTrace(node_id=NodeId(node_id), received_ms=0, timing=timing)
 
 
-def test_a_trace_tells_the_six_steps_of_the_last_move_only() -> None:
+def test_a_trace_reports_the_six_steps_of_the_last_move_only() -> None:
     move = Move(NodeId(1), NodeId(2), Millis(1_000), Millis(11_000), Millis(1_050), StreamEpoch(5))
     traces = [
         trace(2, 3, gave_up=True, persist=99, flush=99, commit=99),

@@ -88,7 +88,7 @@ def test_every_error_code_that_brokers_send_has_advice() -> None:
     assert sent - {ErrorCode.NONE} == set(errors.ADVICE)
 
 
-def test_every_error_class_says_what_it_means() -> None:
+def test_every_error_class_states_what_it_means() -> None:
     for title, module in errors.MODULES:
         found = list(errors.classes(module))
         assert found, title

@@ -161,7 +161,7 @@ async def test_a_group_that_never_reaches_a_put_is_forgotten_with_its_request() 
     assert traced.tracing.put_began(WalSequence(0), [([], done)]) is None
 
 
-def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.deploy.node.config.definition import ProcessConfig
     from penstock.deploy.node.traces.set_up import of_moves, of_requests
 

@@ -36,7 +36,7 @@ async def test_a_moment_of_refusals_does_not_end_it(client: Any) -> None:
     assert await unless_locked_out(client, work()) == "done"
 
 
-async def test_a_controller_that_does_not_answer_is_named_with_the_time(client: Any) -> None:
+async def test_a_controller_that_does_not_respond_is_named_with_the_time(client: Any) -> None:
     client.is_locked_out, client.problem = False, ""
 
     async def work() -> None:

@@ -124,7 +124,7 @@ def test_progress_is_read_as_it_was_written():
         read_progress([Record(3, 1, b"{}", b"x")])
 
 
-def test_a_segment_that_is_not_behind_the_last_is_refused():
+def test_a_segment_that_is_not_after_the_last_is_refused():
     offsets = OffsetMap([Segment(5, 0, 5, 12)])
     assert [offsets.translated(source) for source in (0, 5, 9, 10, 11, 99)] == [0, 0, 4, 5, 5, 5]
     for wrong in (Segment(11, 9, 1, 12), Segment(12, 4, 1, 13)):

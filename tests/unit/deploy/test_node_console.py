@@ -117,12 +117,12 @@ def test_secrets_are_in_the_environment_and_settings_of_the_node_are_not() -> No
         (("--listeners", "0.0.0.0:9093"), "127.0.0.1:9093"),
     ],
 )
-def test_a_controller_knows_controllers(arguments: tuple[str, ...], expected: str) -> None:
+def test_a_controller_tracks_controllers(arguments: tuple[str, ...], expected: str) -> None:
     found = plan("controller", (*LOOPBACK, *INSECURE, *arguments))
     assert found.variables["PENSTOCK_CONTROLLER"] == expected
 
 
-async def test_a_console_that_does_not_start_says_where_to_look() -> None:
+async def test_a_console_that_does_not_start_states_where_to_look() -> None:
     """And it is not started again at once."""
     console = NodeConsole(ConsolePlan(("--no-such-option",), {}, is_in_clear=False))
     try:

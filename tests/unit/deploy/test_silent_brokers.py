@@ -70,7 +70,7 @@ def cluster_id(bootstrap: str) -> str | None:
         ).cluster_id
 
 
-def test_the_next_address_is_asked_instead_of_a_silent_broker() -> None:
+def test_the_next_address_is_queried_instead_of_a_silent_broker() -> None:
     with listening() as (silent, _), responding() as address:
         for bootstrap in (f"{silent},{address}", f"{address},{silent}", address):
             assert cluster_id(bootstrap) == "responds"

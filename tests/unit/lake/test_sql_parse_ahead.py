@@ -41,7 +41,7 @@ def test_results_come_in_order(count: int) -> None:
     assert source.is_closed
 
 
-def test_batches_are_parsed_at_the_same_time_behind_the_first() -> None:
+def test_batches_are_parsed_at_the_same_time_after_the_first() -> None:
     together, threads = Barrier(3, timeout=_LIMIT_S), set[int]()
 
     def parse(number: int) -> int:
@@ -73,7 +73,7 @@ def test_a_statement_that_ends_early_reads_one_batch_more_than_there_are_parsers
     assert source.is_closed
 
 
-def test_an_error_of_the_scan_comes_behind_the_results_before_it() -> None:
+def test_an_error_of_the_scan_comes_after_the_results_before_it() -> None:
     source = Source(5, fails_at=2)
     ahead = parse_ahead(source.batches(), _text, 2)
     assert [next(ahead), next(ahead)] == ["parsed 0", "parsed 1"]
@@ -82,7 +82,7 @@ def test_an_error_of_the_scan_comes_behind_the_results_before_it() -> None:
     assert source.is_closed
 
 
-def test_an_error_of_a_parser_comes_behind_the_results_before_it() -> None:
+def test_an_error_of_a_parser_comes_after_the_results_before_it() -> None:
     source = Source(9)
 
     def parse(number: int) -> int:

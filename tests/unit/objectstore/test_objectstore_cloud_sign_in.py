@@ -159,7 +159,7 @@ async def test_variables_of_obstore_override_nothing(
         (503, True),
     ],
 )
-async def test_a_metadata_server_that_fails_may_be_asked_again(
+async def test_a_metadata_server_that_fails_may_be_requested_again(
     scheme: str, status: int, retriable: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Azure's responds with 404 while it is updated."""
@@ -317,7 +317,7 @@ async def test_a_workload_identity_of_azure_exchanges_its_token(
     assert b"authorization: bearer a1" in cloud.requests[0].lower()
 
 
-async def test_a_refused_workload_identity_of_azure_says_how_to_sign_in(
+async def test_a_refused_workload_identity_of_azure_states_how_to_sign_in(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "token").write_text("expired")

@@ -121,7 +121,7 @@ async def test_a_store_without_ranges_is_reported(scheme: str) -> None:
                 await store.get_tail("k", 2)
 
 
-async def test_a_busy_account_is_throttling_only_if_it_says_so() -> None:
+async def test_a_busy_account_is_throttling_only_if_it_states_so() -> None:
     """Without that text the write may have taken place, and its repetition is compared."""
     said = answer(503, "ServerBusy", "Operations per second is over the account limit.")
     async with raw_store("az", said) as (_, store):
@@ -168,7 +168,7 @@ async def test_the_tail_of_an_azure_blob_is_of_one_version() -> None:
         assert b"range: bytes=7-9" in raw.requests[1].lower()
 
 
-async def test_errors_say_what_to_type() -> None:
+async def test_errors_state_what_to_type() -> None:
     cases = [
         ("gs", answer(404, "NoSuchBucket"), "gcloud storage buckets create gs://bucket"),
         ("gs", answer(403, "AccessDenied"), "roles/storage.objectUser"),
@@ -203,7 +203,7 @@ async def test_errors_say_what_to_type() -> None:
         ("az://acct/box/a//b", "not allowed"),
     ],
 )
-def test_urls_that_are_wrong_say_what_to_type(url: str, says: str) -> None:
+def test_urls_that_are_wrong_state_what_to_type(url: str, says: str) -> None:
     with pytest.raises(ObjectStoreError) as caught:
         parse_store_url(url)
     assert says in str(caught.value)

@@ -186,7 +186,7 @@ async def test_ranges_are_half_open_and_cut_at_the_end(
 
 
 @pytest.mark.parametrize("start", [10, 11, 1 << 40])
-async def test_a_range_behind_the_end_is_refused(store: ObjectStore, start: int) -> None:
+async def test_a_range_after_the_end_is_refused(store: ObjectStore, start: int) -> None:
     await store.put("k", b"0123456789")
     with pytest.raises(RangeNotSatisfiable) as caught:
         await store.get_range("k", start, 1)
@@ -196,7 +196,7 @@ async def test_a_range_behind_the_end_is_refused(store: ObjectStore, start: int)
 @pytest.mark.parametrize(
     ("length", "expected"), [(1, b"9"), (10, b"0123456789"), (11, b"0123456789")]
 )
-async def test_a_tail_knows_the_size_of_the_whole(
+async def test_a_tail_tracks_the_size_of_the_whole(
     store: ObjectStore, length: int, expected: bytes
 ) -> None:
     await store.put("k", b"0123456789")

@@ -122,7 +122,7 @@ async def test_the_same_seed_gives_the_same_faults() -> None:
     assert await run(1) != await run(2)
 
 
-def test_latencies_have_the_quantiles_that_were_asked_for() -> None:
+def test_latencies_have_the_quantiles_that_were_requested() -> None:
     rng = Random(1)
     drawn = sorted(Latency(100, 400).draw_ms(rng) for _ in range(20_000))
     assert drawn[10_000] == pytest.approx(100, rel=0.05)

@@ -58,14 +58,14 @@ async def test_every_operation_survives_every_retriable_fault(fault: Fault) -> N
     assert harness.faulty.scripted_count == 0
 
 
-async def test_a_lost_answer_of_our_own_write_is_not_a_fence() -> None:
+async def test_a_lost_response_of_our_own_write_is_not_a_fence() -> None:
     harness = RetryHarness()
     harness.faulty.script(Fault.LOST_RESPONSE)
     etag = await harness.store.put_if_absent("slot", b"ours")
     assert etag == (await harness.memory.head("slot")).etag
 
 
-async def test_a_fence_is_told_from_a_lost_answer() -> None:
+async def test_a_fence_is_distinguished_from_a_lost_response() -> None:
     harness = RetryHarness()
     await harness.memory.put("slot", b"fence by another node")
     harness.faulty.script(Fault.RESET)
@@ -87,7 +87,7 @@ async def test_the_first_412_is_raised_at_once() -> None:
     assert harness.slept_s == []
 
 
-async def test_a_412_after_an_answer_that_excludes_our_write_is_raised() -> None:
+async def test_a_412_after_a_response_that_excludes_our_write_is_raised() -> None:
     harness = RetryHarness()
     await harness.memory.put("slot", b"ours")
     harness.faulty.script(Fault.CONFLICT)
@@ -105,7 +105,7 @@ async def test_faults_while_comparing_are_survived() -> None:
     assert harness.faulty.scripted_count == 0
 
 
-async def test_a_swap_whose_answer_was_lost_and_that_was_replaced_is_refused() -> None:
+async def test_a_swap_whose_response_was_lost_and_that_was_replaced_is_refused() -> None:
     harness = RetryHarness()
     etag = await harness.memory.put("register", b"0")
 
@@ -128,7 +128,7 @@ async def test_errors_that_repeating_cannot_cure_pass_through() -> None:
     assert harness.slept_s == []
 
 
-async def test_the_deadline_ends_the_retries_and_tells_the_last_error() -> None:
+async def test_the_deadline_ends_the_retries_and_reports_the_last_error() -> None:
     harness = RetryHarness(RetryPolicy(backoff_ms=100, backoff_max_ms=400, deadline_ms=2_000))
     harness.faulty.down = True
     with pytest.raises(DeadlineExceeded) as caught:
@@ -158,7 +158,7 @@ async def test_a_call_that_hangs_ends_at_the_deadline() -> None:
         await store.get("k")
 
 
-async def test_a_list_goes_on_behind_the_last_key_seen() -> None:
+async def test_a_list_continues_after_the_last_key_seen() -> None:
     harness = RetryHarness()
     keys = [f"k{number:03d}" for number in range(300)]
     for key in keys:

@@ -106,7 +106,7 @@ def listing(*keys: str, truncated: bool) -> bytes:
     )
 
 
-async def test_a_list_that_meets_a_deletion_is_repeated_and_goes_on_where_it_was() -> None:
+async def test_a_list_that_meets_a_deletion_is_repeated_and_continues_where_it_was() -> None:
     lost = answer(404, "NoSuchKey")
     full = [f"p/{number:04d}" for number in range(LIST_PAGE_COUNT)]
     first, last = listing(*full, truncated=True), listing("p/last", truncated=False)
@@ -216,7 +216,7 @@ KEY_ID = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-5555555
         ),
     ],
 )
-async def test_every_kind_of_write_asks_for_the_encryption(
+async def test_every_kind_of_write_requests_the_encryption(
     requested: dict[str, Any], expected: tuple[object, ...], new_bucket: Callable[[], S3Config]
 ) -> None:
     """The server tells with a HEAD how it has encrypted an object."""
@@ -439,7 +439,7 @@ async def test_a_fault_of_tls_is_named_at_once(
         await store.close()
 
 
-async def test_connections_without_an_answer_come_with_a_hint(
+async def test_connections_without_a_response_come_with_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Authority(tmp_path).make("store")

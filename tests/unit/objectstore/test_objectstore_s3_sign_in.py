@@ -356,7 +356,7 @@ async def test_requests_use_the_old_keys_while_new_ones_are_fetched() -> None:
     assert await requested(keys) == "B"
 
 
-async def test_a_failed_renewal_is_logged_and_counted_and_requests_go_on() -> None:
+async def test_a_failed_renewal_is_logged_and_counted_and_requests_continue() -> None:
     source, meter = Source(), StoreMeter()
     keys = RenewedCredentials(source.sign_in, meter, wait_s=60, clock=lambda: source.now)
     source.go.release(10)
@@ -503,7 +503,7 @@ def no_token(aws: Aws) -> None:
         (lambda aws: None, r"no AWS credentials: .* AWS_ACCESS_KEY_ID .* or aws configure sso$"),
     ],
 )
-async def test_an_error_says_what_to_type(setup: Setup, says: str, aws: Aws) -> None:
+async def test_an_error_states_what_to_type(setup: Setup, says: str, aws: Aws) -> None:
     setup(aws)
     meter = StoreMeter()
     store = aws.store(meter)
@@ -573,7 +573,7 @@ async def test_a_machine_whose_metadata_fail_has_no_role(aws: Aws) -> None:
         (500, "", True),
     ],
 )
-async def test_an_sts_that_fails_may_be_asked_again(
+async def test_an_sts_that_fails_may_be_requested_again(
     status: int, code: str, retriable: bool, aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", _no_delay)

@@ -292,7 +292,7 @@ async def test_the_probe_finds_stores_that_list_in_another_order() -> None:
     assert [info async for info in store.list("")] == []
 
 
-async def test_a_race_that_nobody_wins_proves_nothing() -> None:
+async def test_a_race_that_no_one_wins_proves_nothing() -> None:
     store = LosingStore()
     await probe_conditional_writes(store, "meta/", "u")
     assert [info async for info in store.list("")] == []

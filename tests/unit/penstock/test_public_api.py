@@ -59,7 +59,7 @@ def test_every_public_object_has_a_docstring() -> None:
         assert getattr(penstock, name).__doc__, name
 
 
-def test_what_is_missing_for_a_scan_is_said_with_what_to_type(tmp_path: Path) -> None:
+def test_what_is_missing_for_a_scan_is_stated_with_what_to_type(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None; import penstock\n"
         "try: penstock.scan\n"
@@ -73,7 +73,7 @@ def test_what_is_missing_for_a_scan_is_said_with_what_to_type(tmp_path: Path) ->
     assert output_of(code) == f"{needed}\ntopics need no extra\n"
 
 
-def test_what_is_missing_for_sql_is_said_with_what_to_type() -> None:
+def test_what_is_missing_for_sql_is_stated_with_what_to_type() -> None:
     code = (
         "import sys; sys.modules['duckdb'] = None; import penstock\n"
         "try: penstock.sql\n"
@@ -83,7 +83,7 @@ def test_what_is_missing_for_sql_is_said_with_what_to_type() -> None:
     assert output_of(code) == f"{needed}\n"
 
 
-def test_what_is_missing_for_spark_is_said_with_what_to_type() -> None:
+def test_what_is_missing_for_spark_is_stated_with_what_to_type() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None; import penstock.spark\n"
         "try: penstock.spark.register(None)\n"

@@ -49,6 +49,6 @@ def test_one_latency_is_constant() -> None:
         ("secure", "very", "penstock_secure very is not allowed: true, false"),
     ],
 )
-def test_mistakes_say_what_is_allowed(option: str, text: str, told: str) -> None:
+def test_mistakes_state_what_is_allowed(option: str, text: str, told: str) -> None:
     with pytest.raises(InvalidOption, match="^" + told):
         parse(**{option: text})

@@ -16,7 +16,7 @@ from penstock.protocol.gen import api_versions, heartbeat, metadata
 
 
 @pytest.mark.parametrize("version", [0, 8, 9, 13])
-def test_a_request_comes_back_as_it_was_sent(version: int) -> None:
+def test_a_request_returns_as_it_was_sent(version: int) -> None:
     message = metadata.MetadataRequest([metadata.MetadataRequestTopic(name="t")])
     frame = encode_request_frame(
         METADATA, version, 7, metadata.encode_request, message, client_id="me"
@@ -37,7 +37,7 @@ def test_a_request_comes_back_as_it_was_sent(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, 4])
-def test_a_response_comes_back_as_it_was_sent(version: int) -> None:
+def test_a_response_returns_as_it_was_sent(version: int) -> None:
     message = heartbeat.HeartbeatResponse(error_code=27)
     frame = encode_response_frame(HEARTBEAT, version, -5, heartbeat.encode_response, message)
     assert frame_size_bytes(frame) == len(frame) - 4
@@ -58,7 +58,7 @@ def test_client_id_is_a_legacy_string_in_the_flexible_header() -> None:
     assert frame[4:].hex(" ") == "00 12 00 03 00 00 00 01 00 02 6d 65 00 04 6c 69 62 02 31 00"
 
 
-def test_the_answer_to_api_versions_has_header_v0_in_every_version() -> None:
+def test_the_response_to_api_versions_has_header_v0_in_every_version() -> None:
     for version in range(5):
         message = api_versions.ApiVersionsResponse(api_keys=[api_versions.ApiVersion(18, 0, 4)])
         frame = encode_response_frame(
@@ -68,7 +68,7 @@ def test_the_answer_to_api_versions_has_header_v0_in_every_version() -> None:
         assert decode_body(api_versions.decode_response, frame[4:], 4, version) == message
 
 
-def test_api_versions_of_an_unknown_version_is_answered_not_refused() -> None:
+def test_api_versions_of_an_unknown_version_is_served_not_refused() -> None:
     """The body has an unknown version, so no byte behind client_id is read."""
     header = parse_header(bytes.fromhex("0012 0063 0000002a 0002 6d65 ffffffffffffff"))
     assert not header.is_supported
@@ -121,7 +121,7 @@ def test_sizes_are_checked_before_anything_is_allocated() -> None:
         frame_size_bytes(b"GET ")
 
 
-def test_headers_are_whole_and_bytes_behind_bodies_are_ignored() -> None:
+def test_headers_are_whole_and_bytes_after_bodies_are_ignored() -> None:
     with pytest.raises(Truncated):
         parse_header(b"\x00\x03\x00")
     assert decode_body(heartbeat.decode_response, b"\x00\x07\x00\x00\x00", 0, 0).error_code == 7
@@ -132,7 +132,7 @@ def test_flexible_versions() -> None:
     assert [FETCH.is_flexible(11), FETCH.is_flexible(12)] == [False, True]
 
 
-def test_null_in_a_version_that_cannot_say_it_is_written_as_empty() -> None:
+def test_null_in_a_version_that_cannot_state_it_is_written_as_empty() -> None:
     message = metadata.MetadataRequest(topics=None)
     v0 = encode_request_frame(METADATA, 0, 0, metadata.encode_request, message)
     v1 = encode_request_frame(METADATA, 1, 0, metadata.encode_request, message)

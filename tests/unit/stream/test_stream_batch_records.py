@@ -152,7 +152,7 @@ def test_unknown_codec() -> None:
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
-def test_any_flipped_bit_behind_the_crc_is_found(compression: Compression) -> None:
+def test_any_flipped_bit_after_the_crc_is_found(compression: Compression) -> None:
     good = bytes(encode_batch(RECORDS[:3], base_offset=10, compression=compression))
     for bit in range(16 * 8, len(good) * 8):
         bad = bytearray(good)

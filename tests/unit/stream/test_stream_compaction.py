@@ -446,7 +446,7 @@ async def test_a_stream_that_closes_meanwhile_stops_the_round() -> None:
     assert {entry.stream_id for entry in harness.metadata.commits[0].replaced} == {1, 3}
 
 
-async def test_damage_sets_streams_aside_and_the_rest_goes_on() -> None:
+async def test_damage_sets_streams_aside_and_the_rest_continues() -> None:
     harness = CompactionHarness()
     await harness.wal_object(0, 3)
     bad = bytearray(await harness.store.get("wal/1/1/00000000000000000000"))

@@ -112,7 +112,7 @@ def test_a_read_ends_with_so_many_entries(monkeypatch: pytest.MonkeyPatch) -> No
     assert read(cache, S1, 15) == [15]
 
 
-def test_uncommitted_bytes_of_a_stream_are_those_behind_its_committed_end() -> None:
+def test_uncommitted_bytes_of_a_stream_are_those_after_its_committed_end() -> None:
     cache = LogCache(CONFIG)
     first, second = entry(1, 10, 3), entry(1, 13, 2)
     add(cache, 0, first, entry(2, 0))
@@ -214,7 +214,7 @@ def test_blocks_are_due_by_slots_once_they_are_old_enough_for_their_streams() ->
     assert cache.archive_due(1.0)
 
 
-def test_a_stream_leaves_every_block_and_may_come_back_elsewhere() -> None:
+def test_a_stream_leaves_every_block_and_may_return_elsewhere() -> None:
     cache = LogCache(CONFIG)
     add(cache, 0, entry(1, 0), entry(2, 0))
     block = cache.archive()

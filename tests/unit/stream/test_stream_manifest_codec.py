@@ -241,7 +241,7 @@ def test_hostile_sections_with_good_checksums_are_refused_or_make_sense(seed: in
             decode(codec.unpack_section(stored, ref, KEY), ref)
 
 
-def test_a_section_that_inflates_to_more_than_it_says_is_refused() -> None:
+def test_a_section_that_inflates_to_more_than_it_states_is_refused() -> None:
     bomb = bytes(cramjam.zstd.compress(bytes(10 << 20)))
     for raw_bytes in (100, 1 << 40):
         with pytest.raises(ObjectCorrupt):
@@ -258,7 +258,7 @@ def spans(slices: Any) -> list[tuple[str, int, int]]:
     return [(item.key.rpartition("/")[2], item.start_offset, item.end_offset) for item in slices]
 
 
-def test_the_tail_is_what_continues_the_stream_and_nothing_behind_a_gap() -> None:
+def test_the_tail_is_what_continues_the_stream_and_nothing_after_a_gap() -> None:
     found = [
         slot(30, 40),
         slot(5, 12),

@@ -213,7 +213,7 @@ async def test_what_is_far_apart_or_too_much_is_not_joined() -> None:
         await reader.close()
 
 
-async def test_a_joined_get_that_fails_harms_only_who_asked_for_what_is_missing() -> None:
+async def test_a_joined_get_that_fails_harms_only_who_requested_what_is_missing() -> None:
     store = CountingStore()
     mine = await put(store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)])
     reader = reader_of(store, whole_bytes_max=100_000)
@@ -369,7 +369,7 @@ async def test_what_was_read_ahead_is_read_at_once_and_is_the_same(max_bytes: in
     await reader.close()
 
 
-async def test_a_read_of_many_records_in_memory_ends_behind_a_block(
+async def test_a_read_of_many_records_in_memory_ends_after_a_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(object_reader, "LOADED_RECORDS_MAX", 11)
@@ -402,7 +402,7 @@ class GatedStore(CountingStore):
         return await MemoryStore.get_range(self, key, start, length)
 
 
-async def test_the_next_blocks_are_asked_for_while_others_are_on_their_way() -> None:
+async def test_the_next_blocks_are_requested_while_others_are_on_their_way() -> None:
     store = GatedStore()
     entries = [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(20)]
     size = len(entries[0].payload)

@@ -154,7 +154,7 @@ async def test_a_slot_of_a_newer_format_stops_the_recovery(
     assert await read_back(recoverer, 1) == [0, 1, 2]
 
 
-async def test_what_lies_behind_a_hole_was_never_acknowledged(
+async def test_what_lies_after_a_hole_was_never_acknowledged(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
@@ -345,7 +345,7 @@ async def test_only_what_is_still_the_dead_writers_is_committed(
     assert await read_back(other, 2) == [0, 1]
 
 
-async def test_a_stream_that_came_back_before_the_crash(
+async def test_a_stream_that_returned_before_the_crash(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -378,7 +378,7 @@ async def test_a_trim_beyond_the_committed_end(
     assert await recoverer.read_all(1, 6) == list(range(6, 12))
 
 
-async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_behind_it(
+async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_after_it(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()

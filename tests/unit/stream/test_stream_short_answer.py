@@ -38,7 +38,7 @@ class _ShortStore(MemoryStore):
         return tail
 
 
-async def test_a_short_answer_is_asked_for_again() -> None:
+async def test_a_short_response_is_requested_again() -> None:
     controller = MemoryController()
     stream_id = controller.create_stream(1)
     store = _ShortStore()

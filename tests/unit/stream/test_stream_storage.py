@@ -621,7 +621,7 @@ async def test_close_waits_for_a_commit_whose_outcome_is_unknown(
 
 
 @pytest.mark.parametrize("gate", ["refuse", "lose_reply"])
-async def test_close_is_repeated_until_the_controller_answers(
+async def test_close_is_repeated_until_the_controller_responds(
     controller: MemoryController, nodes: list[Node], gate: str
 ) -> None:
     node = Node(MemoryStore(), controller)
@@ -635,7 +635,7 @@ async def test_close_is_repeated_until_the_controller_answers(
     assert not controller.streams[StreamId(2)].opened
 
 
-async def test_a_cancelled_close_goes_on(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_cancelled_close_continues(controller: MemoryController, nodes: list[Node]) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     (one,) = await node.open(1)
@@ -748,7 +748,7 @@ async def test_reads_cross_from_objects_into_memory(
     assert await node.storage.read(StreamId(1), Offset(14), Offset(14), 100) == []
 
 
-async def test_a_place_that_nobody_knows_is_an_error(
+async def test_a_place_that_no_one_tracks_is_an_error(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     node = Node(MemoryStore(), controller)

@@ -65,7 +65,7 @@ def test_a_fast_store_is_not_sent_one_small_put_after_the_other() -> None:
     assert len(started(core, 11.0)) == 1
 
 
-def test_over_a_local_store_requests_share_the_put_behind_the_one_in_flight() -> None:
+def test_over_a_local_store_requests_share_the_put_after_the_one_in_flight() -> None:
     core: WalCore[str] = WalCore(LOCAL)
     core.append("a", 100, 10.0)
     (first,) = started(core, 10.0)
@@ -79,7 +79,7 @@ def test_over_a_local_store_requests_share_the_put_behind_the_one_in_flight() ->
     assert groups(started(core, 10.0071)) == [["d"]], "a slow PUT is not waited for"
 
 
-def test_clients_that_wait_for_each_answer_share_each_put() -> None:
+def test_clients_that_wait_for_each_response_share_each_put() -> None:
     """Without a wait for those that were just acknowledged, PUTs of 1 and 7 requests alternate."""
     core: WalCore[str] = WalCore(LOCAL)
     now, sizes = 10.0, list[int]()

@@ -95,7 +95,7 @@ async def damage(store: ObjectStore, key: str) -> bytes:
     return good
 
 
-async def test_a_slot_says_which_slots_were_durable_before_it(
+async def test_a_slot_states_which_slots_were_durable_before_it(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
@@ -148,7 +148,7 @@ async def test_many_lost_slots_in_a_row(controller: MemoryController, nodes: lis
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_streams_that_go_on_behind_a_bad_slot_are_recovered(
+async def test_streams_that_continue_after_a_bad_slot_are_recovered(
     controller: MemoryController, nodes: list[Node], damaged: bool
 ) -> None:
     """Stream 1 is in the bad slot; stream 2 continues behind it without a gap; stream 3 ends before
@@ -190,7 +190,7 @@ async def test_an_accepted_loss_ends_each_stream_before_it(
     assert await recoverer.read_all(1) == [0, 1]
 
 
-async def test_slots_in_flight_behind_a_hole_prove_nothing(
+async def test_slots_in_flight_after_a_hole_prove_nothing(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     """The first PUT hangs and all later ones succeed: none of them was acknowledged."""

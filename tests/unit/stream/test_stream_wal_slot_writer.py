@@ -81,7 +81,7 @@ async def test_the_faster_of_two_tries_decides(first: int) -> None:
     assert store.tries[1 - first].cancelled()
 
 
-async def test_both_tries_arrive_and_the_answer_of_the_first_is_lost() -> None:
+async def test_both_tries_arrive_and_the_response_of_the_first_is_lost() -> None:
     store = Tries()
     _, task = await hedging(store)
     store.tries[0].set_result("lost")

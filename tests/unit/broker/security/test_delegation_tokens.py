@@ -79,7 +79,7 @@ def test_brokers_with_the_same_key_accept_the_same_tokens_and_others_none() -> N
             log_in(known(token(), key=key), "t", shown)
 
 
-def test_what_is_no_token_now_lets_nobody_in() -> None:
+def test_what_is_no_token_now_lets_no_one_in() -> None:
     tokens = known(token(), token("ended", NOW_MS))
     for token_id, shown in (
         ("t", b"a guess"),
@@ -96,7 +96,7 @@ def test_a_token_is_no_user() -> None:
         log_in(tokens, "t", tokens.hmac_of("t"), by_token=False)
 
 
-def test_a_token_that_ends_lets_nobody_in_although_it_is_remembered(
+def test_a_token_that_ends_lets_no_one_in_although_it_is_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens = known(token())

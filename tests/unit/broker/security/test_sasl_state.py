@@ -72,7 +72,7 @@ def test_the_mechanism_cannot_change() -> None:
     assert "re-authentication of mechanism 'PLAIN'" in (failed.value.told or "")
 
 
-def test_the_general_text_tells_nothing_about_users() -> None:
+def test_the_general_text_reports_nothing_about_users() -> None:
     sasl = state()
     sasl.handshake("PLAIN", 1)
     assert sasl.fail(AuthenticationFailed("no such user")) == (
@@ -88,7 +88,7 @@ def test_an_unknown_mechanism_fails() -> None:
     assert sasl.phase is SaslPhase.FAILED
 
 
-def test_what_a_client_is_told_fits_on_the_wire() -> None:
+def test_what_a_client_is_reported_fits_on_the_wire() -> None:
     """Some of these texts have names that the client chose, here of 100,000 characters."""
     sasl = state()
     assert sasl.handshake("PLAIN", 1)

@@ -134,7 +134,7 @@ def test_an_authorization_id_must_be_the_user() -> None:
 
 
 @pytest.mark.parametrize("header", ["n,,", "y,,"])
-def test_a_client_may_say_that_the_server_has_no_channel_binding(header: str) -> None:
+def test_a_client_may_state_that_the_server_has_no_channel_binding(header: str) -> None:
     ours = server({"user": "pencil"})
     first = data_of(ours.receive(f"{header}n=user,r=abc".encode()))
     assert first.startswith(b"r=abc")

@@ -142,7 +142,7 @@ async def test_plain_does_the_work_of_a_user_that_could_exist(
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
-def test_tokens_that_never_were_answer_as_those_that_ended(mechanism: ScramMechanism) -> None:
+def test_tokens_that_never_were_behave_as_those_that_ended(mechanism: ScramMechanism) -> None:
     known = {"t": DelegationTokenRecord("t", "User:a", "User:a", (), 0, 1_000, 1_000)}
     now_ms = 0
     tokens = DelegationTokens("key", known.get, lambda: now_ms)

@@ -399,7 +399,7 @@ def test_records_around_a_malformed_one_are_returned(codec: int, compiled: bool)
 
 
 @BOTH
-def test_behind_an_unsound_length_the_rest_of_a_batch_is_left_out(compiled: bool) -> None:
+def test_after_an_unsound_length_the_rest_of_a_batch_is_left_out(compiled: bool) -> None:
     lost: list[ReadError] = []
     cut = batch_of(of_delta(0) + of_delta(1)[:-2], count=4, last_delta=3)
     found = decode(cut + bytes(plain(44, 1)), compiled=compiled, on_unreadable=lost.append)
@@ -555,7 +555,7 @@ def test_without_numba_the_other_decoder_is_chosen() -> None:
     assert run(code) == "NumpyRows"
 
 
-def test_kernels_are_kept_where_numba_was_told(tmp_path: Path) -> None:
+def test_kernels_are_kept_where_numba_was_reported(tmp_path: Path) -> None:
     """If no directory is writable, they are compiled for this process alone."""
     code = (
         "from penstock.lake.arrow import kernel_cache"

@@ -110,7 +110,7 @@ def damaged_blocks() -> Iterator[bytes]:
 
 
 @VIEWS
-def test_no_byte_behind_a_block_is_read(views: bool) -> None:
+def test_no_byte_after_a_block_is_read(views: bool) -> None:
     """With views, short fields are read in steps too. The result is rows or an error, as from the
     numpy decoder, which checks.
     """

@@ -55,7 +55,7 @@ def test_the_same_offsets_are_planned() -> None:
     assert ranges_of(replan_slices(merged, LEFT)) == ranges_of(LEFT)
 
 
-def test_losses_are_told_and_left_out_if_allowed() -> None:
+def test_losses_are_reported_and_left_out_if_allowed() -> None:
     def plan(ranges: Sequence[OffsetRange]) -> list[Slice]:
         for item in ranges:
             if item.topic == "a" and item.start_offset < 15:

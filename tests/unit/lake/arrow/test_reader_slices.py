@@ -173,7 +173,7 @@ async def test_aborted_transactions_go_by_stream() -> None:
 
 
 @pytest.mark.parametrize("gone", range(3))
-async def test_an_object_that_is_gone_says_what_is_left(gone: int) -> None:
+async def test_an_object_that_is_gone_states_what_is_left(gone: int) -> None:
     store, slices = MemoryStore(), list[Slice]()
     for number in range(3):
         slices += await put_object(
@@ -333,7 +333,7 @@ def test_sync_reads_the_same_again_and_again(tmp_path: Path) -> None:
     assert [raised.value.slice, *raised.value.remaining] == slices[5:]
 
 
-def test_what_is_at_hand_whole_is_not_asked_for(tmp_path: Path) -> None:
+def test_what_is_at_hand_whole_is_not_requested(tmp_path: Path) -> None:
     url, slices = directory_store(tmp_path)
     path = tmp_path / "data" / "5"
     bodies = {slices[5].key: path.read_bytes()}

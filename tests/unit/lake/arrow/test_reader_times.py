@@ -191,7 +191,7 @@ def test_an_object_that_is_gone_is_counted_where_it_is_now(store: WatchedStore) 
     assert count_records(cluster, [first, gone, third], frozenset({1})) == 5 + 13 + 20 + 5
 
 
-def test_a_lost_object_and_a_damaged_one_are_told(store: WatchedStore) -> None:
+def test_a_lost_object_and_a_damaged_one_are_reported(store: WatchedStore) -> None:
     gone = Slice("data/1", 500, "topic", 1, 1, 0, 10, 400, 9)
     with pytest.raises(ObjectStillMissing):
         count_records(cluster_of([gone]), [gone], frozenset({1}), pause_ms=0)

@@ -117,7 +117,7 @@ async def test_an_object_that_is_gone_makes_the_pass_stale() -> None:
     assert (result.clean_end, result.is_stale, result.exchanges) == (None, True, ())
 
 
-async def test_damage_is_told_and_nothing_is_written() -> None:
+async def test_damage_is_reported_and_nothing_is_written() -> None:
     store = MemoryStore()
     task = await task_of(store)
     body = bytearray(await store.get("data/3"))

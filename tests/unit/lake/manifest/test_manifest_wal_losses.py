@@ -236,7 +236,7 @@ async def test_a_damaged_slot_stops_only_what_it_may_concern() -> None:
 
 
 @virtual
-async def test_a_stream_that_goes_on_behind_a_bad_slot_is_not_in_doubt() -> None:
+async def test_a_stream_that_continues_after_a_bad_slot_is_not_in_doubt() -> None:
     store = await filled()
     await store.put(key_of(10), slot(ONE, 10, 1, 0))
     await store.put(key_of(11), slot(ONE, 11, 0, 10))
@@ -249,7 +249,7 @@ async def test_a_stream_that_goes_on_behind_a_bad_slot_is_not_in_doubt() -> None
 
 
 @virtual
-async def test_nobody_leads_so_nothing_says_in_which_wal_it_is() -> None:
+async def test_no_one_leads_so_nothing_states_in_which_wal_it_is() -> None:
     store = await filled()
     await store.delete([key_of(4)])
     await publish(store, 2, leaders=(1, 1, -1, -1))
@@ -260,7 +260,7 @@ async def test_nobody_leads_so_nothing_says_in_which_wal_it_is() -> None:
 
 
 @virtual
-async def test_records_behind_a_gap_are_in_doubt_whoever_the_manifest_says_leads() -> None:
+async def test_records_after_a_gap_are_in_doubt_whoever_the_manifest_states_leads() -> None:
     store = await filled()
     await store.delete([key_of(4)])
     await publish(store, 2, leaders=(2, 1, 2, -1))
@@ -290,7 +290,7 @@ async def test_a_bad_slot_newer_than_the_manifest_concerns_the_leaders_of_the_ne
     assert await ends(view, "busy") == [11]
 
 
-async def test_slots_that_were_in_flight_behind_the_end_prove_nothing() -> None:
+async def test_slots_that_were_in_flight_after_the_end_prove_nothing() -> None:
     store = await filled(3)
     batch = encode_batch([Record(9, 1_000, b"k", b"v")], base_offset=9)
     runs = [StreamRun(StreamId(0), [entry_of(batch)])]

@@ -52,7 +52,7 @@ async def test_a_bit_that_flips_on_the_way_is_no_damage() -> None:
     assert [(item.start_offset, item.end_offset) for item in result.new.ranges] == [(0, 2)]
 
 
-async def test_damage_in_the_store_is_told_and_nothing_is_written() -> None:
+async def test_damage_in_the_store_is_reported_and_nothing_is_written() -> None:
     bucket = MemoryStore()
     task = await put_sources(bucket)
     data = bytearray(await bucket.get("data/1"))

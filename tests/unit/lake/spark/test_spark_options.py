@@ -259,7 +259,7 @@ def test_names_in_any_case_and_defaults() -> None:
     assert (full.max_trigger_delay_ms, full.columns) == (7_200_000, ("offset", "key"))
 
 
-def test_what_has_no_effect_is_said_once() -> None:
+def test_what_has_no_effect_is_stated_once() -> None:
     given = BASE | {
         "kafka.bootstrap.servers": "x:1",
         "kafka.sasl.mechanism": "PLAIN",

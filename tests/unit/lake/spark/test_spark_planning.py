@@ -222,7 +222,7 @@ def test_every_limit_lets_all_through_in_the_end(
 
 @settings(deadline=None)
 @given(planned(), st.integers(1, 20_000))
-def test_bytes_are_limited_where_slices_say_they_lie(slices: list[Slice], bytes_max: int) -> None:
+def test_bytes_are_limited_where_slices_state_they_lie(slices: list[Slice], bytes_max: int) -> None:
     by_partition: dict[TopicPartition, list[Slice]] = {}
     for part in slices:
         by_partition.setdefault(TopicPartition("t", part.partition), []).append(part)
