@@ -67,7 +67,7 @@ async def settled(
     offsets: Mapping[TopicPartition, CommittedOffset],
     read: "asyncio.Future[bool] | None",
 ) -> dict[TopicPartition, ErrorCode]:
-    """Return the results once the image is fresh enough. UNKNOWN_TOPIC_ID: the topic was deleted."""
+    """Return the results once the image is current. UNKNOWN_TOPIC_ID: the topic was deleted."""
     if ErrorCode.NONE not in results.values():
         return dict(results)
     refreshed = await is_refreshed(read)
