@@ -258,7 +258,7 @@ def _produce(topic: str, batch: bytes) -> bytes:
 
 
 def _sends_bombs(port: int) -> None:
-    """Batches of 64 MiB, compressed to some kilobytes, for a topic whose records are checked."""
+    """Send batches of 64 MiB, compressed to kilobytes, to a topic with record checks."""
     records = encode_batch([Record(0, int(time.time() * 1_000), b"k", bytes(_BOMB_BYTES))])
     payload = compress(Compression.ZSTD, memoryview(records)[HEADER_BYTES:])
     batch = bytearray(records[:HEADER_BYTES]) + payload

@@ -1,8 +1,8 @@
 """Sign in to AWS through botocore, as the AWS CLI does.
 
-Invariant: each sign-in opens a new session, which reads changed files. Nothing prompts: a profile
-with MFA uses the keys that the AWS CLI cached. Import only when a profile or a role is needed.
-Source: AWS SDKs and Tools Reference Guide, "Standardized credential providers".
+Invariant: each sign-in opens a new session, which reads changed files. There is no prompt: a
+profile with MFA uses the keys cached by the AWS CLI. Import only when a profile or a role is
+needed. Source: AWS SDKs and Tools Reference Guide, "Standardized credential providers".
 """
 
 import os

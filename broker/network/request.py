@@ -1,5 +1,5 @@
-"""A request as received by its handler: the frame, its origin, and the way to respond. All values
-and protocols, so that tests can run handlers with small fakes.
+"""A request as received by its handler: the frame, its origin, and the way to respond. Contains
+only values and protocols, so that tests can run handlers with small fakes.
 """
 
 from collections.abc import Callable, Sequence

@@ -32,8 +32,8 @@ class Traffic(NamedTuple):
 
 @dataclass(slots=True)
 class OperationCounts:
-    """Counts of opens or closes. latencies: times of operations, which process many partitions at
-    once.
+    """Counts of opens or closes. latencies: duration of operations, each of which processes many
+    partitions.
     """
 
     partitions: int = 0

@@ -1,6 +1,6 @@
 """Track rejected batches of idempotent producers, so that batches sent right after them are also
 rejected. A producer has up to five requests in flight. If the first is rejected because its
-partition is opening or the WAL is full, the second may arrive after that, with a sequence gap.
+partition is opening or the WAL is full, the second one may arrive afterwards, with a sequence gap.
 Accepting it would acknowledge both in librdkafka, which counts everything before an acknowledged
 batch as delivered.
 """

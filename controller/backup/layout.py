@@ -42,7 +42,7 @@ class LogObject(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end_offset(self) -> MetadataOffset:
-        """Return where the log continues after this object."""
+        """Return the first offset after this object."""
         return MetadataOffset(
             self.base.offset if self.is_fence else self.first_offset + len(self.records)
         )

@@ -44,7 +44,8 @@ class Rules(Protocol):
         ...
 
     def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:
-        """Return the value to store, None for the default. As in Kafka, a nonexistent config can be
+        """Return the value to store, or None for the default. As in Kafka, a nonexistent config can
+        be
         removed. Raises Refused.
 
         present: the stored configs.

@@ -102,7 +102,7 @@ def commit_recovered(
 
     Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL has ended
     otherwise), OFFSET_NOT_MATCHED (a slot is missing before these), NODE_* and INVALID_REQUEST.
-    Ranges that are committed, trimmed, or of streams that the writer had closed are skipped.
+    Skips ranges that are committed or trimmed, and those of streams that the writer had closed.
     """
     failed = BrokerIncarnation(request.failed_node_id, request.failed_node_epoch)
     try:

@@ -146,7 +146,7 @@ def use(name: Name) -> None:
 
 @app.command("remove")
 def remove(name: Name) -> None:
-    """Remove a profile. The cluster does not change.
+    """Remove a profile. The cluster itself is not affected.
 
     For example: penstock profile remove staging
     """

@@ -39,7 +39,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogOptions:
-    """Options for the location of tables of both kinds."""
+    """Options for the location of Iceberg and Parquet tables."""
 
     warehouse: Annotated[
         str,

@@ -81,7 +81,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerProcess:
-    """Options of the process."""
+    """Options for the process."""
 
     name: Annotated[
         str,

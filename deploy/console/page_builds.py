@@ -26,7 +26,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Build(Generic[_T]):
-    """A page that is being built since began_at, by time.monotonic()."""
+    """A page being built; began_at is its start by time.monotonic()."""
 
     task: asyncio.Task[_T]
     began_at: float

@@ -162,8 +162,8 @@ async def _hand_over(
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send the response, unless the client has disconnected: uvloop raises RuntimeError if a transport is
-    written to after a reset.
+    """Send the response, unless the client has disconnected: uvloop raises RuntimeError for a write
+    after a reset.
     """
     if not writer.is_closing():
         writer.write(data)

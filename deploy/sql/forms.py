@@ -1,7 +1,7 @@
 """Write rows as a table, CSV, JSON, YAML or Parquet.
 
-Invariant: all but a table is written batch by batch, so memory does not grow with the rows. A NULL
-is empty in CSV, and bytes are text if they are UTF-8, otherwise hexadecimal.
+Invariant: all formats except tables are written batch by batch, so memory does not grow with the
+rows. A NULL is empty in CSV, and bytes are text if they are UTF-8, otherwise hexadecimal.
 """
 
 import json

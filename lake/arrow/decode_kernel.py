@@ -240,8 +240,8 @@ def _short_number_of(source: int, at: int) -> tuple[int, int]:
 
 @_hot_part
 def _short_field(source: int, at: int) -> tuple[int, int, int]:
-    """Parse a field as `_field` does, if its length has up to two bytes; otherwise the position
-    after it is -1. The caller checks whether the bytes exist.
+    """Parse a field like `_field` if its length is encoded in at most two bytes; otherwise the
+    position after it is -1. The caller checks whether the bytes exist.
     """
     number, at = _short_number_of(source, at)
     if number & 1 == 0:

@@ -309,8 +309,8 @@ class Scan:
         config: ReadConfig | None = None,
         on_unreadable: OnUnreadable | None = None,
     ) -> "Scan":
-        """Return a scan of other columns of a part of this one: a range of offsets of each
-        partition, and of those the records within `times`. With `on_unreadable`, that is called for
+        """Return a scan of a part of this one with other columns: a range of offsets of each
+        partition, restricted to records within `times`. With `on_unreadable`, that is called for
         unreadable records; otherwise it handles them like this one.
         """
         config = config or self._config or ReadConfig()

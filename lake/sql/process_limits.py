@@ -1,7 +1,7 @@
 """Limit the memory of a process that runs statements.
 
-DuckDB counts the memory of its operators, but a single function call may allocate gigabytes in
-addition, so the kernel enforces the limit, except on macOS.
+DuckDB tracks the memory of its operators, but a single function call may allocate gigabytes more,
+so the kernel enforces the limit, except on macOS.
 """
 
 import resource

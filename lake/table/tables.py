@@ -31,7 +31,8 @@ class ExportTable(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """The layout of the table, or the requested one if it does not exist. Raise InvalidTable if
+        """The layout of the table, or the requested layout if the table does not exist. Raise
+        InvalidTable if
         neither is known.
         """
         ...

@@ -258,7 +258,7 @@ def _given(schemas: Sequence[tuple[int, bytes]]) -> FindSchema:
         if number not in known:
             listed = ", ".join(map(str, sorted(known)))
             raise NotRegistered(
-                f"the value has schema id {number}, and schemas are given for {listed}"
+                f"the value has schema id {number}, and only these ids have schemas: {listed}"
             )
         return known[number]
 

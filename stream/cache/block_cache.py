@@ -141,7 +141,7 @@ class LoadingCache(Generic[K, V]):
         self._kept.put_shared(values, size_bytes)
 
     async def get(self, key: K, load: Load[K, V]) -> V:
-        """Return the value of one key. Raises what `load` raises or returns for it."""
+        """Return the value of a key. Raises what `load` raises or returns for it."""
         (found,) = await self.get_each((key,), load)
         if isinstance(found, Exception):
             raise found

@@ -94,7 +94,7 @@ class WalCore(Generic[G]):
         """
 
     def reconfigure(self, config: StreamConfig) -> None:
-        """Use other waits and sizes, from the next decision on."""
+        """Change waits and sizes, effective from the next decision."""
         self._bulk_bytes_max = config.bulk_bytes_max
         self._batching_bytes_per_s = config.batching_bytes_per_s
         self._linger_s = config.wal_linger_ms / 1000

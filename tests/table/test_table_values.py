@@ -117,7 +117,8 @@ def test_framed_avro_values_are_read_with_the_schemas_of_their_ids() -> None:
     assert reasons.keys() == {2, 3, 4}, "a float is no long, and a string no number"
     assert "SchemaResolutionError" in reasons[3]
     assert (
-        reasons[4] == "ValueError: the value has schema id 5, and schemas are given for 1, 2, 3, 4"
+        reasons[4]
+        == "ValueError: the value has schema id 5, and only these ids have schemas: 1, 2, 3, 4"
     )
     rows, errors = decode(ValueFormat.of("avro", by_id[:2], framed=True), *values)
     assert (rows, errors) == ([row, row], [2, 3, 4])

@@ -102,8 +102,8 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that matched a regular expression, without those that the client of that heartbeat
-    may not describe.
+    """The topics that match a regular expression and that the client of that heartbeat may
+    describe.
     """
 
     topics: frozenset[str]

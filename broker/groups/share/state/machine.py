@@ -114,7 +114,7 @@ class ShareStates:
     def read(
         self, key: SharePartitionKey, leader_epoch: int, now_ms: int
     ) -> tuple[ShareState, EncodedRecord | None]:
-        """Return the state. A new leader epoch is recorded, to fence earlier leaders."""
+        """Return the state. A new leader epoch is recorded to fence earlier leaders."""
         before = self._states.get(key)
         if before is None:
             raise ShareStateError(
