@@ -88,7 +88,7 @@ RespondLocally: TypeAlias = Callable[
     [Membership, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, ErrorCode]]
 ]
 """Responds for a transaction that this broker coordinates:
-`TransactionCoordinator.answer_leader`.
+`TransactionCoordinator.respond_to_leader`.
 """
 
 

@@ -36,7 +36,7 @@ _SCHEMES: Final = ("https", "http", "file")
 _JWT_PARTS: Final = 3
 
 
-# Invariants: one request per token, limited to `TIMEOUT_S` and `ANSWER_BYTES_MAX`. Redirects are
+# Invariants: one request per token, limited to `TIMEOUT_S` and `RESPONSE_BYTES_MAX`. Redirects are
 # not followed, because they would reveal the secret to another host. Error messages contain neither
 # tokens nor secrets.
 @dataclass(frozen=True, slots=True, repr=False)

@@ -121,7 +121,7 @@ def no_broker(target: Target, reason: str = "") -> NoResponse:
     elif state.bootstrap != target.bootstrap:
         advice = f"`penstock dev` runs with brokers at {state.bootstrap}: use --bootstrap"
     else:
-        advice = "`penstock dev` runs, but its brokers do not answer: see its output"
+        advice = "`penstock dev` runs, but its brokers do not respond: see its output"
     reason = _malformed(target.bootstrap) or reason
     why = f": {reason}" if reason else ""
     return NoResponse(f"no broker answers at {target.bootstrap}{origin}{why}; {advice}")

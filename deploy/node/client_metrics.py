@@ -67,8 +67,9 @@ class OtlpMetrics:
     Rejected metrics are dropped, and no others: the pushes of a rejected request are resent one by
     one. A partial success is not resent, as OTLP requires. An unreadable response body is ignored:
     the status counts. Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped beyond that. A
-    request takes at most `TIMEOUT_S`. `ANSWER_BYTES_MAX` of a response are read. Logs one line when
-    sending starts to fail, one when it succeeds again, and one per minute about partial successes.
+    request takes at most `TIMEOUT_S`. At most `RESPONSE_BYTES_MAX` of a response are read. Logs one
+    line when sending starts to fail, one when it succeeds again, and one per minute about partial
+    successes.
     """
 
     def __init__(

@@ -397,7 +397,7 @@ def _outputs(job: int, source: int) -> _Outputs:
 
 @_hot_part
 def _used(job: int) -> _Used:
-    """Read values that every record changes; they stay in registers until `_note_used`."""
+    """Read values that every record changes; they stay in registers until `_record_used`."""
     return _Used(
         get(job, j.OUT_ROWS), get(job, j.OUT_BYTES), get(job, j.OUT_KEY), get(job, j.OUT_VALUE)
     )

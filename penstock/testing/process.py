@@ -1,8 +1,8 @@
 """Controls the process of the cluster from the test process: start it, send commands, end it.
 
 Invariant: after `close`, it has ended. If this process dies instead, the cluster's process exits
-when its stdin is closed. A response takes at most `ANSWER_TIMEOUT_S`; errors include the process's
-log. Threads may share it.
+when its stdin is closed. A response takes at most `RESPONSE_TIMEOUT_S`; errors include the log.
+Threads may share it.
 """
 
 import os
@@ -39,7 +39,7 @@ class Refused(ExpectedError):
 
 
 class ClusterProcess:
-    """Starts at once. Call `wait_ready` before `ask`."""
+    """Starts at once. Call `wait_ready` before `send_request`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -87,8 +87,8 @@ class AsyncConnection:
         return response
 
     async def greet(self) -> None:
-        """Send the first request of every client, which needs no login. Raises as `ask` does, and
-        WireError if the peer responds with an error.
+        """Send the first request of every client, which needs no login. Raises the errors of
+        `send_request`, and WireError if the peer responds with an error.
         """
         found = await self.send_request(
             API_VERSIONS,

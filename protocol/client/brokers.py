@@ -140,7 +140,8 @@ class Brokers:
     def retried(
         self, send_request: Callable[[], _T], ends_at: float | None = None, pause_s: float = PAUSE_S
     ) -> _T:
-        """Return the result of `ask`, retrying while it raises Moved. ends_at: by `time.monotonic`;
+        """Return the result of `send_request`; retry while it raises Moved. ends_at: by
+        `time.monotonic`;
         None for RETRY_S from now, or as long as the context waits.
         """
         if ends_at is None:

@@ -43,7 +43,7 @@ class Asked:
 
 
 class HttpGateway:
-    """The gateway. `asked` are the requests so far, `statuses` those of the server's answers;
+    """The gateway. `requested` are the requests so far, `statuses` those of the server's answers;
     `decide` returns the fate of a request.
     """
 

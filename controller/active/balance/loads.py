@@ -38,7 +38,7 @@ class BrokerReport:
     """The last report of one broker. `began_ms` is when the first report of this broker start
     arrived.
 
-    `answer_ms` is the median time from append to acknowledgment, including pending appends. It is
+    `response_ms` is the median time from append to acknowledgment, including pending appends. It is
     None if there were no appends.
     """
 

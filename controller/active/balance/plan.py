@@ -130,7 +130,7 @@ class _Band:
         """Return by how much a move brings source and target closer to the range; negative if it
         moves them away from it.
 
-        `giving` and `taking` are the values of source and target by goal. `weights` are those of
+        `releasing` and `taking` are the values of source and target by goal. `weights` are those of
         the moved partition.
         """
         source, target, weight = releasing[self.goal], taking[self.goal], weights[self.goal]

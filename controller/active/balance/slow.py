@@ -34,7 +34,7 @@ class SlowBrokers:
         """Reasons in the order in which the brokers were found slow."""
 
     def heard(
-        self, node_id: NodeId, node_epoch: NodeEpoch, answers: Mapping[NodeId, float]
+        self, node_id: NodeId, node_epoch: NodeEpoch, responses: Mapping[NodeId, float]
     ) -> None:
         """Evaluate the newest report of a broker.
 
@@ -42,16 +42,16 @@ class SlowBrokers:
         the others and above `SLOW_MIN_MS`, and included again after `WELL_REPORTS` consecutive ones
         below lower limits. Reports without appends change nothing.
 
-        `answers` are the valid latencies of all brokers, including this one if it has any.
+        `responses` are the valid latencies of all brokers, including this one if it has any.
         """
         watch = self._watched.get(node_id)
         if watch is None or watch.node_epoch != node_epoch:
             watch = self._watched[node_id] = _Watch(node_epoch)
             self._reasons.pop(node_id, None)
-        mine = answers.get(node_id)
+        mine = responses.get(node_id)
         peers = [
             response
-            for other, response in answers.items()
+            for other, response in responses.items()
             if other != node_id and other not in self._reasons
         ]
         if mine is None or not peers:

@@ -46,7 +46,7 @@ class Call(Protocol, Generic[_T_co]):
         self, peers: PeerConnections, node_id: NodeId, calls: Sequence[Any]
     ) -> Sequence[_T_co | ShareStateError]:
         """Send calls of this kind and group in one request. Returns their results in order. Raises
-        the errors of `PeerConnections.ask`.
+        the errors of `PeerConnections.send_request`.
         """
         ...
 
