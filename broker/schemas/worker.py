@@ -1,5 +1,4 @@
-"""Worker process that checks schemas and records for a broker. It exits when its standard input is
-closed.
+"""Worker process that checks schemas and records for a broker. It exits when stdin is closed.
 
 A schema may take exponential time, a small value much memory, and native code may overflow its
 stack. The kernel kills this process at its CPU and memory limits; the broker then rejects the batch

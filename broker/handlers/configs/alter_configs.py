@@ -137,13 +137,13 @@ async def _alter(
         try:
             _check_resource(node, named)
             present = node.image.configs.get(*named)
-            asked = [(config.name, _value(node, named, config)) for config in resource.configs]
+            requested = [(config.name, _value(node, named, config)) for config in resource.configs]
             derived_from = {
                 config.name: present.get(config.name)
                 for config in resource.configs
                 if config.config_operation in _OF_LISTS
             }
-            values = await _checked(node, named, present, asked)
+            values = await _checked(node, named, present, requested)
         except _Refused as refused:
             return refused.outcome
         if not values:
@@ -154,12 +154,12 @@ async def _alter(
             forwarded_for=requester_of(node, ctx),
         )
         try:
-            answer = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
+            response = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
         except (ControllerError, TimeoutError) as error:
             return code_of(error), str(error)
         # The client waits until this broker's metadata contain the change of the list.
-        if answer.items[0].status is not Status.CONFIG_CHANGED or not attempts_left:
-            return _outcome(answer.items[0])
+        if response.items[0].status is not Status.CONFIG_CHANGED or not attempts_left:
+            return _outcome(response.items[0])
     raise AssertionError("the last attempt returns")
 
 

@@ -154,7 +154,7 @@ async def append_to_a_config_at_once(script: Script) -> None:
     brokers = script.world.brokers.values()
     for operation, expected in ((APPEND, {f"{at}:1" for at in range(len(brokers))}), (3, set())):
         asking = [
-            script.ask(broker, *setting(name, f"{at}:1", operation))
+            script.send_request(broker, *setting(name, f"{at}:1", operation))
             for at, broker in enumerate(brokers)
         ]
         for response in await asyncio.gather(*asking):
