@@ -199,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help="rewrite the section of docs/performance.md from all stored results; without names,"
+        help="rewrite docs/performance-kafka.md from all stored results; without names,"
         " measure nothing",
     )
     return parser

@@ -1,4 +1,4 @@
-"""Show results: as a table on the terminal, as Markdown with a chart in docs/performance.md."""
+"""Show results: as a table on the terminal, and as Markdown with a chart in the docs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from benchmarks.beside_kafka.systems import DURABILITY, SYSTEMS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PAGE: Final = ROOT / "docs" / "performance.md"
+PAGE: Final = ROOT / "docs" / "performance-kafka.md"
 CHART: Final = ROOT / "docs" / "beside-kafka.svg"
 BEGIN: Final = "<!-- beside-kafka: begin -->"
 END: Final = "<!-- beside-kafka: end -->"
@@ -83,7 +83,7 @@ def terminal_table(results: Mapping[str, Result], title: str) -> Table:
 
 
 def markdown(results: Mapping[str, Result]) -> str:
-    """Return the text between the marks of docs/performance.md."""
+    """Return the text between the marks of docs/performance-kafka.md."""
     systems, shown = systems_of(results, SYSTEMS), rows_of(results)
     lines = [*_run(results), "", *_durability(systems), ""]
     lines += [f"| Measure | {' | '.join(systems)} | Bar |", f"|---|{'---|' * len(systems)}---|"]
@@ -179,7 +179,7 @@ def _draw_row(
 
 
 def write_docs(results: Mapping[str, Result]) -> None:
-    """Rewrite the section of docs/performance.md and its chart."""
+    """Rewrite the section of docs/performance-kafka.md and its chart."""
     from benchmarks.beside_kafka import many
 
     section = markdown(results)
