@@ -1,9 +1,8 @@
-"""Convert Kafka records to rows of the table and dead letters, and keep the newest row of
-each key.
+"""Convert Kafka records to rows of the table and dead letters, keeping the newest row of each key.
 
-Invariants: every record becomes a row or a dead letter. For each key of a partition, the record
-with the highest offset wins; a tombstone removes the row. Must not do I/O. Source: Confluent
-Tableflow and Aiven's Iceberg topics.
+Every record becomes a row or a dead letter. For each key of a partition, the record with the
+highest offset wins; a tombstone removes the row. Does no I/O. Source: Confluent Tableflow and
+Aiven's Iceberg topics.
 """
 
 from collections.abc import Iterable, Sequence
