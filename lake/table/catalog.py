@@ -149,9 +149,10 @@ def catalog_errors(uri: str) -> Generator[None, None, None]:
         yield
     except _REFUSALS as error:
         raise CatalogRefused(
-            f"{shown} denies access: {_reason(error)}; set --catalog-property"
-            " credential=ID:SECRET or token=TOKEN of a principal that may create, read and write"
-            " tables"
+            f"{shown} denies access: {_reason(error)}; set the credentials of a principal that may"
+            " create, read and write tables in the environment, as"
+            " PYICEBERG_CATALOG__PENSTOCK__CREDENTIAL=ID:SECRET or"
+            " PYICEBERG_CATALOG__PENSTOCK__TOKEN=TOKEN for the catalog name penstock"
         ) from error
     except _FAILURES as error:
         raise CatalogUnavailable(

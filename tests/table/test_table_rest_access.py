@@ -88,7 +88,7 @@ def test_a_refused_login_is_explained(
         warehouse.tables()
     shown = str(raised.value)
     assert shown.startswith(f"the catalog at {guarded.url} denies access: ")
-    assert "set --catalog-property credential=ID:SECRET or token=TOKEN of a principal" in shown
+    assert "PYICEBERG_CATALOG__PENSTOCK__CREDENTIAL=ID:SECRET or PYICEBERG_CATALOG__" in shown
     assert len(shown) < 600
     assert "secret" not in shown.lower().replace("id:secret", "").replace("wrong secret", "")
 
