@@ -16,7 +16,7 @@ from penstock.lake.table.errors import CommitConflict
 from penstock.lake.table.job import CompactionJob
 from penstock.lake.table.model import Commit, TaskResult
 from penstock.lake.table.plan import compaction_tasks
-from penstock.lake.table.tables import ExportTable
+from penstock.lake.table.tables import ExportTable, delete_unused
 
 TARGET_BYTES: Final = 256 << 20
 ROUNDS_MAX: Final = 3
@@ -80,5 +80,5 @@ def compact(
                 rows,
                 int((time.monotonic() - began) * 1_000),
             )
-        table.place().delete(added)
+        delete_unused(table, added)
     raise CommitConflict(f"other processes keep rewriting the files of table {table.name}")

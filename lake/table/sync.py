@@ -42,7 +42,7 @@ from penstock.lake.table.plan import (
 from penstock.lake.table.registry import decoder_of, with_newest
 from penstock.lake.table.rows import REJECTS, row_schema
 from penstock.lake.table.source import TopicSource
-from penstock.lake.table.tables import ExportTable
+from penstock.lake.table.tables import ExportTable, delete_unused
 from penstock.lake.table.values import RAW, ValueFormat
 
 _log = get_logger(__name__)
@@ -347,15 +347,9 @@ class TableSync:
         """Delete files that no commit refers to or ever will. Dead letters may have been committed
         although the rows were not.
         """
-        self._table.place().delete([file for result in results for file in result.added])
-        named = (
-            {file.path for file in self._rejects.files()}
-            if self._rejects.state().batch_id
-            else set[str]()
-        )
-        self._rejects.place().delete(
-            [file for result in results for file in result.rejects if file.path not in named]
-        )
+        self._rejects.state()
+        delete_unused(self._table, [file for result in results for file in result.added])
+        delete_unused(self._rejects, [file for result in results for file in result.rejects])
 
 
 def _remaining(offsets: Mapping[int, int], bounds: Mapping[int, Bounds]) -> int:

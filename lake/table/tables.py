@@ -5,6 +5,7 @@ retry a commit: the next step depends on the offsets at that time (`settle`). So
 docs/design/tables.md.
 """
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from penstock.base.partition_spec import partition_text
@@ -66,6 +67,14 @@ class ExportTable(Protocol):
     def read(self, bytes_max: int) -> Table:
         """Return all rows. Raise InvalidTable if the files are larger than `bytes_max`."""
         ...
+
+
+def delete_unused(table: ExportTable, files: Sequence[FileEntry]) -> None:
+    """Delete files of a commit that is not in the table, as of the last `state`. Files in the table
+    stay: the commit may have happened so long ago that the table no longer records its id.
+    """
+    used = {file.path for file in table.files()} if files else set[str]()
+    table.place().delete([file for file in files if file.path not in used])
 
 
 UPSERT: Final = "upsert"

@@ -107,6 +107,33 @@ def test_a_run_that_was_overtaken_deletes_its_files(run: Run) -> None:
     assert run.stray_files() == set()
 
 
+def test_files_of_a_commit_that_the_table_no_longer_records_are_kept(
+    run: Run, native: Callable[[Run], Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is suspended after its commit, before the response. Meanwhile, another one continues,
+    and the log of the table is shortened.
+    """
+    monkeypatch.setattr("penstock.lake.table.directory.WHOLE_EVERY", 2)
+    other = Run(run.log, run.directory, run.kind)
+    seen: list[Commit] = []
+
+    def resume_late(commit: Commit) -> None:
+        if seen:
+            return
+        seen.append(commit)
+        assert len(other.all()) > 1
+        if run.kind == "iceberg":
+            table = native(run)
+            current = table.metadata.current_snapshot_id
+            table.maintenance.expire_snapshots().by_ids(
+                [found.snapshot_id for found in table.snapshots() if found.snapshot_id != current]
+            ).commit()
+        raise CommitUnknown("no response")
+
+    assert run.sync(after=resume_late).run_batch() is None
+    run.check()
+
+
 def test_a_table_keeps_its_start_offset_without_records(run: Run) -> None:
     assert run.all(from_latest=True) == []
     assert run.state_offsets() == run.ends()
