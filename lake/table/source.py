@@ -13,6 +13,7 @@ from penstock.lake.arrow.pyarrow_untyped import RecordBatch
 from penstock.lake.arrow.renew import read_renewed
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
+from penstock.lake.manifest.errors import TopicReplaced
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.table.plan import Bounds
 
@@ -33,9 +34,16 @@ class TopicSource:
         }
         return str(states[0].topic_id), bounds
 
-    def plan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
-        """Return slices from the current view."""
-        return self.cluster.plan(ranges)
+    def plan(self, ranges: Sequence[OffsetRange], topic_id: str) -> list[Slice]:
+        """Return slices from the current view, which may be newer than the bounds. Raise
+        TopicReplaced if the topic has another id by now: its offsets belong to other records.
+        """
+        slices = self.cluster.plan(ranges)
+        # Views only advance, so the plan is not from a newer manifest than this one.
+        found = [topic for topic in self.cluster.root().topics if topic.name == self.topic]
+        if [str(topic.topic_id) for topic in found] != [topic_id]:
+            raise TopicReplaced(self.topic)
+        return slices
 
     def read(
         self,

@@ -180,7 +180,7 @@ class TableSync:
         lost = lost_ranges(self._source.topic, base.offsets, bounds)
         if lost:
             base = self._skip(base, topic_id, lost)
-        slices = cut_batch(self._source.plan(ranges), self._options.batch_bytes)
+        slices = cut_batch(self._source.plan(ranges, topic_id), self._options.batch_bytes)
         if not slices:
             return None
         if self._options.value_format.registry is not None:

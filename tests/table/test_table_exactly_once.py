@@ -154,7 +154,7 @@ def test_records_that_were_lost_are_reported_once(
     }
     real = TopicSource.bounds
     monkeypatch.setattr(TopicSource, "bounds", lambda self: (real(self)[0], bounds))
-    monkeypatch.setattr(TopicSource, "plan", lambda self, ranges: [])
+    monkeypatch.setattr(TopicSource, "plan", lambda self, ranges, topic_id: [])
     with pytest.raises(RecordsLost):
         run.all()
     with capture_logs() as events:

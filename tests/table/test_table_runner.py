@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.deploy.clients.configs import alter as alter_configs
 from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.manifest.errors import TopicReplaced
 from penstock.lake.table.declared import declared_tables
 from penstock.lake.table.engines import LocalEngine
 from penstock.lake.table.errors import TableError
@@ -208,6 +209,32 @@ def test_a_recreated_topic_fails_until_it_has_another_table(
         alter(cluster, "twice", name="twice_2")
         wait_until(lambda: len(offsets(tmp_path, "twice_2")) == 7)
     assert [row["_offset"] for row in rows(tmp_path, "twice")] == [0, 1, 2, 3, 4]
+
+
+def test_a_topic_that_is_recreated_during_a_batch_adds_no_rows(
+    cluster: ThreadedCluster, topics: list[str], tmp_path: Path
+) -> None:
+    """All exports share a view, which another one may refresh at any time."""
+    create(cluster, topics, "replaced")
+    produce(cluster, "replaced", 0, 5)
+    source = StoreCluster(cluster.store_url)
+
+    class Recreating(TopicSource):
+        def bounds(self) -> Any:
+            found = super().bounds()
+            cluster.delete("replaced")
+            wait_until(lambda: not cluster.has("replaced"))
+            cluster.create("replaced", 1)
+            produce(cluster, "replaced", 100, 9)
+            wait_until(lambda: TopicSource(source, "replaced").bounds()[0] != found[0])
+            return found
+
+    warehouse = warehouse_in(tmp_path, "parquet")
+    tables = (warehouse.table("replaced", Layout()), warehouse.table("replaced__dlq", Layout()))
+    sync = TableSync(Recreating(source, "replaced"), *tables, LocalEngine(1), SyncOptions())
+    with pytest.raises(TopicReplaced):
+        sync.run_batch()
+    assert rows(tmp_path, "replaced", "parquet") == []
 
 
 @pytest.mark.costly("three exports commit to three tables")
