@@ -250,6 +250,7 @@ def plan_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
+@pytest.mark.costly("plans and runs several SQL statements in Python workers")
 def test_a_table_keeps_the_options_that_it_was_created_with(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
