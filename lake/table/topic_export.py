@@ -20,7 +20,9 @@ from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol.registry.settings import RegistrySettings
 
 COMPACT_EVERY: Final = 20
-"""The number of commits between two compactions."""
+"""A compaction follows every batch whose number is a multiple of this one, whichever process writes
+it.
+"""
 
 _log = get_logger(__name__)
 
@@ -69,15 +71,13 @@ class WarehouseExport:
         self._engine = engine
         self._compact_every = compact_every
         self._wall_ms = wall_ms
-        self._commits = 0
 
     def turn(self) -> Exported:
         began_ms = self._wall_ms()
         report = self._sync.run_batch()
         if report is None:
             return Exported(began_ms=began_ms)
-        self._commits += 1
-        if self._table.settings.compacts and self._commits % self._compact_every == 0:
+        if self._table.settings.compacts and report.batch_id % self._compact_every == 0:
             self._compact()
         return Exported(
             began_ms=began_ms,

@@ -364,8 +364,8 @@ def test_small_files_are_merged_during_an_export(log: Log, tmp_path: Path, compa
     run = Run(log, tmp_path / "warehouse", "parquet")
     options = SyncOptions(batch_bytes=SMALL)
     exports = Exports(StoreCluster(log.store_url), run.warehouse, options, compact_every=2)
-    export, turns = exports.open(table), 1
-    while export.turn().remaining:
+    turns = 1
+    while exports.open(table).turn().remaining:
         turns += 1
     written = run.warehouse.existing("t")
     written.state()
