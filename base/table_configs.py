@@ -36,7 +36,9 @@ SCHEMA_ALLOWED: Final = (
     f"{AUTO}, {RAW}, {REGISTRY}, {REGISTRY}:SUBJECT, or a JSON Schema or Avro record as text"
 )
 
-PARTITION_BY_ALLOWED: Final = f"{FORMS}; day for that of the record's timestamp; none"
+PARTITION_BY_ALLOWED: Final = (
+    f"{FORMS}; day for that of the record's timestamp; none; or nothing for the fields of the table"
+)
 NAME_ALLOWED: Final = (
     "letters, digits and underscores, with an optional namespace, as in sales.orders, or nothing"
     " for the name of the topic"
@@ -59,29 +61,35 @@ class TableSettings:
     name: str
     format: str
     schema: str
-    partition_by: tuple[PartitionField, ...]
+    partition_by: tuple[PartitionField, ...] | None
+    """None if it is not set: the fields of the table, if it exists."""
     mode: str
     commit_interval_ms: int
     compacts: bool
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "TableSettings":
-        """Read valid configs of a topic. Absent ones have their defaults."""
+        """Read valid configs of a topic. Absent ones have their defaults. Raise ValueError for some
+        that are not valid, as a newer controller may accept them.
+        """
+        partitioning = configs.get(PARTITION_BY, "")
         return cls(
             is_enabled(configs),
             configs.get(NAME, ""),
             configs.get(FORMAT, TABLE_FORMATS[0]),
             configs.get(SCHEMA, AUTO),
-            parse_partition_by(configs.get(PARTITION_BY, "")),
+            parse_partition_by(partitioning) if partitioning else None,
             configs.get(MODE, APPEND),
-            int(configs.get(COMMIT_INTERVAL, COMMIT_INTERVAL_MS)),
+            max(COMMIT_INTERVAL_MS_MIN, int(configs.get(COMMIT_INTERVAL, COMMIT_INTERVAL_MS))),
             configs.get(COMPACT, "true") == "true",
         )
 
 
 def canonical_partition_by(text: str) -> str:
-    """Return the text in the form of DescribeConfigs. Raise ValueError with the allowed forms."""
-    return partition_text(parse_partition_by(text))
+    """Return the text in the form of DescribeConfigs, nothing for the fields of the table. Raise
+    ValueError with the allowed forms.
+    """
+    return partition_text(parse_partition_by(text)) if text.strip() else ""
 
 
 def canonical_name(text: str) -> str:
@@ -93,8 +101,7 @@ def canonical_name(text: str) -> str:
 
 def canonical_schema(text: str) -> str:
     """Return a schema. Raise ValueError with the allowed values. Only the runner finds out whether
-    its
-    types can be columns.
+    its types can be columns.
     """
     if text in {AUTO, RAW, REGISTRY}:
         return text

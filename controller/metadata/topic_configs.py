@@ -345,8 +345,9 @@ TABLE_CONFIGS = (
     _table_config(
         tables.PARTITION_BY,
         ConfigType.STRING,
-        "none",
-        "Partitioning of the table; an Iceberg table takes a new one with the next batch.",
+        "",
+        "Partitioning of the table; an Iceberg table takes a new one with the next batch. By"
+        " default that of the table, which is none if it is new.",
         parse=tables.canonical_partition_by,
         wanted=tables.PARTITION_BY_ALLOWED,
     ),

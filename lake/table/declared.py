@@ -76,7 +76,7 @@ class DeclaredTable:
             base,
             value_format=self.value_format(registry),
             upsert=self.settings.mode == UPSERT,
-            partition_by=self.settings.partition_by or None,
+            partition_by=self.settings.partition_by,
         )
 
 

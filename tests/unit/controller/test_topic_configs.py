@@ -119,7 +119,7 @@ OWN_ACCEPTED = [
     ("penstock.table.mode", " upsert ", "upsert"),
     ("penstock.table.commit.interval.ms", "1000", "1000"),
     ("penstock.table.name", "sales.orders_2", "sales.orders_2"),
-    ("penstock.table.partition.by", "", "none"),
+    ("penstock.table.partition.by", "", ""),
     ("penstock.table.partition.by", " day( ts ) , bucket( 16,id)", "day(ts), bucket(16, id)"),
     ("penstock.table.partition.by", "Hour(a.b),identity(é-x)", "hour(a.b), é-x"),
     ("penstock.table.partition.by", "day", "day(_timestamp)"),
