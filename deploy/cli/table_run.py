@@ -16,7 +16,7 @@ from penstock.deploy.cli.options import Output, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.table import CatalogOptions, Store, app
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, remark, say
 
 if TYPE_CHECKING:
     from penstock.base.health import ServeHealth
@@ -216,6 +216,8 @@ def _end(status: "RunnerStatus", *, is_once: bool) -> None:
     """Raise ExpectedError if a run with --once has failed."""
     if not is_once:
         return
+    if not status.topics and not status.error:
+        remark("no topic has the config penstock.table.enable=true")
     failed = [topic.topic for topic in status.topics if topic.error]
     if status.error:
         raise ExpectedError(status.error)

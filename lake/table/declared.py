@@ -9,6 +9,9 @@ from typing import Final
 
 from penstock.base.table_configs import (
     AUTO,
+    ENABLE,
+    FORMAT,
+    NAME,
     RAW,
     REGISTRY,
     UPSERT,
@@ -16,7 +19,7 @@ from penstock.base.table_configs import (
     is_avro,
     is_enabled,
 )
-from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.lake.table.sync import SyncOptions
 from penstock.lake.table.values import RAW as RAW_VALUES
 from penstock.lake.table.values import ValueFormat
@@ -29,6 +32,8 @@ VALUE_SCHEMA: Final = "penstock.value.schema"
 VALUE_SCHEMA_TYPE: Final = "penstock.value.schema.type"
 VALUE_SCHEMA_MESSAGE: Final = "penstock.value.schema.message"
 VALUE_SCHEMA_VALIDATION: Final = "penstock.value.schema.validation"
+_NAMES: Final[tuple[str, ...]] = (ENABLE, NAME, FORMAT)
+"""Configs that a status needs, of which any text can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class DeclaredTable:
     """Schema, type and message of the topic's values, if brokers validate them."""
 
     has_registered_schema: bool = False
+    problem: str = ""
+    """Why the configs are invalid."""
 
     @property
     def table(self) -> str:
@@ -70,8 +77,10 @@ class DeclaredTable:
 
     def sync_options(self, base: SyncOptions, registry: RegistrySettings | None) -> SyncOptions:
         """Return the options of this table on top of those of the runner. Raise
-        InvalidSchema.
+        InvalidSchema, or InvalidTable for invalid configs.
         """
+        if self.problem:
+            raise InvalidTable(f"the configs of topic {self.topic!r} are invalid: {self.problem}")
         return replace(
             base,
             value_format=self.value_format(registry),
@@ -86,7 +95,12 @@ def declared_tables(topics: Iterable[TopicEntry]) -> dict[str, DeclaredTable]:
     for entry in topics:
         _, snapshot = split_name(entry.name)
         if is_enabled(entry.configs) and not entry.is_internal and not snapshot:
-            found[entry.name] = _declared(entry, TableSettings.from_configs(entry.configs))
+            try:
+                found[entry.name] = _declared(entry, TableSettings.from_configs(entry.configs))
+            except ValueError as error:  # stops this topic alone
+                kept = {name: entry.configs[name] for name in _NAMES if name in entry.configs}
+                table = _declared(entry, TableSettings.from_configs(kept))
+                found[entry.name] = replace(table, problem=str(error))
     return found
 
 

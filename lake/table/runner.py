@@ -38,6 +38,8 @@ opened for each turn.
 """
 _STATUS_DEADLINE_S: Final = 30.0
 _WAIT_S_MAX: Final = 1.0
+_STORE_ERRORS: Final = (StreamError, ObjectStoreError, OSError)
+"""Errors of reading the cluster and of the status, including timeouts. The runner tries again."""
 
 
 class TopicExport(Protocol):
@@ -179,7 +181,7 @@ class TableRunner:
                 self._known = self._earlier_status(root.cluster_id)
             self._cluster_id = root.cluster_id
             tables = declared_tables(root.topics)
-        except (StreamError, ObjectStoreError, TimeoutError, OSError) as error:
+        except _STORE_ERRORS as error:
             if self._set_error(str(error) or type(error).__name__):
                 _log.warning("tables_not_discovered", error=str(error))
             return
@@ -203,7 +205,7 @@ class TableRunner:
 
         try:
             found = background().run(read(), _STATUS_DEADLINE_S)
-        except (ObjectStoreError, TimeoutError) as error:
+        except _STORE_ERRORS as error:
             _log.warning("table_status_not_read", error=str(error))
             return {}
         mine = [status for status in found if status.runner == self._options.name]
@@ -226,7 +228,7 @@ class TableRunner:
             try:
                 export = self._open_export(table) if kept is None else kept
                 turn = _Turn(table, export.turn(), export)
-            except Exception as error:  # noqa: BLE001 - of one topic; the others continue
+            except BaseException as error:  # noqa: BLE001 - also a panic of Rust: a turn must end
                 turn = _Turn(table, Failed(_described(error)), None)
             self._done.put(turn)
 
@@ -316,7 +318,7 @@ class TableRunner:
 
         try:
             background().run(write(), _STATUS_DEADLINE_S)
-        except (ObjectStoreError, TimeoutError) as error:
+        except _STORE_ERRORS as error:
             if not self.state.status_error:
                 _log.warning("table_status_not_written", error=str(error))
             self.state.status_error = str(error) or type(error).__name__
@@ -337,7 +339,7 @@ def _facts(status: RunnerStatus | None) -> list[tuple[object, ...]]:
     ]
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     """Return the message of an error, which is enough for those with a remedy."""
     if isinstance(error, StreamError | ObjectStoreError) and str(error):
         return str(error)

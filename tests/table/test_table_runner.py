@@ -21,11 +21,17 @@ from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.deploy.clients.configs import alter as alter_configs
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.manifest.errors import TopicReplaced
-from penstock.lake.table.declared import declared_tables
+from penstock.lake.table.declared import DeclaredTable, declared_tables
 from penstock.lake.table.engines import LocalEngine
 from penstock.lake.table.errors import TableError
 from penstock.lake.table.model import Layout
-from penstock.lake.table.runner import RunnerEvent, RunnerOptions, TableRunner
+from penstock.lake.table.runner import (
+    OpenExport,
+    RunnerEvent,
+    RunnerOptions,
+    TableRunner,
+    TopicExport,
+)
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.sync import SyncOptions, TableSync
 from penstock.lake.table.topic_export import Exports
@@ -105,13 +111,20 @@ def offsets(directory: Path, table: str, kind: str = "iceberg") -> list[int]:
 class Watched:
     """A runner in a thread, and its events."""
 
-    def __init__(self, cluster: ThreadedCluster, directory: Path, **options: Any) -> None:
+    def __init__(
+        self,
+        cluster: ThreadedCluster,
+        directory: Path,
+        *,
+        open_export: OpenExport | None = None,
+        **options: Any,
+    ) -> None:
         self.events: list[RunnerEvent] = []
         source = StoreCluster(cluster.store_url)
         exports = Exports(source, warehouse_in(directory), SyncOptions())
         self.runner = TableRunner(
             source,
-            exports.open,
+            open_export or exports.open,
             RunnerOptions(discovery_s=0.1, **options),
             self.events.append,
         )
@@ -209,6 +222,30 @@ def test_a_recreated_topic_fails_until_it_has_another_table(
         alter(cluster, "twice", name="twice_2")
         wait_until(lambda: len(offsets(tmp_path, "twice_2")) == 7)
     assert [row["_offset"] for row in rows(tmp_path, "twice")] == [0, 1, 2, 3, 4]
+
+
+def test_an_export_that_panics_frees_its_worker(
+    cluster: ThreadedCluster, topics: list[str], tmp_path: Path
+) -> None:
+    """Panics of Rust, of which pyiceberg uses some, are no Exception."""
+
+    class Panic(BaseException): ...
+
+    for name in ("panics", "works"):
+        create(cluster, topics, name)
+        produce(cluster, name, 0, 3)
+    source = StoreCluster(cluster.store_url)
+    exports = Exports(source, warehouse_in(tmp_path, "parquet"), SyncOptions())
+
+    def open_export(table: DeclaredTable) -> TopicExport:
+        if table.topic == "panics":
+            raise Panic("out of range")
+        return exports.open(table)
+
+    watched = Watched(cluster, tmp_path, workers=1, open_export=open_export)
+    with watched.running():
+        wait_until(lambda: "committed" in watched.kinds("works"))
+    assert watched.errors("panics") == ["Panic: out of range"]
 
 
 def test_a_topic_that_is_recreated_during_a_batch_adds_no_rows(

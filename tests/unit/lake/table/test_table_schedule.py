@@ -5,10 +5,12 @@ from uuid import UUID
 
 import pytest
 
+from penstock.base.partition_spec import DAY
 from penstock.lake.manifest.table_status import RunnerStatus, exports_of
 from penstock.lake.table.declared import DeclaredTable, declared_tables
-from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.lake.table.schedule import PAUSE_MS_MAX, Exported, Failed, Schedule
+from penstock.lake.table.sync import SyncOptions
 from penstock.stream.format.manifest.model import TopicEntry
 
 ENABLED = {"penstock.table.enable": "true"}
@@ -153,6 +155,24 @@ def test_a_registered_schema_needs_a_registry(configs: dict[str, str]) -> None:
     table = declared_tables([entry("t", configs)])["t"]
     with pytest.raises(InvalidSchema, match="--schema-registry"):
         table.value_format(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("partition.by", "week(n)"), ("commit.interval.ms", "1 min")]
+)
+def test_invalid_configs_stop_their_topic_alone(name: str, value: str) -> None:
+    """A newer controller may accept values that this runner cannot read."""
+    tables = declared_tables([entry("t", {f"penstock.table.{name}": value}), entry("u")])
+    with pytest.raises(InvalidTable, match=f"configs of topic 't' are invalid: .*{value[:4]}"):
+        tables["t"].sync_options(SyncOptions(), None)
+    tables["u"].sync_options(SyncOptions(), None)
+
+
+@pytest.mark.parametrize(("value", "fields"), [("", None), ("none", ()), ("day", (DAY,))])
+def test_a_table_keeps_its_partitioning_unless_it_is_declared(value: str, fields: object) -> None:
+    for table in (declared("t", partition_by=value)["t"], declared("t")["t"]):
+        assert table.sync_options(SyncOptions(), None).partition_by == fields
+        fields = None
 
 
 def test_only_enabled_topics_of_clients_declare_tables() -> None:
