@@ -6,6 +6,7 @@ Brokers and controllers check the values, `lake.table` acts on them. Pure.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -20,6 +21,8 @@ PARTITION_BY: Final = "penstock.table.partition.by"
 MODE: Final = "penstock.table.mode"
 COMMIT_INTERVAL: Final = "penstock.table.commit.interval.ms"
 COMPACT: Final = "penstock.table.compact"
+MASK: Final = "penstock.table.mask"
+UNWRAP: Final = "penstock.table.unwrap"
 
 TABLE_FORMATS: Final = ("iceberg", "parquet")
 APPEND: Final = "append"
@@ -28,6 +31,12 @@ MODES: Final = (APPEND, UPSERT)
 COMMIT_INTERVAL_MS: Final = 60_000
 COMMIT_INTERVAL_MS_MIN: Final = 1_000
 COMMIT_INTERVAL_MS_MAX: Final = 86_400_000
+
+MASKS: Final = ("redact", "hash", "null", "last4")
+MASK_ALLOWED: Final = (
+    f"FIELD=MASK, separated by commas, with one of {', '.join(MASKS)}; no field inside another"
+)
+UNWRAPS: Final = ("none", "debezium")
 
 AUTO: Final = "auto"
 RAW: Final = "raw"
@@ -66,6 +75,9 @@ class TableSettings:
     mode: str
     commit_interval_ms: int
     compacts: bool
+    masks: tuple[str, ...]
+    unwrap: str
+    """`debezium` if values are change events, otherwise empty."""
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "TableSettings":
@@ -82,6 +94,8 @@ class TableSettings:
             configs.get(MODE, APPEND),
             max(COMMIT_INTERVAL_MS_MIN, int(configs.get(COMMIT_INTERVAL, COMMIT_INTERVAL_MS))),
             configs.get(COMPACT, "true") == "true",
+            masks_in(configs.get(MASK, "")),
+            configs.get(UNWRAP, UNWRAPS[0]).removeprefix(UNWRAPS[0]),
         )
 
 
@@ -90,6 +104,25 @@ def canonical_partition_by(text: str) -> str:
     ValueError with the allowed forms.
     """
     return partition_text(parse_partition_by(text)) if text.strip() else ""
+
+
+def masks_in(text: str) -> tuple[str, ...]:
+    """Return masks in the form FIELD=MASK. Raise ValueError with the allowed values."""
+    found: dict[str, str] = {}
+    for item in text.split(",") if text.strip() else ():
+        path, _, kind = (part.strip() for part in item.rpartition("="))
+        if not path or kind not in MASKS or path in found:
+            raise ValueError(MASK_ALLOWED)
+        found[path] = kind
+    paths = sorted(f"{path}." for path in found)
+    if any(inner.startswith(outer) for outer, inner in pairwise(paths)):
+        raise ValueError(MASK_ALLOWED)
+    return tuple(f"{path}={kind}" for path, kind in found.items())
+
+
+def canonical_mask(text: str) -> str:
+    """Return the text in the form of DescribeConfigs. Raise ValueError with the allowed values."""
+    return ", ".join(masks_in(text))
 
 
 def canonical_name(text: str) -> str:

@@ -371,6 +371,24 @@ TABLE_CONFIGS = (
         "Whether small files of the table are merged automatically.",
         choices=("true", "false"),
     ),
+    _table_config(
+        tables.MASK,
+        ConfigType.STRING,
+        "",
+        "Columns and nested fields that are masked, also in dead letters, as in"
+        " `email=hash, card=last4`. Without the field, or without the key of hashes, the export"
+        " stops.",
+        parse=tables.canonical_mask,
+        wanted=tables.MASK_ALLOWED,
+    ),
+    _table_config(
+        tables.UNWRAP,
+        ConfigType.STRING,
+        tables.UNWRAPS[0],
+        "debezium: values are Debezium's change events, whose rows are exported. Only with"
+        f" `{tables.MODE}=upsert`.",
+        choices=tables.UNWRAPS,
+    ),
 )
 
 _ALL = (

@@ -37,6 +37,27 @@ app = typer.Typer(
 )
 
 
+MaskKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="PENSTOCK_MASK_KEY_FILE",
+        metavar="FILE",
+        help="File with the key of hashes; by default the key is in PENSTOCK_MASK_KEY.",
+        show_default=False,
+    ),
+]
+
+
+def read_mask_key(path: Path | None) -> bytes:
+    """Raise UsageError if the file cannot be read."""
+    if path is None:
+        return os.environ.get("PENSTOCK_MASK_KEY", "").encode()
+    try:
+        return path.read_bytes().strip()
+    except OSError as error:
+        raise UsageError(f"--mask-key-file {path} cannot be read: {error.strerror}") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class CatalogOptions:
     """Options for the location of Iceberg and Parquet tables."""
@@ -199,29 +220,13 @@ class RowOptions(RegistryOptions):
             show_default=False,
         ),
     ] = None
-    mask_key_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="PENSTOCK_MASK_KEY_FILE",
-            metavar="FILE",
-            help="File with the key of hashes; by default the key is in PENSTOCK_MASK_KEY.",
-            show_default=False,
-        ),
-    ] = None
+    mask_key_file: MaskKeyFile = None
 
     def masking(self) -> "Masking":
         """Raise UsageError if the key cannot be read, and InvalidTable."""
         from penstock.lake.table.masks import Masking, parse_masks
 
-        key = os.environ.get("PENSTOCK_MASK_KEY", "").encode()
-        if self.mask_key_file is not None:
-            try:
-                key = self.mask_key_file.read_bytes().strip()
-            except OSError as error:
-                raise UsageError(
-                    f"--mask-key-file {self.mask_key_file} cannot be read: {error.strerror}"
-                ) from None
-        return Masking(parse_masks(self.mask or ()), key)
+        return Masking(parse_masks(self.mask or ()), read_mask_key(self.mask_key_file))
 
     def format(self, topic: str) -> "ValueFormat":
         """Raise UsageError if a schema cannot be read, and InvalidSchema."""

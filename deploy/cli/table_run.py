@@ -14,7 +14,7 @@ from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import Output, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
-from penstock.deploy.cli.table import CatalogOptions, Store, app
+from penstock.deploy.cli.table import CatalogOptions, MaskKeyFile, Store, app, read_mask_key
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, remark, say
 
@@ -59,6 +59,7 @@ class ReadOptions:
     headers: Annotated[
         bool, typer.Option("--headers", help="Add a column with the headers of records.")
     ] = False
+    mask_key_file: MaskKeyFile = None
     batch_mib: Annotated[
         int, typer.Option(min=1, help="MiB of the log in one commit, approximately.")
     ] = 128
@@ -67,10 +68,12 @@ class ReadOptions:
     ] = 128
 
     def sync_options(self) -> "SyncOptions":
+        from penstock.lake.table.masks import Masking
         from penstock.lake.table.sync import SyncOptions
 
         return SyncOptions(
             headers=self.headers,
+            masking=Masking(key=read_mask_key(self.mask_key_file)),
             from_latest=_one_of("--from", self.start, "earliest", "latest") == "latest",
             skip_lost=self.skip_lost,
             on_error=_one_of("--on-error", self.on_error, "raise", "skip", "dead-letter"),

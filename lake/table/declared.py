@@ -20,6 +20,7 @@ from penstock.base.table_configs import (
     is_enabled,
 )
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.table.masks import Masking, parse_masks
 from penstock.lake.table.sync import SyncOptions
 from penstock.lake.table.values import RAW as RAW_VALUES
 from penstock.lake.table.values import ValueFormat
@@ -76,16 +77,18 @@ class DeclaredTable:
         return ValueFormat("avro" if is_avro(schema) else "json", schema.encode())
 
     def sync_options(self, base: SyncOptions, registry: RegistrySettings | None) -> SyncOptions:
-        """Return the options of this table on top of those of the runner. Raise
+        """Return the options of this table on top of those of the runner, which include the key of
+        hashes. Raise
         InvalidSchema, or InvalidTable for invalid configs.
         """
         if self.problem:
             raise InvalidTable(f"the configs of topic {self.topic!r} are invalid: {self.problem}")
         return replace(
             base,
-            value_format=self.value_format(registry),
+            value_format=self.value_format(registry)._replace(unwrap=self.settings.unwrap),
             upsert=self.settings.mode == UPSERT,
             partition_by=self.settings.partition_by,
+            masking=Masking(parse_masks(self.settings.masks), base.masking.key),
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
+from penstock.base.table_configs import MASKS
 from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
 from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.pyarrow_untyped import Table, pc
@@ -20,7 +21,6 @@ NULL: Final = "null"
 REDACT: Final = "redact"
 HASH: Final = "hash"
 LAST4: Final = "last4"
-MASKS: Final = (REDACT, HASH, NULL, LAST4)
 KEY_BYTES_MIN: Final = 16
 REDACTED: Final = "***"
 HIDDEN: Final = "****"

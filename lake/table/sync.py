@@ -82,7 +82,7 @@ class SyncOptions:
         if self.value_format.unwrap and not self.upsert:
             raise InvalidTable(
                 f"change events of {self.value_format.unwrap} update and remove rows: use --mode"
-                " upsert"
+                " upsert, or the config penstock.table.mode=upsert"
             )
 
     @property

@@ -224,6 +224,22 @@ def test_a_recreated_topic_fails_until_it_has_another_table(
     assert [row["_offset"] for row in rows(tmp_path, "twice")] == [0, 1, 2, 3, 4]
 
 
+def test_declared_masks_apply_or_stop_the_export(
+    cluster: ThreadedCluster, topics: list[str], tmp_path: Path
+) -> None:
+    masks = {"masked": "n=last4, _key=null", "keyless": "n=hash", "renamed": "m=null"}
+    for name, mask in masks.items():
+        create(cluster, topics, name, schema=SCHEMA, mask=mask, format="parquet")
+        produce(cluster, name, 0, 3)
+    watched = Watched(cluster, tmp_path, once=True)
+    watched.runner.run()
+    found = rows(tmp_path, "masked", "parquet")
+    assert [(row["n"], row["_key"]) for row in found] == [("****", None)] * 3
+    assert "need a key of at least 16 bytes" in watched.errors("keyless")[0]
+    assert "'m': there is no such field" in watched.errors("renamed")[0]
+    assert not rows(tmp_path, "keyless", "parquet") + rows(tmp_path, "renamed", "parquet")
+
+
 def test_an_export_that_panics_frees_its_worker(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:

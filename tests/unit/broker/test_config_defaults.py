@@ -74,6 +74,8 @@ OF_TOPICS: dict[str, tuple[Callable[[Configs], object], str]] = {
     tables.MODE: (TableSettings.from_configs, "upsert"),
     tables.COMMIT_INTERVAL: (TableSettings.from_configs, "1000"),
     tables.COMPACT: (TableSettings.from_configs, "false"),
+    tables.MASK: (TableSettings.from_configs, "email=hash"),
+    tables.UNWRAP: (TableSettings.from_configs, "debezium"),
 }
 """By name: what reads the config, and another value than the default."""
 ELSEWHERE = {

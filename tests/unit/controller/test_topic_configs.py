@@ -119,6 +119,13 @@ OWN_ACCEPTED = [
     ("penstock.table.mode", " upsert ", "upsert"),
     ("penstock.table.commit.interval.ms", "1000", "1000"),
     ("penstock.table.name", "sales.orders_2", "sales.orders_2"),
+    ("penstock.table.unwrap", "debezium", "debezium"),
+    ("penstock.table.mask", " a.b = hash,a b=null ", "a.b=hash, a b=null"),
+    ("penstock.table.mask", "a=b=last4, a-b=null, ab=null", "a=b=last4, a-b=null, ab=null"),
+    *(
+        ("penstock.table.mask", value, None)
+        for value in ("a", "a=", "=hash", "a=sha256", "a=hash,", "a=hash,a=null", "a.b=null,a=null")
+    ),
     ("penstock.table.partition.by", "", ""),
     ("penstock.table.partition.by", " day( ts ) , bucket( 16,id)", "day(ts), bucket(16, id)"),
     ("penstock.table.partition.by", "Hour(a.b),identity(é-x)", "hour(a.b), é-x"),

@@ -9,6 +9,7 @@ from penstock.base.partition_spec import DAY
 from penstock.lake.manifest.table_status import RunnerStatus, exports_of
 from penstock.lake.table.declared import DeclaredTable, declared_tables
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.table.masks import Mask, Masking
 from penstock.lake.table.schedule import PAUSE_MS_MAX, Exported, Failed, Schedule
 from penstock.lake.table.sync import SyncOptions
 from penstock.stream.format.manifest.model import TopicEntry
@@ -166,6 +167,17 @@ def test_invalid_configs_stop_their_topic_alone(name: str, value: str) -> None:
     with pytest.raises(InvalidTable, match=f"configs of topic 't' are invalid: .*{value[:4]}"):
         tables["t"].sync_options(SyncOptions(), None)
     tables["u"].sync_options(SyncOptions(), None)
+
+
+def test_masks_have_the_key_of_the_runner_and_debezium_needs_upserts() -> None:
+    base = SyncOptions(masking=Masking(key=bytes(16)))
+    options = declared("t", mask="a=hash, b=null")["t"].sync_options(base, None)
+    assert options.masking == Masking((Mask("a", "hash"), Mask("b", "null")), bytes(16))
+    assert not declared("t")["t"].sync_options(base, None).masking.masks
+    table = declared("t", unwrap="debezium", mode="upsert", schema='{"type": "object"}')["t"]
+    assert table.sync_options(base, None).value_format.unwrap == "debezium"
+    with pytest.raises(InvalidTable, match=r"penstock\.table\.mode=upsert"):
+        declared("t", unwrap="debezium")["t"].sync_options(base, None)
 
 
 @pytest.mark.parametrize(("value", "fields"), [("", None), ("none", ()), ("day", (DAY,))])
