@@ -290,15 +290,15 @@ class TableRunner:
             )
 
     def _update(self, *, error: str | None = None, stopped: bool = False) -> None:
-        now_ms, before = self._wall_ms(), self.state.status
+        before = self.state.status
         self.state.status = RunnerStatus(
             runner=before.runner,
             version=VERSION,
             started_ms=before.started_ms,
-            updated_ms=now_ms,
+            updated_ms=self._wall_ms(),
             stopped=stopped,
             error=before.error if error is None else error,
-            topics=self._schedule.statuses(now_ms),
+            topics=self._schedule.statuses(self._clock()),
         )
 
     def _publish(self, now_s: float, *, is_last: bool = False) -> None:

@@ -53,6 +53,9 @@ class _Topic:
     due_s: float
     since_ms: int
     pauses: Backoff
+    complete_s: float
+    """The time of the process up to which the table has all records, or when it was found."""
+
     is_running: bool = False
     began_s: float = 0.0
     is_settled: bool = False
@@ -82,7 +85,7 @@ class Schedule:
         changed table is both. `known`: statuses of an earlier runner.
         """
         changed = [topic for name, topic in self._topics.items() if tables.get(name) != topic.table]
-        known = dict(known) | {topic.table.topic: _status(topic, now_ms) for topic in changed}
+        known = dict(known) | {topic.table.topic: _status(topic, now_s) for topic in changed}
         for topic in changed:
             del self._topics[topic.table.topic]
         added = [table for name, table in tables.items() if name not in self._topics]
@@ -96,7 +99,7 @@ class Schedule:
     ) -> _Topic:
         """Return a topic that is due. The lag of the same table continues."""
         pauses = Backoff(PAUSE_MS_MIN, PAUSE_MS_MAX, self._rng)
-        topic = _Topic(table, now_s, now_ms, pauses)
+        topic = _Topic(table, now_s, now_ms, pauses, now_s)
         is_same = known is not None and (known.topic_id, known.table, known.format) == (
             table.topic_id,
             table.table,
@@ -106,6 +109,7 @@ class Schedule:
             topic.since_ms = min(now_ms, known.since_ms)
             topic.complete_ms = min(now_ms, known.complete_ms)
             topic.commit_ms = known.commit_ms
+            topic.complete_s -= (now_ms - (topic.complete_ms or topic.since_ms)) / 1_000
         return topic
 
     def due(self, now_s: float, free: int) -> list[DeclaredTable]:
@@ -152,7 +156,7 @@ class Schedule:
         if result.remaining:
             topic.due_s = now_s
         else:
-            topic.complete_ms = max(topic.complete_ms, result.began_ms)
+            topic.complete_ms, topic.complete_s = result.began_ms, topic.began_s
             topic.due_s = topic.began_s + table.settings.commit_interval_ms / 1_000
             topic.is_settled = True
         return True
@@ -162,13 +166,13 @@ class Schedule:
         """Return whether every topic has been complete or has failed."""
         return all(topic.is_settled for topic in self._topics.values())
 
-    def statuses(self, now_ms: int) -> tuple[TopicStatus, ...]:
-        return tuple(_status(topic, now_ms) for _, topic in sorted(self._topics.items()))
+    def statuses(self, now_s: float) -> tuple[TopicStatus, ...]:
+        return tuple(_status(topic, now_s) for _, topic in sorted(self._topics.items()))
 
 
-def _status(topic: _Topic, now_ms: int) -> TopicStatus:
+def _status(topic: _Topic, now_s: float) -> TopicStatus:
     settings = topic.table.settings
-    lag_ms = max(0, now_ms - (topic.complete_ms or topic.since_ms))
+    lag_ms = round((now_s - topic.complete_s) * 1_000)  # whatever the wall clock does
     return TopicStatus(
         topic=topic.table.topic,
         topic_id=topic.table.topic_id,

@@ -32,12 +32,13 @@ class Clock:
 
     def __init__(self, **tables: DeclaredTable) -> None:
         self.now_s = 0.0
+        self.stepped_ms = 0
         self.schedule = Schedule(Random(1))
         self.declare(tables)
 
     @property
     def now_ms(self) -> int:
-        return int(self.now_s * 1_000) + 1_000_000
+        return int(self.now_s * 1_000) + 1_000_000 + self.stepped_ms
 
     def declare(self, tables: dict[str, DeclaredTable]) -> tuple[list[str], list[str]]:
         added, removed = self.schedule.declare(tables, self.now_s, self.now_ms, {})
@@ -52,7 +53,7 @@ class Clock:
         return self.schedule.finish(table, given, self.now_s, self.now_ms)
 
     def state(self, topic: str = "a") -> str:
-        statuses = self.schedule.statuses(self.now_ms)
+        statuses = self.schedule.statuses(self.now_s)
         return next(status.state for status in statuses if status.topic == topic)
 
 
@@ -108,22 +109,36 @@ def test_a_result_of_an_earlier_declaration_is_dropped() -> None:
 def test_the_lag_is_the_age_of_the_last_complete_turn() -> None:
     clock = Clock(**declared("a"))
     clock.now_s = 10
-    assert clock.schedule.statuses(clock.now_ms)[0].lag_ms == 10_000, "since it was declared"
+    assert clock.schedule.statuses(clock.now_s)[0].lag_ms == 10_000, "since it was declared"
     (table,) = clock.due()
     clock.finish(table, remaining=5)
     clock.now_s = 20
-    status = clock.schedule.statuses(clock.now_ms)[0]
+    status = clock.schedule.statuses(clock.now_s)[0]
     assert (status.lag_ms, status.lag_records, status.rows) == (20_000, 5, 3)
     (table,) = clock.due()
     clock.finish(table)
     clock.now_s = 50
-    status = clock.schedule.statuses(clock.now_ms)[0]
+    status = clock.schedule.statuses(clock.now_s)[0]
     assert (status.lag_ms, status.lag_records, status.commits) == (30_000, 0, 2)
     clock.now_s = 20 + 2 * 60 + 61
     assert clock.state() == "behind"
     other = Schedule(Random(1))
     other.declare(declared("a"), 0, clock.now_ms, {"a": status})
-    assert other.statuses(clock.now_ms)[0].lag_ms == 181_000, "continued by the next runner"
+    assert other.statuses(0)[0].lag_ms == 181_000, "continued by the next runner"
+
+
+@pytest.mark.parametrize("step_ms", [-600_000, 600_000])
+def test_a_step_of_the_clock_changes_no_lag(step_ms: int) -> None:
+    clock = Clock(**declared("a"))
+    (table,) = clock.due()
+    clock.finish(table)
+    clock.now_s, clock.stepped_ms = 70, step_ms
+    assert clock.schedule.statuses(clock.now_s)[0].lag_ms == 70_000
+    (table,) = clock.due()
+    clock.finish(table)
+    clock.now_s = 75
+    status = clock.schedule.statuses(clock.now_s)[0]
+    assert (status.lag_ms, status.complete_ms) == (5_000, clock.now_ms - 5_000)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +218,7 @@ def test_the_newest_running_status_of_a_topic_counts() -> None:
     clock = Clock(**declared("a", "b"))
     (table, _) = clock.due()
     clock.finish(table)
-    topics = clock.schedule.statuses(clock.now_ms)
+    topics = clock.schedule.statuses(clock.now_s)
     old = RunnerStatus(runner="old", version="1", started_ms=0, updated_ms=0, topics=topics)
     now_ms = 500_000
     new = RunnerStatus(
