@@ -209,6 +209,12 @@ class TableRunner:
             _log.warning("table_status_not_read", error=str(error))
             return {}
         mine = [status for status in found if status.runner == self._options.name]
+        if any(not status.is_stale(self._wall_ms()) for status in mine):
+            _log.warning(
+                "table_runner_name_in_use",
+                name=self._options.name,
+                advice="give each runner its own --name, unless this one was just killed",
+            )
         return {topic.topic: topic for status in mine for topic in status.topics}
 
     def _set_error(self, error: str) -> bool:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaException
+from structlog.testing import capture_logs
 
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.deploy.clients.configs import alter as alter_configs
@@ -262,6 +263,21 @@ def test_an_export_that_panics_frees_its_worker(
     with watched.running():
         wait_until(lambda: "committed" in watched.kinds("works"))
     assert watched.errors("panics") == ["Panic: out of range"]
+
+
+def test_a_runner_warns_of_another_one_with_its_name(
+    cluster: ThreadedCluster, topics: list[str], tmp_path: Path
+) -> None:
+    """They would overwrite each other's status."""
+    create(cluster, topics, "named", format="parquet")
+    produce(cluster, "named", 0, 1)
+    with Watched(cluster, tmp_path, name="same").running() as first:
+        wait_until(lambda: "committed" in first.kinds("named"))
+        for name in ("same", "other"):
+            with capture_logs() as logged:
+                Watched(cluster, tmp_path, name=name, once=True).runner.run()
+            warned = [item["name"] for item in logged if item["event"].endswith("name_in_use")]
+            assert warned == ["same"] * (name == "same")
 
 
 def test_a_topic_that_is_recreated_during_a_batch_adds_no_rows(
