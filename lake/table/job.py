@@ -83,7 +83,7 @@ class ExportJob:
                 decoder,
                 headers=self.headers,
                 keyed=self.upsert,
-                rejects_from=task.rejects_from,
+                rejected=task.rejected,
                 partition_column=self.layout.partition_column,
             )
             counts[0] += good.num_rows
@@ -98,7 +98,7 @@ class ExportJob:
     ) -> None:
         """Convert unreadable records to dead letters, or skip them."""
         if self.on_error == DEAD_LETTER:
-            rows = unreadable_rows(errors, task.rejects_from)
+            rows = unreadable_rows(errors, task.rejected)
             rejects.add(rows)
             counts[1] += rows.num_rows
         else:

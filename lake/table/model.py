@@ -137,13 +137,13 @@ class Commit:
 class FileTask:
     """The work of one executor: a range of one partition, in offset order.
 
-    `existing` are files of the table that may contain replaced rows; only for upserts. Dead letters
-    below `rejects_from` are already in their table.
+    `existing` are files of the table that may contain replaced rows; only for upserts. `rejected`
+    are offsets of dead letters that are already in their table.
     """
 
     name: str
     slices: tuple[Slice, ...]
-    rejects_from: int
+    rejected: frozenset[int] = frozenset()
     existing: tuple[FileEntry, ...] = ()
 
 

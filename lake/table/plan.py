@@ -4,7 +4,8 @@ A batch continues each partition where the table ended, without a gap or an over
 in one task; a task contains slices of one partition, in offset order.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -16,6 +17,10 @@ from penstock.lake.table.model import CompactionTask, FileEntry, FileTask, group
 
 COMPACTION_FILES_MAX = 1_000
 """The largest number of files to join: one task reads all their footers."""
+
+
+_TASK_NAME = re.compile(r"(\d{5,})-\d{20}-(\d{20})-b\d")
+"""The beginning of names by `file_tasks`: partition, first offset, end offset, batch."""
 
 
 class Bounds(NamedTuple):
@@ -91,7 +96,7 @@ def file_tasks(
     slices: Sequence[Slice],
     bytes_max: int,
     prefix: str,
-    rejects_from: Mapping[int, int],
+    rejected: Mapping[int, Collection[int]],
     existing: Mapping[int, Sequence[FileEntry]] | None,
 ) -> list[FileTask]:
     """Return a task for every `bytes_max` of a partition.
@@ -105,8 +110,21 @@ def file_tasks(
         for parts in pieces:
             name = f"{partition:05}-{parts[0].start_offset:020}-{parts[-1].end_offset:020}-{prefix}"
             files = tuple(existing.get(partition, ())) if existing is not None else ()
-            tasks.append(FileTask(name, tuple(parts), rejects_from.get(partition, 0), files))
+            tasks.append(
+                FileTask(name, tuple(parts), frozenset(rejected.get(partition, ())), files)
+            )
     return tasks
+
+
+def may_contain(path: str, starts: Mapping[int, int]) -> bool:
+    """Return whether a file may have records of these partitions at or after these offsets. Names
+    of other programs and of compactions do not show it.
+    """
+    found = _TASK_NAME.match(path.rpartition("/")[2])
+    if found is None:
+        return True
+    partition, end_offset = map(int, found.groups())
+    return partition in starts and end_offset > starts[partition]
 
 
 def compaction_tasks(

@@ -103,13 +103,13 @@ def rows_of(
     *,
     headers: bool,
     keyed: bool,
-    rejects_from: int,
+    rejected: frozenset[int] = frozenset(),
     partition_column: str = PARTITION,
 ) -> Rows:
     """Convert records to rows and dead letters.
 
-    With `keyed`, records without a key are dead letters. Dead letters below `rejects_from` are
-    omitted, because they are already in their table.
+    With `keyed`, records without a key are dead letters. Records at the offsets `rejected` are
+    omitted, because they are already in the table of dead letters, perhaps due to another schema.
     """
     decoded = decoder.decode(batch.column("value"))
     schema = row_schema(decoder.schema, headers=headers, partition_column=partition_column)
@@ -125,9 +125,8 @@ def rows_of(
         good = good.filter(pc.is_valid(good.column(KEY)))
     found = pa.concat_tables(rejects) if rejects else REJECTS.empty_table()
     if found.num_rows:
-        found = found.filter(pc.greater_equal(found.column("offset"), rejects_from)).sort_by(
-            "offset"
-        )
+        found = _without(found, "offset", rejected).sort_by("offset")
+    good = _without(good, OFFSET, rejected)
     offsets = batch.column("offset")
     removed = pa.concat_arrays(
         [
@@ -138,11 +137,18 @@ def rows_of(
     return Rows(good, found, removed)
 
 
-def unreadable_rows(errors: Sequence[ReadError], rejects_from: int) -> Table:
+def _without(rows: Table, column: str, offsets: frozenset[int]) -> Table:
+    if not offsets:
+        return rows
+    known = pc.is_in(rows.column(column), value_set=pa.array(sorted(offsets), pa.int64()))
+    return rows.filter(pc.invert(known))
+
+
+def unreadable_rows(errors: Sequence[ReadError], rejected: frozenset[int]) -> Table:
     """Return dead letters for offsets without a readable record: one for each error, without key
     and value.
     """
-    found = [error for error in errors if error.offset >= rejects_from]
+    found = [error for error in errors if error.offset not in rejected]
     columns: dict[str, list[object]] = {
         "topic": [split_name(error.topic)[0] for error in found],
         "partition": [error.partition for error in found],

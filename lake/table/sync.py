@@ -37,6 +37,7 @@ from penstock.lake.table.plan import (
     end_offsets,
     file_tasks,
     lost_ranges,
+    may_contain,
     wanted_ranges,
 )
 from penstock.lake.table.registry import decoder_of, with_newest
@@ -273,7 +274,7 @@ class TableSync:
                 if file.kafka_partition is not None:
                     existing.setdefault(file.kafka_partition, []).append(file)
         return file_tasks(
-            slices, self._options.file_bytes, f"b{base.batch_id + 1}", known.offsets, existing
+            slices, self._options.file_bytes, f"b{base.batch_id + 1}", rejected, existing
         )
 
     def _run_tasks(self, tasks: list[FileTask]) -> list[TaskResult]:
@@ -288,10 +289,31 @@ class TableSync:
             options.upsert,
             options.headers,
             options.file_bytes,
+        rejected = self._rejected(known, slices)
             options.on_error,
             options.masking,
         )
         results: list[TaskResult] = []
+    def _rejected(self, known: TableState, slices: list[Slice]) -> dict[int, set[int]]:
+        """Return the offsets of dead letters of these slices, by partition, from a run that ended
+        before it committed the rows. Its schema may have been another one.
+        """
+        starts: dict[int, int] = {}
+        for part in slices:
+            if part.start_offset < known.offsets.get(part.partition, 0):
+                starts.setdefault(part.partition, part.start_offset)
+        found: dict[int, set[int]] = {partition: set() for partition in starts}
+        for file in self._rejects.files() if starts else ():
+            if not may_contain(file.path, starts):
+                continue
+            rows = self._rejects.place().read(file, ["partition", "offset"])
+            for partition, offset in zip(
+                rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True
+            ):
+                if partition in starts and offset >= starts[partition]:
+                    found[partition].add(offset)
+        return found
+
         try:
             for result in self._engine.map(job, tasks):
                 results.append(result)

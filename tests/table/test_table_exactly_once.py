@@ -17,8 +17,9 @@ from penstock.lake.table.errors import CommitUnknown, RecordsLost
 from penstock.lake.table.model import Commit
 from penstock.lake.table.plan import Bounds
 from penstock.lake.table.source import TopicSource
-from tests.support.table_log import Log
-from tests.support.table_runs import Run, Stopped, check_row
+from penstock.lake.table.values import ValueFormat
+from tests.support.table_log import SCHEMA, Log
+from tests.support.table_runs import JSON, Run, Stopped, check_row
 
 
 @pytest.fixture(params=["iceberg", "parquet"])
@@ -71,6 +72,29 @@ def test_a_run_that_is_killed_around_a_commit_is_continued(run: Run, where: str)
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_commit_with_an_unknown_outcome_is_looked_up(run: Run, landed: bool) -> None:
+@pytest.mark.parametrize("is_stricter", [True, False])
+def test_a_schema_that_changes_after_the_dead_letters_loses_and_repeats_no_record(
+    run: Run, is_stricter: bool
+) -> None:
+    """A run is killed between the commits of dead letters and of rows."""
+    strict = json.loads(SCHEMA)
+    strict["required"].append("unknown")
+    strict["properties"]["unknown"] = {"type": "integer"}
+    formats = [JSON, ValueFormat("json", json.dumps(strict).encode())]
+    first, then = formats if is_stricter else reversed(formats)
+
+    def stop(_: Commit) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        run.all(value_format=first, rejects_after=stop)
+    run.all(value_format=then)
+    rows = [(row["_kafka_partition"], row["_offset"]) for row in run.rows()]
+    letters = [(row["partition"], row["offset"]) for row in run.rows("t__dlq")]
+    sent = [(record.partition, record.offset) for record in run.log.sent]
+    assert sorted(rows + letters) == sorted(sent)
+
+
     failures: list[str] = []
 
     def fail(commit: Commit) -> None:
