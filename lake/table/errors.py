@@ -48,6 +48,12 @@ class RecordsLost(TableError):
     """Retention removed records before the export read them."""
 
 
+class BatchExpired(TableError):
+    """The files of a batch are so old that they may be gone."""
+
+    retriable = True
+
+
 class CommitConflict(TableError):
     """Another writer committed first. This commit did not and will not happen."""
 

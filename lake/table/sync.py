@@ -18,7 +18,7 @@ from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, check_on_error
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.table.commits import commit_batch
 from penstock.lake.table.engines import Engine, new_attempt
-from penstock.lake.table.errors import CommitConflict, InvalidTable, OtherTopic
+from penstock.lake.table.errors import BatchExpired, CommitConflict, InvalidTable, OtherTopic
 from penstock.lake.table.job import ExportJob
 from penstock.lake.table.masks import NO_MASKS, Masking
 from penstock.lake.table.model import (
@@ -51,6 +51,12 @@ _log = get_logger(__name__)
 REPLANS_MAX: Final = 20
 """The number of batches in a row that another run committed first. That run is working, so this one
 may stop.
+"""
+
+
+FILES_S_MAX: Final = 86_400.0
+"""Files of this age that no commit names may have been deleted by maintenance: Spark's
+`remove_orphan_files` refuses to delete younger ones.
 """
 
 
@@ -133,6 +139,7 @@ class TableSync:
         options: SyncOptions,
         *,
         on_files: Callable[[int], None] = lambda _: None,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         """Raise InvalidSchema."""
         self._source = source
@@ -141,6 +148,7 @@ class TableSync:
         self._engine = engine
         self._options = options
         self._on_files = on_files
+        self._wall_s = wall_s
         self._value_format = options.value_format
         self._refresh_schema()
 
@@ -190,7 +198,15 @@ class TableSync:
         self._rejects.prepare(REJECTS)
         known = self._rejects.state()
         self._check_topic(self._rejects, known, topic_id)
+        began_s = self._wall_s()
         results = self._run_tasks(self._tasks(base, known, slices))
+        if self._wall_s() - began_s > FILES_S_MAX:
+            self._discard(results)
+            raise BatchExpired(
+                f"the batch for table {self._table.name} took more than a day, so table maintenance"
+                " may have removed its files: it is not committed; the process was suspended, or"
+                " lower --batch-mib"
+            )
         if not self._commit_rejects(known, topic_id, results, slices):
             self._discard(results)
             raise _Overtaken
@@ -273,27 +289,11 @@ class TableSync:
             for file in self._table.files():
                 if file.kafka_partition is not None:
                     existing.setdefault(file.kafka_partition, []).append(file)
+        rejected = self._rejected(known, slices)
         return file_tasks(
             slices, self._options.file_bytes, f"b{base.batch_id + 1}", rejected, existing
         )
 
-    def _run_tasks(self, tasks: list[FileTask]) -> list[TaskResult]:
-        options = self._options
-        job = ExportJob(
-            self._source,
-            self._value_format,
-            self._table.place(),
-            self._rejects.place(),
-            self._table.layout,
-            self._rejects.layout,
-            options.upsert,
-            options.headers,
-            options.file_bytes,
-        rejected = self._rejected(known, slices)
-            options.on_error,
-            options.masking,
-        )
-        results: list[TaskResult] = []
     def _rejected(self, known: TableState, slices: list[Slice]) -> dict[int, set[int]]:
         """Return the offsets of dead letters of these slices, by partition, from a run that ended
         before it committed the rows. Its schema may have been another one.
@@ -314,6 +314,22 @@ class TableSync:
                     found[partition].add(offset)
         return found
 
+    def _run_tasks(self, tasks: list[FileTask]) -> list[TaskResult]:
+        options = self._options
+        job = ExportJob(
+            self._source,
+            self._value_format,
+            self._table.place(),
+            self._rejects.place(),
+            self._table.layout,
+            self._rejects.layout,
+            options.upsert,
+            options.headers,
+            options.file_bytes,
+            options.on_error,
+            options.masking,
+        )
+        results: list[TaskResult] = []
         try:
             for result in self._engine.map(job, tasks):
                 results.append(result)

@@ -1,6 +1,7 @@
 """Run exports to both kinds of table, and make tables fail or stop where a test wants it."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -66,6 +67,7 @@ class Run:
     kind: str
     engine: Engine = field(default_factory=lambda: LocalEngine(2))
     catalog_name: str = "penstock"
+    wall_s: Callable[[], float] = time.time
 
     @property
     def warehouse(self) -> Warehouse:
@@ -91,7 +93,12 @@ class Run:
             self.warehouse.table("t__dlq", Layout(keeps_existing=True)), nothing, rejects_after
         )
         return TableSync(
-            TopicSource(StoreCluster(self.log.store_url), "t"), table, rejects, self.engine, given
+            TopicSource(StoreCluster(self.log.store_url), "t"),
+            table,
+            rejects,
+            self.engine,
+            given,
+            wall_s=self.wall_s,
         )
 
     def all(self, **options: Any) -> list[BatchReport]:

@@ -4,6 +4,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from pyiceberg.table import Table
 from structlog.testing import capture_logs
 
 from penstock.base.partition_spec import DAY
-from penstock.lake.table.errors import CommitUnknown, RecordsLost
+from penstock.lake.table.engines import InlineEngine
+from penstock.lake.table.errors import BatchExpired, CommitUnknown, RecordsLost
 from penstock.lake.table.model import Commit
 from penstock.lake.table.plan import Bounds
 from penstock.lake.table.source import TopicSource
@@ -70,8 +72,6 @@ def test_a_run_that_is_killed_around_a_commit_is_continued(run: Run, where: str)
     assert run.stray_files() == set() or where != "after"
 
 
-@pytest.mark.parametrize("landed", [True, False])
-def test_a_commit_with_an_unknown_outcome_is_looked_up(run: Run, landed: bool) -> None:
 @pytest.mark.parametrize("is_stricter", [True, False])
 def test_a_schema_that_changes_after_the_dead_letters_loses_and_repeats_no_record(
     run: Run, is_stricter: bool
@@ -95,6 +95,8 @@ def test_a_schema_that_changes_after_the_dead_letters_loses_and_repeats_no_recor
     assert sorted(rows + letters) == sorted(sent)
 
 
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_commit_with_an_unknown_outcome_is_looked_up(run: Run, landed: bool) -> None:
     failures: list[str] = []
 
     def fail(commit: Commit) -> None:
@@ -155,6 +157,24 @@ def test_files_of_a_commit_that_the_table_no_longer_records_are_kept(
         raise CommitUnknown("no response")
 
     assert run.sync(after=resume_late).run_batch() is None
+    run.check()
+
+
+def test_a_batch_that_was_suspended_for_days_is_written_again(run: Run) -> None:
+    """Meanwhile, maintenance has deleted its files, which no commit names."""
+    now_s = [0.0]
+
+    class Suspended(InlineEngine):
+        def map(self, job: Any, tasks: Any) -> Iterator[Any]:
+            yield from super().map(job, tasks)
+            now_s[0] += 86_401
+            for path in run.directory.rglob("*.parquet"):
+                path.unlink()
+
+    late = replace(run, engine=Suspended(), wall_s=lambda: now_s[0])
+    with pytest.raises(BatchExpired, match="more than a day"):
+        late.sync().run_batch()
+    run.all()
     run.check()
 
 
