@@ -64,7 +64,7 @@ DAY: Final = PartitionField("day", "_timestamp")
 
 
 def parse_partition_by(spec: str) -> tuple[PartitionField, ...]:
-    """Return the partition fields, none for `none` or an empty text. `day` alone is the day of the
+    """Return the partition fields, none for `none` or an empty text. A bare `day` is the day of the
     record's timestamp. A name with parentheses, commas or quotes is written in double quotes.
     Raise InvalidPartitioning.
     """

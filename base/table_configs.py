@@ -81,8 +81,8 @@ class TableSettings:
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "TableSettings":
-        """Read valid configs of a topic. Absent ones have their defaults. Raise ValueError for some
-        that are not valid, as a newer controller may accept them.
+        """Return the settings in a topic's configs, with defaults for the rest. Raise ValueError
+        for some invalid configs, which a newer controller may accept.
         """
         partitioning = configs.get(PARTITION_BY, "")
         return cls(

@@ -181,7 +181,7 @@ def _creates_topics(port: int) -> None:
 
 
 def _describes_topics(port: int) -> None:
-    """With authorization the broker decides eight rights for each."""
+    """With authorization, the broker checks eight rights per topic."""
     count = elements_max(apis.DESCRIBE_TOPIC_PARTITIONS.key)
     topics = [describe_topic_partitions.TopicRequest(f"n{number}") for number in range(count)]
     request = describe_topic_partitions.DescribeTopicPartitionsRequest(topics)
@@ -468,7 +468,7 @@ OF_CLIENTS: Final[dict[str, Attack]] = {
     "records for hostile schemas": _sends_hostile_records,
     "creating and deleting 2,000 partitions": _creates_and_deletes_topics,  # works on for seconds
 }
-"""On a listener without authentication."""
+"""Attacks on a listener without authentication."""
 
 OF_STRANGERS: Final[dict[str, Attack]] = {
     "ApiVersions of strangers": _asks_versions,
@@ -478,10 +478,10 @@ OF_STRANGERS: Final[dict[str, Attack]] = {
     "forged tokens": _forges_tokens,
     "forged tokens of 30 and 470 KB": _forges_long_tokens,
 }
-"""On a listener with SASL, on which they never authenticate."""
+"""Attacks on a listener with SASL, without authenticating."""
 
 OF_TLS: Final[dict[str, Attack]] = {
     "TLS handshakes that are abandoned": _begins_handshakes,
     "resets of 300 TLS connections at once": _resets_connections,
 }
-"""On a listener with TLS."""
+"""Attacks on a listener with TLS."""

@@ -138,7 +138,9 @@ async def _until_settled(members: list[_Member], began: float) -> float:
         if is_whole and is_even and len({member.generation for member in members}) == 1:
             return time.perf_counter() - began
         if time.perf_counter() - began > _DEADLINE_S:
-            raise TimeoutError(f"the classic group does not settle: {sum(sizes)} partitions")
+            raise TimeoutError(
+                f"the classic group did not stabilize: {sum(sizes)} partitions assigned"
+            )
         await asyncio.sleep(0.01)
 
 

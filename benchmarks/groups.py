@@ -120,7 +120,7 @@ async def _until_settled(members: list[_Member], partitions: int) -> float:
         if is_even and len({member.epoch for member in members}) == 1:
             return time.perf_counter() - began
         if time.perf_counter() - began > _DEADLINE_S:
-            raise TimeoutError(f"the group does not settle: {sum(sizes)} partitions have owners")
+            raise TimeoutError(f"the group did not stabilize: {sum(sizes)} partitions assigned")
         await asyncio.sleep(0.01)
 
 

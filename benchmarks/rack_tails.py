@@ -27,7 +27,7 @@ from tests.support.waiting import until
 _TOPIC: Final = "t"
 _RACKS: Final = ("a", "b", "c")
 _WARM_SHARE: Final = 0.25
-"""Of the records, whose latency does not count: consumers find their broker meanwhile."""
+"""Share of the records that are not measured, because consumers still look for their broker."""
 _TAIL_ONES: Final = 99
 
 

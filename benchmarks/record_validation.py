@@ -27,10 +27,10 @@ from penstock.protocol.gen import produce
 CHECKED: Final = "full"
 UNCHECKED: Final = "header"
 REQUESTS: Final = 10
-"""In a window: 10 to 30 ms."""
+"""Number of requests in a window, which takes 10 to 30 ms."""
 IN_FLIGHT: Final = 4
 ROUNDS: Final = 3
-"""Of four windows in each pair."""
+"""Number of rounds; each has four windows per pair."""
 PROCESSES: Final = 4
 """Brokers that share the pairs: one alone may be up to 15% slower, by where its memory lies."""
 _BATCH_BYTES: Final = 1_000_000

@@ -51,7 +51,7 @@ class _System:
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """Of the process whose clients log in."""
+    """Events of the process whose clients log in."""
 
     ready: Event
     logged_in: Event

@@ -51,7 +51,7 @@ class ServerOptions:
     put_p50_ms: float = 0.0
     put_p99_ms: float = 0.0
     wal_put_p50_ms: float = 0.0
-    """Of a WAL store in memory; 0: WALs are in the store."""
+    """Latencies of a WAL store in memory; 0: WALs are in the store."""
     wal_put_p99_ms: float = 0.0
     wal_dir: str = ""
     """Directory of a WAL store; empty: none."""

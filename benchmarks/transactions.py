@@ -34,7 +34,7 @@ _PRODUCE: Final = replace(apis.PRODUCE, max=12)
 _PRODUCE_1: Final = replace(apis.PRODUCE, max=11)
 _ADD_PARTITIONS: Final = replace(apis.ADD_PARTITIONS_TO_TXN, max=3)
 _END_1: Final = replace(apis.END_TXN, max=4)
-"""Those of transaction version 1."""
+"""The APIs that transaction version 1 uses."""
 _PARTITIONS: Final = 3
 _RECORDS: Final = 10
 _SECONDS: Final = 10.0

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 PROBE_TIMEOUT_S: Final = 20.0
 IDENTITY_TIMEOUT_S: Final = 5.0
-"""Longest waits at start for a WAL store that does not respond, if the broker can do without."""
+"""Longest waits at startup for a WAL store that does not respond, if the broker can do without."""
 
 
 class BrokerStores:
@@ -79,8 +79,8 @@ class BrokerStores:
     ) -> BrokerRegistered:
         """Register with the identity of the WAL store, which a controller has written.
 
-        The first controller of a new cluster may write it only after it was read here. Raises
-        errors from the controller and the store.
+        The first controller of a new cluster may write it only after it was read here.
+        Propagates errors raised by the controller and the store.
         """
         if self._configured is None:
             return await client.register_broker(request, timeout_s=timeout_s)

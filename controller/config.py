@@ -26,8 +26,8 @@ heartbeats.
 
 
 MANIFEST_GRACE_MS_MIN = 120_000
-"""Readers request the version after the one they know for a minute: it must not have appeared and
-disappeared meanwhile.
+"""Readers request the version after the one they know for a minute: it must not appear and
+disappear within that time.
 """
 
 
@@ -64,7 +64,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     join_timeout_ms: Annotated[
         int, Setting("controller.quorum.join.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 60_000
-    """How long a new controller looks for a quorum to join before its start fails."""
+    """How long a new controller looks for a quorum to join before startup fails."""
 
     listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = (
         "CONTROLLER://127.0.0.1:0",

@@ -1,8 +1,8 @@
 """Access the object store of a cloud through obstore (the Rust crate object_store).
 
 Invariant: each HTTP request is sent once; `objectstore.retry` repeats calls and handles lost
-responses. Some calls send several requests; the adapters document which. Requests run in threads of
-Rust; cancelling a call drops its connection. Must not be imported by `objectstore.ports`.
+responses. Some calls send several requests; the adapters document which. Requests run in Rust
+threads; cancelling a call drops its connection. Must not be imported by `objectstore.ports`.
 """
 
 import asyncio
@@ -183,7 +183,9 @@ class RemoteStore(ABC):
                 task.cancel()
 
     async def close(self) -> None:
-        """Drop the client without waiting for calls. Connections close with its last reference."""
+        """Drop the client without waiting for calls in progress. Connections close when the last
+        reference to the client is gone.
+        """
         self._client = None
 
     def _check(self, key: str) -> None:

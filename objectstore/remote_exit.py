@@ -1,6 +1,6 @@
 """Let threads of obstore finish before the interpreter exits.
 
-If a thread of Rust needs the GIL while Python finalizes, to drop a future, pthread_exit(3) ends it
+If a Rust thread needs the GIL while Python finalizes, to drop a future, pthread_exit(3) ends it
 and Rust aborts the process (exit code -6). The exit therefore waits for all futures, usually 1 to
 2 ms and at most 1 s. Source: pyo3-async-runtimes issue 40; CPython `take_gil`.
 """

@@ -21,7 +21,7 @@ _RETRIABLE_4XX_CODES: Final = frozenset(
         "RequestTimeTooSkewed",
         "BadDigest",
         "IncompleteBody",
-        # versitygw, for a PUT into a folder whose last other object is being deleted.
+        # versitygw returns it for a PUT into a folder whose last object is being deleted.
         "ExistingObjectIsDirectory",
     }
 )
@@ -49,7 +49,7 @@ def _special(response: ErrorResponse) -> ObjectStoreError | None:
     if response.code in _RETRIABLE_4XX_CODES or (
         response.operation == "list" and response.status == 404
     ):
-        # versitygw, which walks a directory: an object was deleted during a LIST.
+        # versitygw lists by walking a directory, which fails if an object is deleted concurrently.
         return Unavailable(response.operation, response.key, response.cause)
     if response.code in _TOKEN_CODES:
         return AccessDenied(response.operation, response.key, response.cause)

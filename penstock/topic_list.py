@@ -52,7 +52,7 @@ def topics(
         ManifestNotFound: The store holds no cluster, or not this one.
         SeveralClusters: The store holds several clusters and `cluster_id` is empty.
         WalStoreRequired: The cluster has a WAL store, and `wal_store` is empty.
-        WalStoreWrong: `wal_store` is another store.
+        WalStoreWrong: `wal_store` is not the WAL store of this cluster.
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:

@@ -85,8 +85,9 @@ class ProducePartitionResult(Struct, gc=False):
 
 
 def decode_produce_request(frame: memoryview, offset: int, version: int) -> ProduceRequest:
-    """Read a body that begins at `offset` of `frame`. Raises `WireError`, TooManyElements above
-    `ELEMENTS_AT_ONCE_MAX`. About 1 us per partition, regardless of its size.
+    """Read a body that begins at `offset` of `frame`. Raises `WireError`, or `TooManyElements` if
+    there are more than `ELEMENTS_AT_ONCE_MAX` elements. Takes about 1 us per partition, regardless
+    of its size.
     """
     return read_produce_request(Reader(frame, offset, ELEMENTS_AT_ONCE_MAX), version)
 

@@ -32,8 +32,8 @@ _SHARED: Final[Mapping[str, Measurement]] = {
     "cold-read": single.cold_read,
 }
 _ALONE: Final[Mapping[str, Measurement]] = {"java": java.produce_and_consume}
-"""Each gets a start of its own, with an empty store. A store in memory touches new pages for all
-that it takes, and a virtual machine may clear those behind 10 GB at 0.5 GB/s.
+"""Each runs in a new instance with an empty store. A store in memory touches a new page for all
+that it stores, and a virtual machine may clear pages beyond 10 GB at only 0.5 GB/s.
 """
 _SEVERAL: Final[Mapping[str, tuple[int, Measurement]]] = {
     "move": (2, several.move),
@@ -41,7 +41,7 @@ _SEVERAL: Final[Mapping[str, tuple[int, Measurement]]] = {
     "kill-all": (3, several.kill_all),
     "planned": (3, several.planned),
 }
-"""The brokers that they need, for which each gets a system of its own."""
+"""The number of brokers of each measurement, which runs in a new instance of the system."""
 Outcomes = dict[str, dict[str, list[Mapping[str, float]]]]
 """The values of each round, by measurement and system."""
 
@@ -192,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rounds", type=int, help="number of rounds; the median is reported (default: 3)"
     )
-    parser.add_argument("--kills", type=int, help="brokers killed one by one (default: 3)")
+    parser.add_argument("--kills", type=int, help="number of kills, one at a time (default: 3)")
     parser.add_argument("--cold-mb", type=int, help="MB to read in the cold read (default: 2000)")
     parser.add_argument("--sizes", default="1000,2000,5000,10000", help="partitions of `many`")
     parser.add_argument("--json", action="store_true", help="print the results as JSON at the end")

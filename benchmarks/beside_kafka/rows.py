@@ -36,12 +36,12 @@ class Row:
         return self.bars.get(system, self.bars.get("*"))
 
     def ratio(self, values: Mapping[str, float], system: str) -> float | None:
-        """Return the value divided by Kafka's; None without both, or if Kafka's is 0."""
+        """Return the value divided by Kafka's; None if either is missing, or if Kafka's is 0."""
         ours, theirs = values.get(system), values.get(KAFKA)
         return ours / theirs if ours is not None and theirs else None
 
     def passed(self, values: Mapping[str, float], system: str) -> bool | None:
-        """Return whether the bar is reached; None without a bar or a value to compare."""
+        """Return whether the bar is reached; None if there is no bar or no value to compare."""
         bar = self.bar_of(system)
         if bar is None:
             return None
@@ -131,7 +131,13 @@ _ROWS: Final = (
     ),
     Row("partitions-p50", "partitions", "5 MB/s over 1,000 partitions, p50", "ms", "lower"),
     Row("partitions-p99", "partitions", "5 MB/s over 1,000 partitions, p99", "ms", "lower"),
-    Row("partitions-cpu", "partitions", "CPU of the broker meanwhile", "% of a core", "lower"),
+    Row(
+        "partitions-cpu",
+        "partitions",
+        "5 MB/s over 1,000 partitions, CPU of the broker",
+        "% of a core",
+        "lower",
+    ),
     Row(
         "rss-idle",
         "footprint",

@@ -307,4 +307,4 @@ SHARED: Final[Mapping[str, Measurement]] = {
     "partitions": partitions,
     "group": group,
 }
-"""Those that may share one start of a system, in this order."""
+"""Measurements that may run one after the other in one instance of a system, in this order."""

@@ -311,7 +311,7 @@ class _ResponseBuilder:
     def topics_for(
         self, named: Iterable[_Named], errors: dict[str, ErrorCode]
     ) -> Iterator[EncodedTopic]:
-        """Yield the topics. named: without duplicates."""
+        """Yield the topics. named: their ids or names, without duplicates."""
         for topic_id, name in named:
             yield self._by_id(topic_id) if topic_id is not None else self._by_name(name, errors)
 

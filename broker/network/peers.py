@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.controller.metadata.nodes import NodeState
 
 CONNECT_TIMEOUT_S: Final = 3.0
-"""For the TLS handshake and the login as well."""
+"""Includes the TLS handshake and the login."""
 _RETRY_S: Final = 0.002
 _T = TypeVar("_T")
 

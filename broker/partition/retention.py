@@ -24,7 +24,7 @@ class Retention:
 
     age_ms: int
     size_bytes: int
-    """Of each partition."""
+    """Per partition."""
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "Retention":

@@ -54,7 +54,7 @@ WITHOUT_ID: Final = Guard(-1, -1, adds=False)
 
 class Verifications:
     """The guards of one partition, by producer id and epoch: only the coordinator knows which epoch
-    is the newest. There are few at any time.
+    is the newest. A guard exists only until its last batch is appended or rejected.
     """
 
     __slots__ = ("_guards",)

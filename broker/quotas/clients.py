@@ -179,7 +179,8 @@ class ClientQuotas:
 
 
 class RequestQuota:
-    """The usage of one request. Time counts from when the broker begins to work on it.
+    """Measure one request against the client's quotas. Time counts from when the broker begins to
+    work on it.
 
     Call the methods that fit the request, then `settle` once the response is known; `produced` and
     `fetched` settle it themselves. The longest throttle time counts.

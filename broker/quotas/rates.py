@@ -1,7 +1,7 @@
 """Measure a rate over sampled windows, with Kafka's arithmetic, so that clients are throttled for
 as long as in Kafka (KIP-13). Pure; times are in milliseconds and never decrease.
 
-O(1) for a value in the window of the previous one, O(samples) when a window begins or ends.
+O(1) for a value in the same window as the previous one, O(samples) when a window begins or ends.
 """
 
 from dataclasses import dataclass

@@ -138,7 +138,7 @@ class Suspects:
             self._left.popitem(last=False)
 
     def take(self, client_id: str) -> bool:
-        """Count a batch of this client. Return whether it must be checked."""
+        """Count a batch from this client. Return whether it must be checked."""
         left = self._left.get(client_id)
         if left is None:
             return False

@@ -57,7 +57,7 @@ class ClientAccess:
         """Failed authentications."""
         self._listeners: dict[str, ListenerAccess] = {}
         self._keys: dict[object, TokenKeys] = {}
-        """By their settings: listeners with the same ones share the keys."""
+        """By settings: listeners with the same settings share the keys."""
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

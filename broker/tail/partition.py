@@ -36,8 +36,8 @@ class TailDelta(NamedTuple):
 
 
 class TailView(NamedTuple):
-    """The readable part for one fetch at one moment. The tail changes meanwhile, and drops what the
-    image contains by then.
+    """A snapshot of the readable part, for one fetch. The tail itself changes during the fetch:
+    ranges are dropped once the metadata image contains them.
 
     ranges: from the one that contains the offset on; none if that is committed. end_offset: end of
     the readable part. aborted: transactions that overlap it, whose markers may not be in the image.

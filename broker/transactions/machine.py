@@ -95,7 +95,7 @@ class Transaction:
 
     @property
     def is_new(self) -> bool:
-        """Return True if no record of the id is durable."""
+        """Return True if no durable record has this transactional id."""
         return self.current.producer_epoch == NO_EPOCH
 
     # --- requests ---------------------------------------------------------------------------------

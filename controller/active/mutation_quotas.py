@@ -17,8 +17,8 @@ from penstock.controller.metadata.quota_scopes import Scope, entity_of, resolve
 from penstock.controller.metadata.quotas import CONTROLLER_MUTATION_RATE, THROTTLE_MS_MAX
 
 BUCKETS_MAX: Final = 10_000
-"""Each takes about 300 bytes. The least recently used one is dropped first, and would be full again
-by then.
+"""Each takes about 300 bytes. The least recently used one is dropped first: it has most
+likely been refilled, so a new one is the same.
 """
 
 V = TypeVar("V", TopicsCreated, ItemResults)

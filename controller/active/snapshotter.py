@@ -47,7 +47,7 @@ class Snapshotter:
     async def run(self) -> None:
         """Run until cancelled or until the runtime ends.
 
-        Store failures are retried; meanwhile the journal grows.
+        Store failures are retried; the journal grows until a snapshot succeeds.
         """
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)

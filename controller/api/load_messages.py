@@ -201,8 +201,9 @@ class LeaderMove(Message, frozen=True, kw_only=True):
 
 
 class MoveLeaders(Message, frozen=True, kw_only=True):
-    """Move at most 2,000 partitions. The reply has one ItemResult each, as soon as the moves have
-    begun. A partition that is already moving, or is not led by its source, is rejected.
+    """Move at most 2,000 partitions. The reply contains one ItemResult per move and is sent as soon
+    as the moves have begun. A partition that is already moving, or is not led by its source, is
+    rejected.
     """
 
     moves: list[LeaderMove]

@@ -496,8 +496,9 @@ class PartitionTarget(Message, frozen=True, kw_only=True):
 
 
 class AlterReassignments(ForwardedMessage, frozen=True, kw_only=True):
-    """Reassign at most 2,000 partitions. The reply has one ItemResult each, as soon as the moves
-    have begun. may_resize: a partition may get more or fewer candidates (KIP-860).
+    """Reassign at most 2,000 partitions. The reply contains one ItemResult per partition and is
+    sent as soon as the moves have begun. may_resize: a partition may get more or fewer candidates
+    (KIP-860).
     """
 
     partitions: list[PartitionTarget]

@@ -14,8 +14,8 @@ SOURCES_MAX = 10_000
 
 
 class PrepareRewrite(Message, frozen=True, kw_only=True):
-    """Prepare objects. count: at most 1,000. ttl_ms: 1 second to 60 minutes; objects that are not
-    committed by then are collected. -> ObjectsPrepared.
+    """Prepare objects. count: at most 1,000. ttl_ms: 1 second to 60 minutes, after which objects
+    that are not committed are deleted. -> ObjectsPrepared.
     """
 
     count: int

@@ -150,7 +150,7 @@ the subject alternative names.
 
 
 def names_in_certificate(context: CallContext) -> list[str]:
-    """Return the names in the caller's certificate, which gRPC has verified; none without TLS."""
+    """Return the names in the caller's certificate, which gRPC has verified; empty without TLS."""
     found = context.auth_context()
     return [
         name.decode("utf-8", "replace")

@@ -97,8 +97,8 @@ def commit_recovered(
     Only the assigned recoverer commits for a dead writer, and only to streams that the writer has
     open, from their committed ends. The WAL ends in the transaction that closes the last of its
     streams and elects the last leader, so the next recoverer can continue if this one dies.
-    Partitions that lost or damaged slots may affect are held: they have no leader, and the WAL does
-    not end.
+    Partitions that may be affected by lost or damaged slots are held: they have no leader, and the
+    WAL remains in recovery.
 
     Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL has ended
     otherwise), OFFSET_NOT_MATCHED (a slot is missing before these), NODE_* and INVALID_REQUEST.

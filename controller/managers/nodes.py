@@ -162,9 +162,9 @@ def remove_broker(image: MetadataImage, request: RemoveBroker) -> Result[None]:
     Refuses with NODE_EPOCH_NOT_EXIST (no such broker) and NODE_IN_USE: it is not fenced, one of its
     WALs has not ended, a move in progress refers to it, or a partition without a leader has no
     other candidate. So no leader, no open stream and no slot that recovery needs is lost.
-    Partitions keep it as a candidate, as after a graceful leave: any broker can lead, and a broker
-    that registers with this id again takes its place. Slots that ranges refer to are objects by now
-    and outlive the registration.
+    Partitions keep the broker as a candidate for leadership, as after a graceful leave: any broker
+    can lead, and a broker that registers with this id again takes its place. All slots that ranges
+    refer to have been committed as objects, which outlive the registration.
     """
     try:
         node = image.nodes.get(request.node_id)

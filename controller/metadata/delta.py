@@ -75,7 +75,7 @@ class MetadataDelta:
     wals: set[BrokerIncarnation] = field(default_factory=set[BrokerIncarnation])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
     trimmed_stream_ids: set[StreamId] = field(default_factory=set[StreamId])
-    """Those of `stream_ids` whose start advanced."""
+    """The streams in `stream_ids` whose start has advanced."""
     object_ids: set[ObjectId] = field(default_factory=set[ObjectId])
     configs: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
     """Pairs of resource type and resource name."""

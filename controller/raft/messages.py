@@ -179,8 +179,8 @@ class AppendReply(_Message, frozen=True, array_like=True, tag=4):
 
 
 class HeartbeatReply(_Message, frozen=True, array_like=True, tag=7):
-    """The reply to a heartbeat while the disk is busy: this voter follows, and acknowledges no
-    entry.
+    """The reply to a heartbeat while the disk is busy: this voter still follows the leader, but
+    acknowledges no entries.
     """
 
     round: int

@@ -116,7 +116,7 @@ def view_streams(image: MetadataImage, topic_name: str) -> list[StreamView] | No
 def view_cluster(
     image: MetadataImage, controller: str, loads: Mapping[NodeId, BrokerLoad]
 ) -> ClusterView:
-    """Return nodes and WALs. loads: the brokers' loads; brokers without one have none."""
+    """Return nodes and WALs. loads: the reported loads; some brokers may be missing."""
     nodes = [
         _node(image, node, loads.get(node.node_id))
         for node in sorted(image.nodes, key=lambda node: node.node_id)

@@ -160,7 +160,7 @@ def alter(
         typer.Option(
             "--delete",
             metavar="KEY",
-            help="Config to delete; it must be set. Repeatable.",
+            help="Config to delete; rejected if it is not set. Repeatable.",
             autocompletion=complete_config_names,
         ),
     ] = None,

@@ -50,7 +50,7 @@ class _Input:
     ] = False
     key: Annotated[
         str | None,
-        typer.Option("--key", help="Key of records without one.", show_default=False),
+        typer.Option("--key", help="Key for records that have none.", show_default=False),
     ] = None
     key_separator: Annotated[
         str | None,

@@ -43,7 +43,7 @@ class RegistryOptions:
     ] = None
 
     def registry(self) -> RegistrySettings | None:
-        """Return the settings of the registry, None without one. Raises UsageError."""
+        """Return the settings of the registry, or None if none is given. Raises UsageError."""
         try:
             return read_settings(self.schema_registry_config, self.schema_registry)
         except RegistrySettingInvalid as error:

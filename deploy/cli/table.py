@@ -195,7 +195,7 @@ class RowOptions(RegistryOptions):
             metavar="FIELDS",
             help=(
                 "Partition fields, separated by commas: day(FIELD), hour, month or year,"
-                " bucket(N, FIELD), truncate(W, FIELD), or FIELD itself; day alone is the UTC day"
+                " bucket(N, FIELD), truncate(W, FIELD), or FIELD itself; a bare day is the UTC day"
                 " of the record's timestamp, none removes the fields. Default: the fields of the"
                 " table."
             ),

@@ -24,7 +24,7 @@ RESOURCES: Final = {
     "transactional-id": ResourceType.TRANSACTIONAL_ID,
     "user": ResourceType.USER,
 }
-"""The words of the command line."""
+"""By name on the command line."""
 OPERATIONS: Final = {
     operation.name.lower().replace("_", "-"): operation
     for operation in Operation
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class AclView:
-    """An ACL, with the terms of the command line."""
+    """An ACL, with the names that the command line uses."""
 
     resource: str
     name: str

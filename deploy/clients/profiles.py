@@ -1,8 +1,8 @@
 """Store the profiles of the command line: named clusters with their addresses.
 
-They are in `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config, which only its owner can
-read. It is written to a temporary file and renamed, so it is always complete; it contains paths of
-files with secrets, but no secrets.
+They are in the file `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config, readable only by its
+owner. It is written under a temporary name and renamed, so it is always complete; it contains
+paths of files with secrets, but no secrets.
 """
 
 import os
@@ -90,7 +90,7 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def read(path: Path) -> Profiles:
-    """Return the profiles; none without a file. Raises UsageError."""
+    """Return the profiles; empty if there is no file. Raises UsageError."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), Profiles)
     except FileNotFoundError:

@@ -79,8 +79,8 @@ def find_store(state_path: Path | None = None) -> str:
 
 
 def find_wal_store(store_url: str, state_path: Path | None = None) -> str:
-    """Return the WAL store of the running `penstock dev` if this is its store; empty without one.
-    Raises ExpectedError if the state file cannot be read.
+    """Return the WAL store of the running `penstock dev` if this is its store; otherwise an empty
+    string. Raises ExpectedError if the state file cannot be read.
     """
     state = dev_cluster(state_path)
     return state.wal_store_url if state is not None and state.store_url == store_url else ""

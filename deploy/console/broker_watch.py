@@ -92,7 +92,7 @@ class BrokerWatch:
 
     def _send_request(self, node_id: int, address: str, led: Led) -> Measured:
         wait_at_most(REQUEST_S)
-        # A broker that does not respond keeps the time of its first request.
+        # For a broker that does not respond, the time of the first request is kept.
         self._asked_at.setdefault(node_id, self._now())
         return self._measure(address, led)
 

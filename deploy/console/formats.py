@@ -14,7 +14,7 @@ from penstock.deploy.output import counted, size
 
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash as wide as a number
 SHOWN_BYTES_MAX: Final = 16 << 10
-"""Of one key or value on a page."""
+"""Longest part of a key or value that a page shows."""
 HEX_BYTES_MAX: Final = 1 << 10
 LINE_CHARS_MAX: Final = 200
 _HEX_COLUMNS: Final = 16

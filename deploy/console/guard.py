@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 BODY_BYTES_MAX: Final = 64 << 10
-"""Of a form; a longer one is refused."""
+"""Longest form; longer ones are rejected."""
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -24,7 +24,7 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Of every answer."""
+"""Headers of every response."""
 
 
 def is_known_host(host: str, names: Collection[str]) -> bool:

@@ -244,7 +244,9 @@ class LiveCluster:
         return frozenset(at for at, broker in self.brokers().items() if broker.is_silent)
 
     def addresses(self) -> dict[int, str]:
-        """Return the addresses of brokers that are not fenced, by id; none without controllers."""
+        """Return the addresses of brokers that are not fenced, by id; empty if there are no
+        controllers.
+        """
         return {} if self._follower is None else broker_addresses(self._follower.image)
 
     def bootstrap(self) -> str:

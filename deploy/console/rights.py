@@ -115,5 +115,5 @@ def request_rights(bootstrap: str, security: ClientSecurity) -> Rights:
 
 
 def operations_of(bits: int) -> frozenset[Operation]:
-    """Return the operations of a bit field; none if it is not set."""
+    """Return the operations of a bit field; empty if it is not set."""
     return frozenset(item for item in Operation if bits >= 0 and bits >> item & 1)

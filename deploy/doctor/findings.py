@@ -227,7 +227,7 @@ VERSIONS_DIFFER: Final = Kind(
     "versions-differ",
     Level.WARN,
     "Nodes run different versions: {versions}.",
-    "Finish the upgrade: restart the other nodes one by one with the same version.",
+    "Finish the upgrade: restart the other nodes one at a time with the same version.",
 )
 NO_BROKER: Final = Kind(
     "no-broker",

@@ -87,7 +87,8 @@ async def survey_wals(stores: WalStores, image: MetadataImage) -> list[WalSurvey
 
 async def reach_wal_stores(stores: WalStores, image: MetadataImage) -> None:
     """Check that the WAL stores of the cluster are reachable, so that an absent slot is known to be
-    lost. Raises ExpectedError without one, WalStoreWrong for another one, and ObjectStoreError.
+    lost. Raises ExpectedError if none is given, WalStoreWrong if it is the wrong one, and
+    ObjectStoreError.
     """
     current = image.nodes.current_wal_store
     if current is None:

@@ -29,7 +29,7 @@ class SeedRecord(NamedTuple):
 
 
 def parse_topics(text: str) -> dict[str, int]:
-    """Parse `orders:3,clicks:12`; a name alone has one partition. Raises UsageError."""
+    """Parse `orders:3,clicks:12`; a bare name means one partition. Raises UsageError."""
     topics: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, count = part.partition(":")
@@ -47,8 +47,8 @@ def parse_topics(text: str) -> dict[str, int]:
 def parse_seed(
     lines: Iterable[bytes], topics: Mapping[str, int], source: str
 ) -> Iterator[SeedRecord]:
-    """Parse one record per line; skip empty lines. topics: those of `--topics`; others have one
-    partition. Raises UsageError.
+    """Parse one record per line; skip empty lines. topics: those of `--topics`; other topics get
+    one partition. Raises UsageError.
 
     A JSON object with `value` or `topic` is a record with the fields topic, key, value, headers,
     partition, timestamp_ms. Any other line is a value. Records without a topic go to the first one

@@ -20,7 +20,7 @@ RESTART_S: Final = 5.0
 STOP_S: Final = 3.0
 WAITING_MAX: Final = 16
 REQUEST_BYTES_MAX: Final = 128 << 10
-"""Of one datagram to the process."""
+"""Size limit of a datagram to the process."""
 READY: Final = b"r"
 """What the process sends when it takes connections."""
 _LOOK_S: Final = 0.1
@@ -56,7 +56,7 @@ class NodeConsole:
         return path == BASE or path.startswith(f"{BASE}/")
 
     def warn(self) -> None:
-        """Log warnings for the operator at the start of the node."""
+        """Log warnings for the operator at startup."""
         missing = [name for name in _MODULES if find_spec(name) is None]
         if missing:
             _log.warning(

@@ -1,4 +1,4 @@
-"""Warn operators of insecure listeners at the start of a node and every hour.
+"""Warn operators of insecure listeners when a node starts, and every hour.
 
 Invariant: a secure node logs nothing. `deploy.node.config.exposure` decides what is insecure.
 """

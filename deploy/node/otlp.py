@@ -19,7 +19,7 @@ PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 
 
 class VariableValue(NamedTuple):
-    """name: of the variable that is set; without one, of that for all signals."""
+    """name: of the variable that is set; if none is, of the one for all signals."""
 
     name: str
     value: str
@@ -54,7 +54,7 @@ def headers_of(environment: Mapping[str, str], signal: str) -> dict[str, str]:
 
 
 class ReceiverFiles(NamedTuple):
-    """The PEM files of connections to a receiver."""
+    """PEM files for connections to a receiver."""
 
     ca: VariableValue
     certificate: VariableValue

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SLOW_S: Final = 1.0
 _LAYOUT: Final = "\n\t"
 _PADDING_CHARS: Final = 3
-"""Of a column in a table: a space on both sides, and the line between columns."""
+"""Added to the width of a column: a space on both sides, and the line between columns."""
 _FOLDED_CHARS: Final = 12
 """Cells that do not fit are folded to lines of at least so many characters."""
 

@@ -16,7 +16,7 @@ from penstock.protocol.registry.model import CannotCheck, SchemaInvalid, brief
 
 COMPILED_COUNT_MAX: Final = 100
 FRAME_BYTES: Final = 5
-"""Of Confluent's wire format: a zero, and the id of the schema."""
+"""Length of the prefix in Confluent's wire format: a zero, and the id of the schema."""
 
 
 class DecodeValue(Struct, frozen=True):

@@ -95,7 +95,7 @@ class LineReader:
 
 
 def parse_headers(texts: Iterable[str]) -> Headers:
-    """Parse NAME=VALUE; NAME alone is a header with a null value. Raises UsageError."""
+    """Parse NAME=VALUE; a bare NAME is a header with a null value. Raises UsageError."""
     found: Headers = []
     for text in texts:
         name, equals, value = text.partition("=")

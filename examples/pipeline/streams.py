@@ -88,7 +88,7 @@ QUERIES: dict[str, Callable[[SparkSession, Config], DataStreamWriter]] = {
 """In the order in which they depend on each other."""
 
 TABLES = {"events": tables.EVENTS}
-"""Of queries whose sink is Iceberg's."""
+"""Tables by query, for queries that use Iceberg's sink."""
 
 
 def start(spark: SparkSession, config: Config, name: str, **trigger: Any) -> StreamingQuery:

@@ -35,7 +35,7 @@ _Numbers = NDArray[np.int64]
 _INT64_MAX: Final = (1 << 63) - 1
 _OFFSET_BYTES: Final = 8
 _DELTA_BITS: Final = 31
-"""Of the deltas that are not negative."""
+"""Number of bits in a delta that is not negative."""
 _TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), strict=True))
 
 

@@ -204,9 +204,9 @@ class Scan:
         iterator if it is not exhausted.
 
         Raises:
-            OffsetsLost: Retention removed records of the scan meanwhile.
-            TopicReplaced: The topic was deleted and created again meanwhile.
-            UnknownPartition: The topic was deleted meanwhile.
+            OffsetsLost: Retention removed records of the scan while it ran.
+            TopicReplaced: The topic was deleted and created again during the scan.
+            UnknownPartition: The topic was deleted during the scan.
             OffsetsMissing, ObjectStillMissing: The store has lost objects.
             ReadError: An object is damaged.
             ObjectStoreError: The store cannot be read.

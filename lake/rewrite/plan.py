@@ -44,7 +44,7 @@ class RewriteOptions:
     commit_sources_max: int = 10_000
     total_bytes_max: int = 1 << 50
     ttl_ms: int = 30 * 60_000
-    """The controller collects what a round has written and not committed by then."""
+    """The controller deletes objects that a round has not committed within this time."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.target_bytes <= 1 << 30:

@@ -285,19 +285,19 @@ def _topics(given: Mapping[str, str]) -> Topics:
     if strategies[0] == "assign":
         if not value.strip().startswith("{"):
             raise InvalidOption(
-                f"No topicpartitions to assign as specified value for option 'assign' is '{value}'"
+                f"There are no partitions to assign: option 'assign' has the value '{value}'"
             )
         return Topics(partitions=tuple(parse_partitions(value)))
     if strategies[0] == "subscribe":
         names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
         if not names:
             raise InvalidOption(
-                f"No topics to subscribe to as specified value for option 'subscribe' is '{value}'"
+                f"There are no topics to subscribe to: option 'subscribe' has the value '{value}'"
             )
         return Topics(names=names)
     if not value.strip():
         raise InvalidOption(
-            "Pattern to subscribe is empty as specified value for option 'subscribePattern' is"
+            "The pattern to subscribe to is empty: option 'subscribePattern' has the value"
             f" '{value}'"
         )
     try:

@@ -310,11 +310,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_supported(query.options)
         self._query = query
         self._topic_ids: dict[str, str] = {}
-        """Of topics whose offsets came without an id."""
+        """Ids by name, of topics whose offsets came without an id."""
         self._initial: OffsetsJson | None = None
         self._latest: dict[TopicPartition, int] = {}
         self._end: OffsetsJson | None = None
-        """Of the last micro-batch that this process planned, or of the checkpoint."""
+        """The end of the last micro-batch that this process planned, or of the checkpoint."""
         self._found: Found | None = None
         self._found_s = float("-inf")
         self._frozen: dict[TopicPartition, int] | None = None

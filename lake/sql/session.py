@@ -82,7 +82,7 @@ class SessionOptions:
     snapshot: str = ""
     formats: Mapping[str, ValueFormat] = field(default_factory=dict[str, ValueFormat])
     registry: RegistrySettings | None = None
-    """Of topics without a format whose values begin with schema ids."""
+    """Used for topics without a format whose values begin with schema ids."""
     strict: bool = False
     on_error: Literal["raise", "skip"] = "raise"
     memory_limit: str = ""

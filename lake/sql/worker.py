@@ -31,7 +31,7 @@ from penstock.lake.sql.result import SqlResult
 from penstock.lake.sql.session import Session
 
 PIECE_BYTES: Final = 4 << 20
-"""Of rows in one frame, unless one row takes more."""
+"""Maximum size of the rows in one frame, unless one row takes more."""
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 _STDIN: Final = 0
 _STDOUT: Final = 1

@@ -27,7 +27,7 @@ class OtherTopic(TableError):
     def __init__(
         self, table: str, topic: str, topic_id: str, other_topic: str, other_id: str
     ) -> None:
-        """`other_topic` and `other_id` are those in the table."""
+        """`other_topic` and `other_id`: the topic whose records the table contains."""
         was = (
             f"topic {topic!r} was deleted and created again (id {topic_id}): table {table} contains"
             f" records of the earlier topic (id {other_id})"

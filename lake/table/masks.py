@@ -27,7 +27,7 @@ HIDDEN: Final = "****"
 """Stands for the characters that `last4` hides, however many."""
 
 _LAST4_CHARACTERS_MIN: Final = 8
-"""Of shorter values, four characters would be half or more."""
+"""In shorter values, four characters would be half or more."""
 
 _NAMES_SHOWN: Final = 30
 _UNMASKED: Final = frozenset({TOPIC, OFFSET, TIMESTAMP})

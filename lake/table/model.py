@@ -42,7 +42,7 @@ class Layout:
         upsert: bool,
         partition_column: str = PARTITION,
     ) -> "Layout":
-        """Return a layout for the mode. `fields` of None: those of the table, if it exists."""
+        """Return a layout for the mode. `fields`: None keeps the fields of an existing table."""
         partition = PartitionField(IDENTITY, partition_column)
         others = tuple(field for field in fields or () if field != partition)
         return cls(

@@ -195,8 +195,8 @@ class PenstockCluster:
 
         `down`: no call gets a response. `error_rate`: the share of calls that return "503
         SlowDown". `lost_response_rate`: the share of calls that take effect without a response.
-        `latency_ms`: (p50, p99) of each call. `operations`: some of put, get, list, delete; none
-        means all. `seed` seeds the random numbers.
+        `latency_ms`: (p50, p99) of each call. `operations`: some of put, get, list, delete; if
+        empty, all are affected. `seed` seeds the random numbers.
         """
         self._check_usable()
         _check_rate("error_rate", error_rate)

@@ -47,8 +47,8 @@ class AwaitTopic(Command, frozen=True, kw_only=True, tag="await-topic"):
 
 
 class AddFaults(Command, frozen=True, kw_only=True, tag="add-faults"):
-    """Inject store failures from now on, for all brokers or for `node_id`. `operations` are methods
-    of the store port; none means all.
+    """Inject store failures from now on, for all brokers or for `node_id`. `operations` are names
+    of ObjectStore methods; if empty, all are affected.
 
     Rates are probabilities per call.
     """

@@ -76,7 +76,7 @@ async def recover_wal(
 
     Raises NotContiguous, WalStoreWrong and errors from the store and the controller. Raises
     WalDamaged after all other partitions are recovered, if some have to wait for lost or damaged
-    slots. After any error, call it again with the slot that is committed by then.
+    slots. After any error, call it again with the latest committed slot.
     """
     ends = metadata.streams_owned_by(failed)
     accepted = metadata.accepted_losses(failed)

@@ -220,9 +220,9 @@ class Uploader:
     ) -> None:
         """Commit the objects of a block. Upload them again under other ids if they have expired.
 
-        Prepared objects expire when the controller is unavailable for long. If the first commit
-        succeeded and its response was lost, the controller skips the ranges of the second and
-        destroys its objects; the janitor deletes expired objects.
+        Prepared objects expire when the controller is unavailable for a long time. If the first
+        commit succeeded and its response was lost, the controller skips the ranges of the second
+        and destroys its objects; the janitor deletes expired objects.
         """
         reuse_s = self._config.prepared_reuse_ms / 1000
         began = self._loop.time()

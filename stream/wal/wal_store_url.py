@@ -75,7 +75,7 @@ def open_backend(
 
 def creates_folder(key: str) -> bool:
     """Return whether a PUT of this key may create folders: those of the identity, of markers and of
-    probes at start-up do. The folder of a slot is only missing if the file system is not mounted,
+    probes at startup do. The folder of a slot is only missing if the file system is not mounted,
     or the WAL has ended, and that of a health check only in the former case.
     """
     return is_wal_store_name(key.rpartition("/")[2]) or "/probe-" in key

@@ -35,7 +35,7 @@ def test_a_topic_is_forked_after_a_look_at_its_offsets(
 ) -> None:
     chrome.get(f"{console.url}/topics/{ledger}")
     send_form(chrome, "Fork the topic", name="ledger-test")
-    wait_for_text(chrome, "would begin with the records of ledger as they are now")
+    wait_for_text(chrome, "would start with the current records of ledger")
     assert f"Offsets\n{RECORDS}\n" in text_of(chrome)
     assert axe_problems(chrome, axe) == []
     assert "ledger-test" not in [topic["name"] for topic in requested(cluster, "topics", "list")]

@@ -105,7 +105,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Add an ACL for the group, or remove one that denies it: `penstock acls list --group NAME`.",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Add an ACL for the cluster, or remove one that denies it: `penstock acls list --cluster`. Idempotent producers get it if they cannot write to any topic.",
     ErrorCode.SECURITY_DISABLED: "Set `authorizer.class.name` on the brokers before you change ACLs.",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Include the transactional id in the Produce request, whose records belong to a transaction. With ACLs, the client needs Write on it.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Include the transactional id in the Produce request, whose records belong to a transaction. If ACLs are enabled, the client needs Write on it.",
     ErrorCode.NOT_ENOUGH_REPLICAS: "Wait: the coordinator of the transaction is moving or starting. Clients retry.",
     ErrorCode.NETWORK_EXCEPTION: "None required: a broker could not reach the coordinator of a transaction and retries.",
     ErrorCode.OPERATION_NOT_ATTEMPTED: "Check the other partitions in the response: one of them was rejected.",

@@ -64,7 +64,7 @@ def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
 
 
 def decode_assignment(data: bytes) -> dict[str, frozenset[int]]:
-    """Return partitions by topic; none for no bytes. Raises MalformedEmbedded."""
+    """Return partitions by topic; empty if there are no bytes. Raises MalformedEmbedded."""
     if not data:
         return {}
     try:

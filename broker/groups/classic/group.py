@@ -547,7 +547,7 @@ class ClassicGroup:
         members: Sequence[Member],
         now_ms: int,
     ) -> None:
-        """Restore the state of the last group record. All sessions start again, so that members
+        """Restore the state of the last group record. All session timeouts restart, so that members
         have time to find the new coordinator.
         """
         self.generation, self.protocol_type, self.protocol, self.leader = (

@@ -1,7 +1,7 @@
 """Deadlines of group members for heartbeats, revocations, JoinGroup and SyncGroup. Pure; times are
 milliseconds.
 
-They are only in memory, and start again with the next coordinator.
+They are only in memory, and restart with the next coordinator.
 """
 
 from typing import Self

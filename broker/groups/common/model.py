@@ -1,4 +1,4 @@
-"""Common values of several group protocols."""
+"""Values shared by several group protocols."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

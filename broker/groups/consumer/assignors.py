@@ -131,7 +131,7 @@ def _size(mine: Held) -> int:
 
 
 def _shed(mine: Held, count: int) -> Iterator[tuple[UUID, int]]:
-    """Take `count` partitions from a member, each from the topic of which it has most."""
+    """Take `count` partitions from a member, each from the topic with the most left."""
     if count <= 0:
         return
     left = {topic: sorted(indexes) for topic, indexes in mine.items()}

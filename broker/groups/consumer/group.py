@@ -619,7 +619,7 @@ class ConsumerGroup:
     def restore(
         self, records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]], now_ms: int
     ) -> None:
-        """Restore the state of these records, in any order. All sessions start again, so that
+        """Restore the state of these records, in any order. All session timeouts restart, so that
         members have time to find the new coordinator.
         """
         apply_in_order(self, records, _RESTORED_IN_ORDER)

@@ -31,7 +31,7 @@ class JanitorHome(Protocol):
 
 
 class GroupJanitor:
-    """The deletions of one coordinator.
+    """Delete groups and offsets of one coordinator, on request and when they expire.
 
     An expiry never appends a tombstone after a commit in flight, and a group with a record in
     flight is not dropped, so that a commit after its deletion is visible.
@@ -112,8 +112,8 @@ class GroupJanitor:
     def _drop_durably(
         self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool
     ) -> None:
-        """Apply durable tombstones. The group stays if a member joined or a commit was appended
-        meanwhile.
+        """Apply durable tombstones. The group stays if a member has joined or a commit has been
+        appended since.
         """
         group.offsets.drop(keys)
         if with_group:

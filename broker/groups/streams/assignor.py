@@ -95,7 +95,7 @@ class _Member:
         self.standby: set[Task] = set()
         self.count = 0
         self.place = (process.member_count, process.process_id)
-        """Of members with equally many tasks, the one with the lowest place gets the next one.
+        """Among members with equally many tasks, the one with the lowest place gets the next one.
         Places alternate between processes.
         """
         process.members.append((0, process.member_count, self))
@@ -108,7 +108,7 @@ class _Member:
 
     @property
     def rank(self) -> tuple[tuple[float, str], int]:
-        """Of members that had a task as standby, the one with the lowest rank gets it."""
+        """Among members that had a task as standby, the one with the lowest rank gets it."""
         return self.process.rank, self.count
 
 

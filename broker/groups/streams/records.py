@@ -201,7 +201,7 @@ def _write_active(writer: Writer, tasks: ActiveTasks) -> None:
 
 
 def _read_held(reader: Reader, epoch: int) -> HeldTasks:
-    """epoch: the epoch of tasks without one."""
+    """epoch: used for tasks that have none."""
     active: dict[str, dict[int, int]] = {}
     for _ in range(reader.count(True, 3)):
         subtopology_id, partitions = reader.string(True), reader.i32s(True)

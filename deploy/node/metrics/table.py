@@ -724,7 +724,7 @@ MOVES: Final = _of_controller("gauge", "penstock_cluster_moves", "Partitions tha
 MOVE_AGE: Final = _of_controller(
     "gauge",
     "penstock_cluster_oldest_move_seconds",
-    "Age of the oldest running move; 0 without one.",
+    "Age of the oldest running move; 0 if none is running.",
 )
 MOVES_OVERDUE: Final = _of_controller(
     "gauge", "penstock_cluster_overdue_moves", "Running moves past their deadline."

@@ -36,7 +36,7 @@ longer is lost work.
 class WriteOptions:
     topic: str | None
     producer: Mapping[str, str]
-    """In the names of librdkafka."""
+    """With librdkafka's names."""
 
     delivery_timeout_ms: int
     max_block_ms: int

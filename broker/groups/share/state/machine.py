@@ -49,15 +49,16 @@ class StoredState:
 
 
 class ShareStates:
-    """Steps return the record to write, or None if nothing has changed, and raise ShareStateError.
+    """Methods that change a state return the record to write, or None if nothing has changed, and
+    raise ShareStateError.
 
     A write is one record: an update with the changes, or a snapshot with the whole state after
-    `updates_max` updates. A step applies its record immediately; the same records restore the
-    states elsewhere. Writes with an older state epoch or leader epoch change nothing. The start
-    offset of a state epoch never decreases, and nothing below it is kept, so late writes do not
-    restore records that are done. Initializing a state again in its epoch has no effect, because a
-    coordinator may send a late duplicate. A deletion does not affect newer epochs, and the state
-    cannot be created again in its epoch or an older one.
+    `updates_max` updates. Each change is applied as soon as its record is created; replaying the
+    records rebuilds the same states on another broker. Writes with an older state epoch or leader
+    epoch change nothing. The start offset of a state epoch never decreases, and nothing below it is
+    kept, so late writes do not restore records that are done. Initializing a state again in its
+    epoch has no effect, because a coordinator may send a late duplicate. A deletion does not affect
+    newer epochs, and the state cannot be created again in its epoch or an older one.
     """
 
     def __init__(self, updates_max: int) -> None:

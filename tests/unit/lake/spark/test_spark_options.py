@@ -39,12 +39,12 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 @pytest.mark.parametrize(("options", "text"), [
     ({"store": "s3://b"}, "One" + WHICH),
     (BASE | {"assign": "{}"}, "Only one" + WHICH.replace("must", "can")),
-    ({"assign": "a"}, "No topicpartitions to assign as specified value for option 'assign' is 'a'"),
+    ({"assign": "a"}, "There are no partitions to assign: option 'assign' has the value 'a'"),
     ({"assign": '{"a":0}'}, 'Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {"a":0}'),
     ({"subscribe": " , "},
-     "No topics to subscribe to as specified value for option 'subscribe' is ' , '"),
+     "There are no topics to subscribe to: option 'subscribe' has the value ' , '"),
     ({"subscribePattern": " "},
-     "Pattern to subscribe is empty as specified value for option 'subscribePattern' is ' '"),
+     "The pattern to subscribe to is empty: option 'subscribePattern' has the value ' '"),
     ({"subscribePattern": "("},
      (
          "subscribePattern '(' is not a Python regular expression: missing ), unterminated "
