@@ -89,6 +89,7 @@ OF_THE_PIPELINE = {"flights.raw", "flights.clean", "flights.dead", "transforms.c
 """Topics and functions of `examples/pipeline`."""
 OTHER_NAMES = {
     "penstock-streams",
+    "all-apis",
     "confluent-kafka",
     "docker-compose",
     "kafka-client",
