@@ -72,7 +72,7 @@ def generated() -> dict[Path, str]:
     whole = {"$schema": DRAFT, "title": "Values of the Penstock chart"} | schema
     return {
         CHART / "values.schema.json": json.dumps(whole, indent=2) + "\n",
-        CHART / "values.yaml": "# Generated from helm/schema.yaml of Penstock's sources.\n"
+        CHART / "values.yaml": "# Generated from helm/schema.yaml in the Penstock repository.\n"
         + "\n".join(_values(schema, 0))
         + "\n",
         CHART / "README.md": _readme(schema),
@@ -149,7 +149,7 @@ def _page(name: str) -> str:
     text = text.replace("helm/penstock/", "").replace(
         "helm/penstock", f"{chart['name']}-{chart['version']}.tgz"
     )
-    text = _SOURCE.sub(r"`\1` of Penstock's sources", text)
+    text = _SOURCE.sub(r"`\1` in the Penstock repository", text)
     title, rest = text.split("\n", 1)
     return f"{title}\n\n{_NOTE}\n{rest}"
 
@@ -201,7 +201,7 @@ upgrades and scaling, and [Respond to alerts](docs/how-to/alerts.md) what to do 
 
 The chart refuses unknown values.
 This file, `values.yaml` and `values.schema.json` are generated:
-helm/schema.yaml of Penstock's sources has what they say.
+helm/schema.yaml in the Penstock repository contains their text.
 
 ## Values
 

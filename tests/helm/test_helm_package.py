@@ -18,7 +18,7 @@ FOLDERS = sorted(
 )
 LABELS = {"penstock/listener", "penstock/operator"}
 PATH = re.compile(rf"(?<![\w./:@$%{{}}*-])((?:{'|'.join(FOLDERS)})/[\w./-]*\w)(?![\w/])")
-OF_THE_SOURCES = "of Penstock's sources"
+OF_THE_SOURCES = "in the Penstock repository"
 """What a line says of a path that no package of the chart has."""
 
 

@@ -155,7 +155,7 @@ def test_a_catalog_that_never_responds_is_given_up(
         return Fate.ANSWERED
 
     gateway.decide = be_silent
-    properties = {TIMEOUT: "0.5"}
+    properties = {TIMEOUT: "3"}
     run = RestRun(log, tmp_path / "warehouse", "iceberg", url=gateway.url, properties=properties)
     run.all()
     assert len(silent) == 2
