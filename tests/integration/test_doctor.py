@@ -102,6 +102,7 @@ def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(
         "backup": "ok",
         "manifest": "ok",
         "objects": "ok",
+        "tables": "ok",
     }
     assert answer["verdict"] == "no problem found"
     assert not [key for key in cluster.keys("probe/") if "doctor" in key]
