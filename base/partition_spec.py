@@ -89,7 +89,7 @@ def parse_partition_by(spec: str) -> tuple[PartitionField, ...]:
 
 
 def partition_text(fields: Sequence[PartitionField]) -> str:
-    """Return the text of which `parse_partition_by` makes these fields."""
+    """Return the fields as text that `parse_partition_by` accepts."""
     return ", ".join(map(str, fields)) or NONE
 
 

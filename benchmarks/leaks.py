@@ -10,7 +10,7 @@ from tests.sim.leaks import RATIO_MAX
 from tests.sim.world import World
 
 MINUTES: Final = float(os.environ.get("BENCH_LEAK_MINUTES", "2"))
-"""Simulated minutes. The bar is meant for 60."""
+"""Simulated minutes; the bar is defined for 60."""
 
 _SEED: Final = 0
 

@@ -16,7 +16,9 @@ from penstock.objectstore.ports import ObjectStore
 from penstock.stream.format.keys import table_status_key, table_status_prefix
 
 RUNNERS_MAX: Final = 100
-"""Readers take the first statuses up to this number."""
+"""Readers take this many statuses, the newest ones: those of runners that were renamed remain."""
+
+_LISTED_MAX: Final = 1_000
 
 STALE_MS: Final = 120_000
 """A runner writes its status at least every 30 s. After this time without one, it is not running.
@@ -104,7 +106,8 @@ async def write_status(store: ObjectStore, cluster_id: str, status: RunnerStatus
 async def read_statuses(store: ObjectStore, cluster_id: str) -> list[RunnerStatus]:
     """Return the statuses of all runners, newest first. Raise ObjectStoreError."""
     found: list[RunnerStatus] = []
-    async for info in store.list(table_status_prefix(cluster_id), limit=RUNNERS_MAX):
+    listed = [info async for info in store.list(table_status_prefix(cluster_id), limit=_LISTED_MAX)]
+    for info in sorted(listed, key=lambda info: -info.modified_ms)[:RUNNERS_MAX]:
         try:
             found.append(msgspec.json.decode(await store.get(info.key), type=RunnerStatus))
         except ObjectNotFound:

@@ -42,15 +42,16 @@ class JsonUnwrapper:
 
     def row(self, value: memoryview, schema_id: int | None) -> _Json | None:
         event = self._events.decode(value)
-        if event.op is None and bytes(event.payload):
-            if bytes(event.payload) == b"null":
+        if event.op is None and (payload := memoryview(event.payload)).nbytes:
+            if _is_null(payload):
                 return None  # a tombstone
             event = self._events.decode(event.payload)
         if _is_delete(event.op):
             return None
-        if bytes(event.after) in {b"", b"null"}:
+        after = memoryview(event.after)
+        if not after.nbytes or _is_null(after):
             raise ValueError(_no_row(event.op))
-        return self._rows.row(memoryview(event.after), schema_id)
+        return self._rows.row(after, schema_id)
 
 
 class StructUnwrapper:
@@ -75,6 +76,11 @@ class StructUnwrapper:
         if after is None:
             raise ValueError(_no_row(event.get("op")))
         return after
+
+
+def _is_null(json: memoryview) -> bool:
+    """Return whether it is null. Does not copy longer values."""
+    return json.nbytes == len(b"null") and json.tobytes() == b"null"
 
 
 def _is_delete(op: str | None) -> bool:

@@ -29,7 +29,9 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """Open the exports of declared tables. `options` are those that topics do not declare."""
+    """Open the exports of declared tables. `options` apply to all of them; the configs of a topic
+    take precedence.
+    """
 
     cluster: StoreCluster
     warehouse: Warehouse

@@ -141,8 +141,7 @@ class Brokers:
         self, send_request: Callable[[], _T], ends_at: float | None = None, pause_s: float = PAUSE_S
     ) -> _T:
         """Return the result of `send_request`; retry while it raises Moved. ends_at: by
-        `time.monotonic`;
-        None for RETRY_S from now, or as long as the context waits.
+        `time.monotonic`; None for RETRY_S from now, or as long as the context waits.
         """
         if ends_at is None:
             ends_at = time.monotonic() + min(RETRY_S, patience_s())
