@@ -198,7 +198,10 @@ def test_damage_never_returns_other_rows(store: Store, objects: Objects, name: s
     expected = read(store.url)
     assert len(expected) == {"scan": 212}.get(name, 202)
     refused = 0
-    for number in range(count):
+    for number in range(count * 10):
+        # Not every object holds rows that this reader returns, so a few rounds may change nothing.
+        if number >= count and refused:
+            break
         key = rng.choice(used(objects, tuple(SEALS)))
         store.put({key: damaged(objects[key], rng)})
         found = examine(store.url, f"{key} {number}", read=read)

@@ -14,6 +14,7 @@ from penstock import scan
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.arrow.renew import ranges_of
 from penstock.lake.manifest.errors import OffsetsMissing
+from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.spark.source import StreamReader
 from penstock.lake.table.source import TopicSource
 from pyspark_penstock import DefaultSource
@@ -139,7 +140,7 @@ def test_scan_and_export_return_committed_records(
     everything = scan(cluster.store_url, TOPIC, columns=["offset"]).to_table().num_rows
     assert everything > len(rows) + 6
     source = TopicSource(StoreCluster(cluster.store_url), TOPIC)
-    bounds = source.bounds()[1]
+    topic_id, bounds = source.bounds()
     assert {number: bound.end_offset for number, bound in bounds.items()} == last_stable_offsets(
         cluster
     )
@@ -150,7 +151,7 @@ def test_scan_and_export_return_committed_records(
         columns=["partition", "offset"],
         isolation_level="read_committed",
     )
-    slices = source.plan(list(cut._ranges))
+    slices = source.plan([OffsetRange(TOPIC, 0, 0, 20), OffsetRange(TOPIC, 1, 0, 20)], topic_id)
     exported = [batch.to_pydict() for batch in source.read(slices, ["partition", "offset"])]
     read = [
         place
@@ -158,6 +159,10 @@ def test_scan_and_export_return_committed_records(
         for place in zip(batch["partition"], batch["offset"], strict=True)
     ]
     assert read == [place for place in places(rows) if place[1] < 20]
+    bounded = cut.to_table()
+    assert read == list(
+        zip(*(bounded[name].to_pylist() for name in ("partition", "offset")), strict=True)
+    )
     with pytest.raises(OffsetsMissing):
         scan(
             cluster.store_url,
