@@ -142,6 +142,7 @@ class CoordinatorLogCompactor:
         self._outstanding: list[asyncio.Future[ErrorCode]] = []
         self._live_bytes = 0
         self._copied_count = 0
+        self._copied_bytes = 0
 
     async def run(self) -> None:
         """Compact the log if that is worthwhile, and set the size for the next pass in `LogUsage`.
@@ -156,6 +157,9 @@ class CoordinatorLogCompactor:
                 await self._compact()
             usage.due_bytes = max(due_bytes, usage.size_bytes + limits.log_bytes_min)
         except Exception as error:  # noqa: BLE001 - the log is valid as before; the next pass comes when it has grown
+            # Copies of a pass that failed cost the same appends as those of one that succeeded.
+            growth_bytes = max(limits.log_bytes_min, limits.factor * self._copied_bytes)
+            usage.due_bytes = usage.size_bytes + growth_bytes
             log.warning(
                 "coordinator_log_compaction_failed",
                 partition=self._partition,
@@ -249,6 +253,7 @@ class CoordinatorLogCompactor:
             future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
             self._outstanding.append(future)
             self._copied_count += len(copies)
+            self._copied_bytes += _size_bytes(copies)
 
             def done(code: ErrorCode) -> None:
                 if not future.done():

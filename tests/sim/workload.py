@@ -58,7 +58,8 @@ class Workload:
         for clients in (self._groups, self._consumer_groups, self._streams_members, self._topics):
             self._run(clients.run(stop))
         for ready in (self._groups.ready, self._share_clients.ready, world.share_consumers.ready):
-            await world.within("not every group can be used", ready())
+            # Nodes crash meanwhile, and some stores do not retry, so recoveries start again.
+            await world.within("not every group can be used", ready(), patience=4)
         for clients in (self._share_clients, self._share_members, world.share_consumers):
             self._run(clients.run(stop))
         if world.lost_slots is not None:

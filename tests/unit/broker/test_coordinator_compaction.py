@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -154,6 +155,27 @@ async def test_a_copy_that_is_not_written_stops_the_pass_and_trims_nothing() -> 
     log.release()
     await quiet()
     assert log.starts == {}
+    table.led.close()
+
+
+async def test_passes_that_fail_append_less_than_clients_do() -> None:
+    class Overloaded(MemoryLog):
+        """Accept single records of clients, and refuse copies."""
+
+        refused_count = 0
+
+        def append(self, partition, records, done, **options) -> None:
+            if len(records) > 1:
+                self.refused_count += len(records)
+                done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            else:
+                super().append(partition, records, done, **options)
+
+    log = Overloaded(1)
+    table = await Table(log, replace(LIMITS, log_bytes_min=500)).open()
+    for number in range(1_000):
+        await table.put(b"key %d" % (number % 10), b"%d" % number)
+    assert 0 < log.refused_count <= 1_000 / LIMITS.factor
     table.led.close()
 
 
