@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from penstock.base.ids import Millis, Offset, StreamId
+from penstock.base.suspensions import Suspensions
 from penstock.broker.background.periodic import IntervalWait, check_periodically
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
 from penstock.broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
@@ -74,7 +75,7 @@ class CleanerDuty:
         self._now_ms = now_ms
         self.interval = IntervalWait(interval_s)
         self._rng = rng
-        self._set_aside: set[int] = set()
+        self._suspended = Suspensions[StreamId](asyncio.get_running_loop().time)
         self._next_upload_at = 0.0
         """In event loop seconds."""
         self.passes = 0
@@ -103,7 +104,7 @@ class CleanerDuty:
             if number % _PARTITIONS_PER_SLICE_COUNT == _PARTITIONS_PER_SLICE_COUNT - 1:
                 await asyncio.sleep(0)
             policy = self._policy(partition)
-            if policy is None or partition.log.data.stream_id in self._set_aside:
+            if policy is None or partition.log.data.stream_id in self._suspended:
                 continue
             size_bytes = self._buffered_part(partition)
             dirty, now_ms = self._dirty_part(partition, size_bytes), self._now_ms()
@@ -168,26 +169,26 @@ class CleanerDuty:
         return sum(entry.size_bytes for entry in stream.entries) if stream else 0
 
     async def _clean_one(self, partition: Partition, policy: CleaningPolicy) -> None:
-        names = {"topic": partition.topic_name, "partition": partition.index}
+        names: dict[str, str | int] = {
+            "topic": partition.topic_name,
+            "partition": partition.index,
+        }
         log_bytes = self._log_bytes(partition)
         try:
             report = await self._pass(partition, policy)
         except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; the next check tries again
             self.failures += 1
-            if isinstance(error, (ObjectCorrupt, NotContiguous)):
-                self._set_aside.add(partition.log.data.stream_id)
-                _log.error("log_cleaning_disabled", **names, error=str(error))
-            elif isinstance(error, BatchTooLarge):
-                self._set_aside.add(partition.log.data.stream_id)
+            if isinstance(error, (ObjectCorrupt, NotContiguous, BatchTooLarge)):
+                if isinstance(error, BatchTooLarge):
+                    names["remedy"] = "raise decompressed.batch.max.bytes and restart the broker"
+                pause_s = self._suspended.add(partition.log.data.stream_id)
                 _log.error(
-                    "log_cleaning_disabled",
-                    **names,
-                    error=str(error),
-                    remedy="raise decompressed.batch.max.bytes and restart the broker",
+                    "log_cleaning_suspended", **names, error=str(error), retry_in_s=round(pause_s)
                 )
             else:
                 _log.warning("log_cleaning_failed", **names, error=repr(error))
             return
+        self._suspended.discard(partition.log.data.stream_id)
         if report is None:
             return
         self.passes += 1

@@ -11,6 +11,7 @@ import structlog
 
 from penstock.base.clock import WallClock
 from penstock.base.ids import Offset, StreamId
+from penstock.base.suspensions import Suspensions
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.compaction.plan import (
     Compaction,
@@ -125,7 +126,7 @@ class Compactor:
         """May be replaced at any time; takes effect with the next step."""
         self._turn = turn or asyncio.Lock()
         self._settled: dict[StreamId, Offset] = {}
-        self._set_aside: set[StreamId] = set()
+        self._suspended = Suspensions[StreamId](asyncio.get_running_loop().time)
         self.counts = CompactionCounts(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
@@ -163,13 +164,15 @@ class Compactor:
             )
             objects = await self._write(outputs, entries)
         except (ObjectCorrupt, FormatUnknown, NotContiguous) as error:
-            self._set_aside_blamed(outputs, error)
+            self._suspend_blamed(outputs, error)
             raise
         self._check_still_owned(outputs)
         await self._metadata.commit(
             CommitObjects(objects=tuple(objects), replaced=replaced_by(outputs))
         )
         compactions = [compaction for output in outputs for compaction in output.compactions]
+        for compaction in compactions:
+            self._suspended.discard(compaction.stream_id)
         report = RoundReport(
             len(compactions),
             sum(len(compaction.sources) for compaction in compactions),
@@ -196,7 +199,7 @@ class Compactor:
         for ordinal, stream in enumerate(list(self._owned())):
             if ordinal % _STREAMS_PER_TURN == _STREAMS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            if stream.stream_id in self._set_aside:
+            if stream.stream_id in self._suspended:
                 continue
             try:
                 compaction, settled[stream.stream_id] = self._plan_stream(stream)
@@ -256,15 +259,16 @@ class Compactor:
                         "the stream was closed during compaction",
                     )
 
-    def _set_aside_blamed(self, outputs: Sequence[Output], error: _Unreadable) -> None:
+    def _suspend_blamed(self, outputs: Sequence[Output], error: _Unreadable) -> None:
         for output in outputs:
             for compaction in output.compactions:
                 if any(_is_blamed(source, error) for source in compaction.sources):
-                    self._set_aside.add(compaction.stream_id)
+                    pause_s = self._suspended.add(compaction.stream_id)
                     _log.error(
                         "compaction_stream_skipped",
                         stream_id=compaction.stream_id,
                         error=str(error),
+                        retry_in_s=round(pause_s),
                     )
 
 

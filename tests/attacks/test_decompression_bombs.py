@@ -270,7 +270,7 @@ async def test_compaction_names_the_bomb_and_the_remedy(cluster: Cluster) -> Non
             assert code == 0
         cleaner = cluster.broker.cleaner
         await until(lambda: cleaner.failures == 1 and cleaner.passes == 1)
-    (error,) = (line for line in logs if line["event"] == "log_cleaning_disabled")
+    (error,) = (line for line in logs if line["event"] == "log_cleaning_suspended")
     assert error["topic"] == "plain"
     assert "the batch at offset 0" in error["error"]
     assert "decompressed.batch.max.bytes" in error["remedy"]

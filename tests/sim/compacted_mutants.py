@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.base.ids import Offset
+from penstock.base.suspensions import Suspensions
 from penstock.broker.background.cleaner import CleanerDuty
 from penstock.broker.partition.opener import PartitionOpener
 from penstock.broker.partition.partition import Partition
@@ -122,6 +123,18 @@ def _aborted_records_kept() -> list[Patch]:
     return [(_Rewriter, "_clean_batch", clean_batch)]
 
 
+def _suspended_for_ever() -> list[Patch]:
+    """One damaged response ends the compaction of a log until the broker starts again."""
+    real = Suspensions.add
+
+    def add(self: Suspensions[Any], item: Any) -> float:
+        for _ in range(1_000):
+            real(self, item)
+        return real(self, item)
+
+    return [(Suspensions, "add", add)]
+
+
 COMPACTED_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "tombstones_dropped_at_once": _tombstones_dropped_at_once,
     "full_map_ignored": _full_map_ignored,
@@ -131,4 +144,5 @@ COMPACTED_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "cleaned_past_the_last_stable_offset": _cleaned_past_the_last_stable_offset,
     "abort_markers_dropped": _abort_markers_dropped,
     "aborted_records_kept": _aborted_records_kept,
+    "suspended_for_ever": _suspended_for_ever,
 }

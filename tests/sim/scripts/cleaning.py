@@ -1,5 +1,6 @@
 """Scripts about log compaction."""
 
+import asyncio
 from typing import Final
 
 from penstock.stream.cleaning.cleaner import CleanerConfig
@@ -99,3 +100,20 @@ async def clean_all_records_of_a_producer(script: Script) -> None:
     await script.restart(1)
     again = await script.write(PART, (b"k", b"1"), producer_id=7, sequence=0)
     assert again == first, f"the batch at offset {first} is stored again at {again}"
+
+
+async def clean_after_a_damaged_object_was_restored(script: Script) -> None:
+    """Clean a log with a damaged object, restore the object, and clean again."""
+    await create(script)
+    for value in (b"old", b"new"):
+        await script.write(PART, (b"k", value))
+        await script.upload(1)
+    bucket = script.world.bucket
+    key = min((key for key in bucket.keys if key.startswith("data/")), key=bucket.modified_ms)
+    damaged = bytearray(bucket.peek(key) or b"")
+    damaged[len(damaged) // 3] ^= 1
+    bucket.strike(key, bytes(damaged))
+    assert await script.clean(1) == 0, "records of a damaged object are removed"
+    bucket.restore(key)
+    await asyncio.sleep(60)
+    assert await script.clean(1) == 1, "the log is not cleaned after the damage was repaired"

@@ -106,6 +106,9 @@ _CLEANING: _Found = {
     ],
     "last_sequence_lost": [(cleaning.clean_all_records_of_a_producer, "is stored again at 2")],
     "oldest_record_kept": [(cleaning.clean_some_keys, "the log has {b'a': b'1'")],
+    "suspended_for_ever": [
+        (cleaning.clean_after_a_damaged_object_was_restored, "the log is not cleaned after")
+    ],
     "tombstones_dropped_at_once": [(cleaning.clean_a_value_and_its_tombstone, "the log has {}")],
 }
 _OFFSETS: _Found = {

@@ -541,7 +541,7 @@ async def test_a_broker_that_closes_the_log_meanwhile_changes_nothing(log, world
     assert [offset for offset, _, _ in await log.pairs()] == [0, 1]
 
 
-async def test_a_damaged_object_stops_the_pass_and_is_set_aside(log, world):
+async def test_a_damaged_object_stops_the_pass_and_suspends_the_log(log, world):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
     await log.commit()
     partition = await log.leader.opened("t")
@@ -553,7 +553,7 @@ async def test_a_damaged_object_stops_the_pass_and_is_set_aside(log, world):
     duty = cleaner_of(log.leader)
     await duty.check()
     await duty.check()
-    assert (duty.passes, duty.failures) == (0, 1), "it is set aside"
+    assert (duty.passes, duty.failures) == (0, 1), "it is suspended"
     assert world.image.streams.known(partition.log.data.stream_id).entries[0] == entry
 
 
@@ -566,7 +566,7 @@ async def test_a_corrupt_batch_in_a_sound_object_stops_the_pass(log, world, monk
     monkeypatch.setattr("penstock.stream.cleaning.batches.check_crc", lambda batch: False)
     with capture_logs() as events:
         await cleaner_of(log.leader).check()
-    (event,) = (item for item in events if item["event"] == "log_cleaning_disabled")
+    (event,) = (item for item in events if item["event"] == "log_cleaning_suspended")
     assert source.key in event["error"], "the object is named"
     assert "the batch at offset 0" in event["error"]
     assert list(world.image.streams.known(stream_id).entries) == entries, "the data stay"

@@ -45,6 +45,7 @@ from penstock.stream.ports import (
     StreamRange,
 )
 from penstock.stream.read.object_reader import ObjectReader
+from tests.sim.loop import VirtualLoop
 
 WRITER = BrokerIncarnation(NodeId(1), NodeEpoch(1))
 SMALL = CompactionConfig(
@@ -446,11 +447,17 @@ async def test_a_stream_that_closes_meanwhile_stops_the_round() -> None:
     assert {entry.stream_id for entry in harness.metadata.commits[0].replaced} == {1, 3}
 
 
-async def test_damage_sets_streams_aside_and_the_rest_continues() -> None:
+def test_damage_suspends_streams_and_the_rest_continues() -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(compact_around_damage())
+
+
+async def compact_around_damage() -> None:
     harness = CompactionHarness()
     await harness.wal_object(0, 3)
     bad = bytearray(await harness.store.get("wal/1/1/00000000000000000000"))
     bad[60] ^= 1
+    whole = await harness.store.get("wal/1/1/00000000000000000000")
     await harness.store.put("wal/1/1/00000000000000000000", bad)
     good = CompactionHarness()
     await good.wal_object(7, 3)
@@ -463,6 +470,10 @@ async def test_damage_sets_streams_aside_and_the_rest_continues() -> None:
     assert await harness.compactor.run_round() is not None
     assert {item.stream_id for item in harness.metadata.commits[0].replaced} == {3}
     assert await harness.compactor.run_round() is None
+    await harness.store.put("wal/1/1/00000000000000000000", whole)
+    await asyncio.sleep(60)
+    assert await harness.compactor.run_round() is not None
+    assert {item.stream_id for item in harness.metadata.commits[1].replaced} == {1, 2}
 
 
 async def test_a_hole_in_the_data_is_never_bridged() -> None:
