@@ -24,9 +24,10 @@ DEPTH_MAX: Final = 8
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _BEYOND: Final = 1 << 64
 """Larger numbers are fractions to programs that write all digits, such as JavaScript."""
-_TIMESTAMP: Final = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]\d\d(?::?\d\d)?)?"
-)
+TIME: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?"
+ZONE: Final = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
+"""Text becomes a TIMESTAMP if it matches TIME, and a TIMESTAMPTZ if a zone follows."""
+_TIMESTAMP: Final = re.compile(f"{TIME}({ZONE})?", re.ASCII)
 
 
 class ListOf(NamedTuple):

@@ -14,7 +14,15 @@ from typing import Any, Final, NamedTuple
 import duckdb
 
 from penstock.lake.arrow.pyarrow_untyped import Array, DataType, Table, pa, pc
-from penstock.lake.sql.inference import JsonType, ListOf, StructOf, structure_fits, value_fits
+from penstock.lake.sql.inference import (
+    TIME,
+    ZONE,
+    JsonType,
+    ListOf,
+    StructOf,
+    structure_fits,
+    value_fits,
+)
 from penstock.lake.sql.tokens import text_literal
 
 NOT_JSON: Final = "_value"
@@ -30,14 +38,24 @@ Layout").
 """
 
 
+def _to_timestamp(pattern: str, kind: str) -> str:
+    """Return the SQL that parses text of this pattern. DuckDB alone would also cast 'epoch' and
+    'infinity', ignore the zone of a TIMESTAMP, and drop digits after the sixth.
+    """
+    escaped = pattern.replace("{", "{{").replace("}", "}}")
+    return (
+        "TRY_CAST(regexp_extract("
+        "CASE WHEN contains({0}, '\\') THEN '\"' || ({0}::JSON ->> '$') || '\"' ELSE {0} END,"
+        f" '^\"({escaped})\"$', 1) AS {kind})"
+    )
+
+
 _FROM_JSON: Final = {
     "BOOLEAN": "CASE {0} WHEN 'true' THEN true WHEN 'false' THEN false END",
     "BIGINT": "TRY_CAST({0} AS DOUBLE)",  # detects fractions, which DuckDB would round
     "DOUBLE": "TRY_CAST({0} AS DOUBLE)",
-    "TIMESTAMP": "TRY_CAST(CASE WHEN left({0}, 1) = '\"' THEN {0}::JSON ->> '$' END AS TIMESTAMP)",
-    "TIMESTAMPTZ": (
-        "TRY_CAST(CASE WHEN left({0}, 1) = '\"' THEN {0}::JSON ->> '$' END AS TIMESTAMPTZ)"
-    ),
+    "TIMESTAMP": _to_timestamp(TIME, "TIMESTAMP"),
+    "TIMESTAMPTZ": _to_timestamp(TIME + ZONE, "TIMESTAMPTZ"),
 }
 """How the text of a JSON value becomes one of the type. `from_json` would cast values of other JSON
 types; this makes them NULL.

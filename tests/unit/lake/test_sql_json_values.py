@@ -124,6 +124,14 @@ def test_nothing_is_rounded_or_lost(
     assert [list(item.rows) for item in found.misfits] == [list(range(len(fits), len(rows)))]
 
 
+ODD_TIMES = [
+    *('"epoch"', '"infinity"', '"2026-01-02"', '"2026-01-02T03:04"', '" 2026-01-02T03:04:05"'),
+    *('"2026-1-2 3:4:5"', '"2026-01-02T03:04:05.1234567"', '"2026-01-02T03:04:05 Europe/Berlin"'),
+    *('"10000-01-01T00:00:00Z"', '"2026-01-02T03:04:05.123456789Z"', '"2026-02-30T00:00:00"'),
+]
+"""Text that DuckDB casts to a time, or almost."""
+
+
 @pytest.mark.parametrize(
     ("kind", "fits", "others"),
     [
@@ -133,12 +141,15 @@ def test_nothing_is_rounded_or_lost(
         (
             "TIMESTAMP",
             {'"2026-01-02T03:04:05"': datetime.fromisoformat("2026-01-02T03:04:05")},
-            ["5", "true"],
+            ["5", "true", *ODD_TIMES, '"2026-01-02T03:04:05Z"', '"2026-01-02 03:04:05+02"'],
         ),
         (
             "TIMESTAMPTZ",
-            {'"2026-01-02T03:04:05Z"': datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)},
-            ["1767323045", "false", '"soon"'],
+            dict.fromkeys(
+                ('"2026-01-02T03:04:05Z"', '"2026-01-02T05:04:05\\u002b0200"'),
+                datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+            ),
+            ["1767323045", "false", '"soon"', *ODD_TIMES, '"2026-01-02T03:04:05"'],
         ),
     ],
 )
