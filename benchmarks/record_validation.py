@@ -68,6 +68,11 @@ class _Pair(NamedTuple):
         return self.checked.cpu_us / self.bare.cpu_us
 
     @property
+    def extra(self) -> float:
+        """Return what the check takes as a part of one decompression."""
+        return (self.checked.cpu_us - self.bare.cpu_us) / self.bare.decompress_us
+
+    @property
     def limit_us(self) -> float:
         return self.bare.cpu_us + _EXTRA_OF_DECOMPRESSION * self.bare.decompress_us
 
@@ -109,7 +114,8 @@ def _ratio(
     decompress = statistics.median(pair.bare.decompress_us for pair in pairs)
     note = f"{low:.3f} to {high:.3f}; {checked:.0f} us with, {bare:.0f} us without"
     if decompress:
-        note += f", {decompress:.0f} us to decompress"
+        extra = statistics.median(pair.extra for pair in pairs)
+        note += f", {decompress:.0f} us to decompress: with - without is {extra:.2f} times that"
     better: Literal["higher", "lower"] = "higher" if is_least else "lower"
     return Measure(name, statistics.median(values), "", bar, better, 1.0, note)
 
