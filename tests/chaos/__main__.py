@@ -37,12 +37,23 @@ def main() -> int:
         choices=sorted(MUTANTS),
         help="a bug that every node gets, to see whether it is found",
     )
+    parser.add_argument(
+        "--client-holds",
+        action="store_true",
+        help="mostly hold connections of clients, so that requests arrive late",
+    )
     args = parser.parse_args()
     logs.configure("error")
     seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
     print(f"3 controllers, 3 brokers; {args.minutes:g} minutes of faults, seed {seed}", flush=True)
     outcome = asyncio.run(
-        run(args.minutes * 60, seed, lambda line: print(line, flush=True), args.planted)
+        run(
+            args.minutes * 60,
+            seed,
+            lambda line: print(line, flush=True),
+            args.planted,
+            client_holds=args.client_holds,
+        )
     )
     show(outcome)
     if outcome.violations:

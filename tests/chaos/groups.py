@@ -48,6 +48,7 @@ class GroupMembers(Client):
         self._servers = bootstrap
         self._topic = topic
         self._rng = rng
+        self._member_count = 0
         self.frontiers: dict[Part, int] = dict.fromkeys(parts, 0)
         """For each partition, the offset below which members have received everything."""
         self.rebalance_count = 0
@@ -77,7 +78,8 @@ class GroupMembers(Client):
 
     def _join(self) -> "_Member":
         settings = {**IMPATIENT, **READING, "bootstrap.servers": self._servers}
-        return _Member(self, settings, self._topic)
+        self._member_count += 1
+        return _Member(self, f"member {self._member_count}", settings, self._topic)
 
     def given(self, part: Part, offset: int, identity: bytes) -> None:
         if offset > self.frontiers[part]:
@@ -90,8 +92,11 @@ class GroupMembers(Client):
 
 
 class _Member:
-    def __init__(self, group: GroupMembers, settings: dict[str, Any], topic: str) -> None:
+    def __init__(
+        self, group: GroupMembers, name: str, settings: dict[str, Any], topic: str
+    ) -> None:
         self._group = group
+        self._name = name
         self._record = group.record
         self._assigned_s: dict[Part, float] = {}
         """The assignment time of each partition whose first record has not arrived."""
@@ -219,7 +224,8 @@ class _Member:
         for part, offset in wanted.items():
             outcome = Outcome.OK if part in acknowledged else Outcome.INFO
             self._group.commit_count += outcome is Outcome.OK
-            self._record.operate(Commit(GROUP, part, offset, outcome, began_s, self._record.now()))
+            now = self._record.now()
+            self._record.operate(Commit(GROUP, part, offset, outcome, began_s, now, self._name))
             if outcome is Outcome.OK and part in self._next:
                 self._committed[part] = offset
 

@@ -8,7 +8,7 @@ killed, and new readers check the records. A run in which a client made no progr
 import asyncio
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -40,17 +40,25 @@ class Outcome:
     summary: list[tuple[str, str]]
 
 
-async def run(seconds: float, seed: int, say: Callable[[str], None], planted: str = "") -> Outcome:
+async def run(
+    seconds: float,
+    seed: int,
+    say: Callable[[str], None],
+    planted: str = "",
+    *,
+    client_holds: bool = False,
+) -> Outcome:
     """Run the chaos test.
 
     seconds: how long new waves begin. planted: a bug of `tests.sim.mutants` that all nodes get.
+    client_holds: see `waves`.
     """
     directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
     record = Record(directory / "history.txt")
     try:
         async with Processes(directory, seed, record.violate, planted) as processes:
             chaos = _Chaos(processes, record, seed, say)
-            await chaos.run(seconds)
+            await chaos.run(seconds, waves(seed, client_holds=client_holds))
             summary = chaos.summary()
     except TimeoutError as error:
         record.violate(str(error))
@@ -67,7 +75,6 @@ class _Chaos:
     ) -> None:
         self._processes = processes
         self._record = record
-        self._seed = seed
         self._say = say
         self._work = Workload(processes, record, seed)
         self._injector = Injector(processes, record, say)
@@ -77,13 +84,13 @@ class _Chaos:
         self._stalls = Stalls()
         self._wave_count = 0
 
-    async def run(self, seconds: float) -> None:
+    async def run(self, seconds: float, planned: Iterator[Wave]) -> None:
         await asyncio.to_thread(self._create_topics)
         self._work.start()
         stalls = asyncio.ensure_future(self._stalls.measure())
         mover = asyncio.ensure_future(self._mover.run())
         try:
-            await self._make_waves(seconds)
+            await self._make_waves(seconds, planned)
             mover.cancel()
             await asyncio.wait((mover,))
             if not mover.cancelled():
@@ -101,10 +108,10 @@ class _Chaos:
         parts = [(TOPIC, number) for number in range(PARTITIONS)]
         begin_transform_group(self._processes.bootstrap, parts)
 
-    async def _make_waves(self, seconds: float) -> None:
+    async def _make_waves(self, seconds: float, planned: Iterator[Wave]) -> None:
         await self._recovered("at the start")
         until = self._record.now() + seconds
-        for wave in waves(self._seed):
+        for wave in planned:
             if self._record.now() >= until or self._record.violations:
                 return
             await self._make(wave)

@@ -78,15 +78,20 @@ class Wave:
         return max(fault.after_s + fault.for_s for fault in self.faults)
 
 
-def waves(seed: int) -> Iterator[Wave]:
-    """Yield waves without end."""
+def waves(seed: int, *, client_holds: bool = False) -> Iterator[Wave]:
+    """Yield waves without end. client_holds: most faults hold what clients send, so that their
+    requests arrive late.
+    """
     rng = Random(f"chaos/{seed}")
+    makers, weights = _MAKERS, _WEIGHTS
+    if client_holds:
+        makers, weights = (*makers, _hold_clients), (*weights, 4 * sum(weights))
     number = 0
     while True:
         number += 1
         draft = _Draft(rng)
         for _ in range(rng.choices((1, 2, 3), (3, 4, 2))[0]):
-            rng.choices(_MAKERS, _WEIGHTS)[0](draft)
+            rng.choices(makers, weights)[0](draft)
         if draft.faults:
             yield Wave(
                 number,
@@ -194,6 +199,12 @@ def _hold(draft: _Draft) -> None:
     draft.faults.append(Fault(Kind.HOLD, ends, draft.begin_s(), rng.uniform(6.0, 10.0), late=True))
 
 
+def _hold_clients(draft: _Draft) -> None:
+    rng = draft.rng
+    ends = CLIENTS, rng.choice(BROKERS)
+    draft.faults.append(Fault(Kind.HOLD, ends, draft.begin_s(), rng.uniform(6.0, 10.0), late=True))
+
+
 def _isolate(draft: _Draft) -> None:
     """Cut a node off from all other controllers, in both directions, but not from the store and the
     clients. Some cuts last longer than a session (3 s), a move and a lease (3 s) together.
@@ -255,4 +266,4 @@ _MAKERS: Final[tuple[Callable[[_Draft], None], ...]] = (
     _slow_link,
     _store,
 )
-_WEIGHTS: Final = (6, 5, 2, 4, 5, 2, 2, 1, 7)
+_WEIGHTS: Final[tuple[int, ...]] = (6, 5, 2, 4, 5, 2, 2, 1, 7)

@@ -148,7 +148,11 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A plain OffsetCommit of a group."""
+    """A plain OffsetCommit of a group.
+
+    member: of a group, which sends one commit at a time. Once a later one is acknowledged, a commit
+    without a response no longer takes effect, even if it arrives late. Empty: it always may.
+    """
 
     group: str
     part: Part
@@ -156,6 +160,7 @@ class Commit:
     outcome: Outcome
     began_s: float
     ended_s: float
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,11 +436,14 @@ def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
     """
     commits: dict[tuple[str, Part], list[Commit]] = defaultdict(list)
     answers: list[Committed] = []
+    member_commits: dict[str, list[float]] = defaultdict(list)
     for operation in history:
         if isinstance(operation, Committed):
             answers.append(operation)
         elif isinstance(operation, Commit):
             commits[operation.group, operation.part].append(operation)
+            if operation.member and operation.outcome is Outcome.OK:
+                member_commits[operation.member].append(operation.began_s)
         elif isinstance(operation, Write):
             for consumed in operation.consumed:
                 began_s = operation.commit_began_s
@@ -463,7 +471,7 @@ def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
         if (
             count
             and answer.offset < offsets[count - 1]
-            and (lost := _lost_commit(answer, commits[key])) is not None
+            and (lost := _lost_commit(answer, commits[key], member_commits)) is not None
         ):
             yield Anomaly(
                 "lost-commit",
@@ -473,19 +481,22 @@ def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
             )
 
 
-def _lost_commit(answer: Committed, commits: Sequence[Commit]) -> Commit | None:
+def _lost_commit(
+    answer: Committed, commits: Sequence[Commit], member_commits: Mapping[str, Sequence[float]]
+) -> Commit | None:
     """Return the first commit above the answer that was acknowledged before the request and that no
     lower commit can have followed in time.
+
+    member_commits: the starts of the acknowledged commits of each member, in order.
     """
-    lower = [
-        commit
-        for commit in commits
-        if commit.outcome is not Outcome.FAIL
-        and commit.offset <= answer.offset
-        and commit.began_s < answer.ended_s
-    ]
     last_s = max(
-        (inf if commit.outcome is Outcome.INFO else commit.ended_s for commit in lower),
+        (
+            _latest_s(commit, member_commits)
+            for commit in commits
+            if commit.outcome is not Outcome.FAIL
+            and commit.offset <= answer.offset
+            and commit.began_s < answer.ended_s
+        ),
         default=-inf,
     )
     for commit in commits:
@@ -497,6 +508,15 @@ def _lost_commit(answer: Committed, commits: Sequence[Commit]) -> Commit | None:
         ):
             return commit
     return None
+
+
+def _latest_s(commit: Commit, member_commits: Mapping[str, Sequence[float]]) -> float:
+    """Return the time up to which a commit may take effect."""
+    if commit.outcome is Outcome.OK:
+        return commit.ended_s
+    later = member_commits.get(commit.member, ())
+    at = bisect_left(later, commit.ended_s)
+    return later[at] if at < len(later) else inf
 
 
 def _running_max(found: Sequence[tuple[float, int]]) -> tuple[list[float], list[int]]:

@@ -63,9 +63,14 @@ def consumed(outcome: Outcome, first: int, end: int, output: Record, began_s: fl
 
 
 def commit(
-    offset: int, outcome: Outcome, ended_s: float, group: str = "g", lasts_s: float = 0.5
+    offset: int,
+    outcome: Outcome,
+    ended_s: float,
+    group: str = "g",
+    lasts_s: float = 0.5,
+    member: str = "",
 ) -> Commit:
-    return Commit(group, P, offset, outcome, ended_s - lasts_s, ended_s)
+    return Commit(group, P, offset, outcome, ended_s - lasts_s, ended_s, member)
 
 
 def committed(offset: int, began_s: float) -> Committed:
@@ -247,6 +252,16 @@ NEAR: dict[str, tuple[Operation, ...]] = {
         commit(8, OK, 2.0),
         committed(4, 3.1),
     ),
+    "a lower commit of another member that may still be under way": (
+        commit(4, INFO, 1.0, member="a"),
+        commit(8, OK, 2.0, member="b"),
+        committed(4, 3.1),
+    ),
+    "a late commit after the last acknowledged one of its member": (
+        commit(8, OK, 1.0, member="a"),
+        commit(4, INFO, 2.0, member="a"),
+        committed(4, 3.1),
+    ),
     "a lower commit that follows": (commit(8, OK, 2.0), commit(4, OK, 3.0), committed(4, 3.1)),
     "the commit of another group": (commit(8, OK, 2.0, group="h"), committed(UNKNOWN, 2.5)),
     "a transaction that consumed what an aborted one had": (
@@ -272,6 +287,15 @@ def test_the_offsets_of_a_transaction_are_commits_of_its_group() -> None:
 def test_a_lower_commit_that_follows_does_not_hide_what_was_lost_before() -> None:
     history = (commit(8, OK, 2.0), committed(4, 2.2), commit(5, OK, 3.0), committed(5, 3.1))
     assert [anomaly.name for anomaly in find_anomalies(history, LEASE_S)] == ["lost-commit"]
+
+
+def test_a_late_commit_undoes_no_later_commit_of_its_member() -> None:
+    history = (
+        commit(4, INFO, 1.0, member="a"),
+        commit(8, OK, 2.0, member="a"),
+        committed(4, 3.1),
+    )
+    assert set(found(*history)) == {"lost-commit"}
 
 
 def test_offsets_that_are_committed_without_their_transaction_are_found() -> None:
