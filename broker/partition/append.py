@@ -300,6 +300,7 @@ class PartitionAppend:
                     now_ms,
                     planned.marker,
                     timestamp_ms=entry.max_timestamp_ms,
+                    is_append_time=log.rules.is_log_append_time,
                 )
                 partition.records_in += header.record_count
             partition.bytes_in += planned.size_bytes
@@ -320,6 +321,7 @@ class PartitionAppend:
         outcome.is_repetition = True
         outcome.base_offset = known.base_offset
         outcome.end_offset = known.end_offset
+        outcome.log_append_time_ms = known.append_time_ms
         outcome.log_start_offset = partition.log_start_offset
         self._pending_count += 1
 

@@ -42,6 +42,7 @@ from penstock.controller.metadata.records import ForkPoint
 from penstock.protocol.batch.control import Marker, decode_marker, encode_marker
 from penstock.protocol.batch.errors import BatchCorrupt
 from penstock.protocol.batch.header import (
+    TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     BatchHeader,
     iter_headers,
@@ -283,10 +284,12 @@ class PartitionLog:
         marker: Marker | None = None,
         *,
         timestamp_ms: int,
+        is_append_time: bool,
     ) -> None:
         """Update the state after the storage accepted the batch at `base_offset`.
 
-        timestamp_ms: the newest timestamp of the batch in the log.
+        timestamp_ms: the newest timestamp of the batch in the log. is_append_time: whether the
+        broker set it.
         """
         self.dirty_bytes += header.size_bytes
         if marker is not None:
@@ -305,6 +308,7 @@ class PartitionLog:
                 end_offset=Offset(base_offset + header.last_offset_delta + 1),
                 now_ms=now_ms,
                 timestamp_ms=timestamp_ms,
+                append_time_ms=timestamp_ms if is_append_time else -1,
                 transactional=transactional,
             )
             if transactional:
@@ -505,4 +509,11 @@ def _replay(log: PartitionLog, batch: memoryview, header: BatchHeader, now_ms: M
         marker = decode_marker(batch, header.producer_id, header.producer_epoch)
     base_offset = Offset(header.base_offset)
     log.epochs.assign(StreamEpoch(header.partition_leader_epoch), base_offset)
-    log.appended(header, base_offset, now_ms, marker, timestamp_ms=header.max_timestamp_ms)
+    log.appended(
+        header,
+        base_offset,
+        now_ms,
+        marker,
+        timestamp_ms=header.max_timestamp_ms,
+        is_append_time=bool(header.attributes & TIMESTAMP_TYPE_MASK),
+    )

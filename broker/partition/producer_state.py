@@ -29,6 +29,8 @@ class KnownBatch(msgspec.Struct, frozen=True, array_like=True):
     last_sequence: int
     base_offset: Offset
     end_offset: Offset
+    append_time_ms: int = -1
+    """With LogAppendTime, the timestamp of its records."""
 
 
 class _Producer(msgspec.Struct, array_like=True):
@@ -282,6 +284,7 @@ class ProducerState:
         end_offset: Offset,
         now_ms: Millis,
         timestamp_ms: int = -1,
+        append_time_ms: int = -1,
         transactional: bool = False,
     ) -> None:
         """Record the batch at [base_offset, end_offset). Assumes that `check` accepted it, as
@@ -298,6 +301,7 @@ class ProducerState:
                 (base_sequence + record_count - 1) % SEQUENCES_COUNT,
                 base_offset,
                 end_offset,
+                append_time_ms,
             )
             producer.run_length = min(producer.run_length + record_count, _RUN_LENGTH_MAX)
             producer.batches.append(batch)

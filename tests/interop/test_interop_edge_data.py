@@ -221,6 +221,19 @@ def producers(talk: EdgeClient) -> Iterator[Step]:
             )
 
 
+def repetitions(talk: EdgeClient) -> Iterator[Step]:
+    """A repeated batch gets the append time of the first copy."""
+    topic = "edge-repeated"
+    talk.topic(topic, **{"message.timestamp.type": "LogAppendTime"})
+    producer = {"producer_id": 860_000, "producer_epoch": 0}
+    for sequence in range(3):
+        first, *others = [
+            talk.produce(topic, [NOW], base_sequence=sequence, **producer) for _ in range(3)
+        ]
+        yield f"offset {sequence}", (first["error_code"], first["base_offset"])
+        yield f"repeated {sequence}", [other == first for other in others]
+
+
 def _code(answer: Any) -> str:
     return answer if answer == CLOSED else ErrorCode(answer["error_code"]).name
 
@@ -288,6 +301,7 @@ SCENARIOS: list[Callable[[EdgeClient], Iterator[Step]]] = [
     offsets,
     timestamps,
     producers,
+    repetitions,
     timeouts,
 ]
 

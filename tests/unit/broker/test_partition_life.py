@@ -287,6 +287,37 @@ async def test_log_append_time_is_written_into_the_batch():
     await one.close()
 
 
+async def test_a_repetition_gets_the_append_time_of_its_batch():
+    """Also from the next leaders, by the checkpoint and by the log."""
+    harness = PartitionHarness()
+    one, two = [await harness.broker(number) for number in (1, 2)]
+    harness.topic("t")
+    harness.lead("t", one)
+    await one.opened("t")
+    answers = [(await one.produce("t", idempotent(0, b"a", pid=7))).log_append_time_ms]
+    harness.configure("t", "message.timestamp.type", "LogAppendTime")
+    times = [harness.now_ms]
+    answers += [(await one.produce("t", idempotent(0, b"b"))).log_append_time_ms]
+    harness.now_ms += 1_000
+    answers += [(await one.produce("t", idempotent(0, b"b"))).log_append_time_ms]
+    harness.lead("t", two)
+    await two.opened("t")
+    answers += [(await two.produce("t", idempotent(0, b"b"))).log_append_time_ms]
+    times += [harness.now_ms]
+    answers += [(await two.produce("t", idempotent(1, b"c"))).log_append_time_ms]
+    await two.crash()
+    await harness.fail_over(two, one)
+    harness.now_ms += 1_000
+    harness.lead("t", one)
+    await one.opened("t")
+    for pid, sequence, value in ((42, 0, b"b"), (42, 1, b"c"), (7, 0, b"a")):
+        answer = await one.produce("t", idempotent(sequence, value, pid=pid))
+        assert answer.error_code == 0
+        answers.append(answer.log_append_time_ms)
+    assert answers == [-1, *times[:1] * 3, times[1], *times, -1]
+    await one.close()
+
+
 @pytest.mark.parametrize("acks", [2, -2])
 async def test_other_acks_are_refused(acks):
     harness = PartitionHarness()
