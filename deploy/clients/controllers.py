@@ -7,11 +7,13 @@ Must not import gRPC before it is needed.
 import asyncio
 import os
 from collections.abc import Awaitable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.base.errors import ExpectedError
 from penstock.base.settings import SettingInvalid, fields_of
 from penstock.controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
+from penstock.deploy.clients.controller_faults import advice, faults_of
 from penstock.deploy.errors import NoController, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 LOCKED_OUT_S: Final = 2.0
 """A restarting controller may also refuse connections for a moment."""
+FIRST_RESPONSE_S: Final = 5.0
+"""Age of a request at which the addresses are checked: waiting longer for other services, or for
+processes that do not run, would not help.
+"""
 _LOOK_S: Final = 0.2
 _T = TypeVar("_T")
 _of_cluster: Final[dict[str, str]] = {}
@@ -44,29 +50,46 @@ def connect(
     return ControllerClient(listed, tls=_tls(environment))
 
 
+class NoAddress(TimeoutError):
+    """No address is that of a controller that responds. faults: by address."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        super().__init__("no controller responds")
+        self.faults = faults
+
+
 async def answer_of(
     client: "ControllerClient", controller: str, timeout_s: float, work: Awaitable[_T]
 ) -> _T:
     """Return the result of a request to controllers. work: raises TimeoutError after `timeout_s`.
-    Raises NoController, also as soon as all controllers have rejected the connection.
+    Raises NoController, also as soon as no address can respond.
     """
     try:
         return await unless_locked_out(client, work)
+    except NoAddress as error:
+        faults = error.faults
     except TimeoutError:
-        raise no_controller(client, controller, timeout_s) from None
+        faults = await faults_of(controller.split(","))
+    raise no_controller(client, controller, timeout_s, faults) from None
 
 
 async def unless_locked_out(client: "ControllerClient", work: Awaitable[_T]) -> _T:
-    """Return the result of `work`. Raises TimeoutError once all controllers have rejected the
-    connection for LOCKED_OUT_S because of TLS or the certificate, since waiting longer would not
-    help.
+    """Return the result of `work`. Raises TimeoutError if waiting longer would not help: once all
+    controllers have rejected the connection for LOCKED_OUT_S because of TLS or the certificate, or
+    NoAddress after FIRST_RESPONSE_S.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     locked_out_at: float | None = None
+    check_at: float = loop.time() + FIRST_RESPONSE_S
     try:
         while not task.done():
             await asyncio.wait((task,), timeout=_LOOK_S)
+            if loop.time() >= check_at:
+                check_at = inf
+                faults = await faults_of(client.addresses)
+                if len(faults) == len(client.addresses):
+                    raise NoAddress(faults)
             if not client.is_locked_out:
                 locked_out_at = None
             elif locked_out_at is None:
@@ -79,11 +102,24 @@ async def unless_locked_out(client: "ControllerClient", work: Awaitable[_T]) -> 
         await asyncio.gather(task, return_exceptions=True)
 
 
-def no_controller(client: "ControllerClient", controller: str, timeout_s: float) -> NoController:
-    """Return the error for controllers that do not respond, with the reason if it is TLS."""
+def no_controller(
+    client: "ControllerClient",
+    controller: str,
+    timeout_s: float,
+    faults: Mapping[str, str] | None = None,
+) -> NoController:
+    """Return the error for controllers that do not respond, with the reason and a remedy if they
+    are known. faults: by address.
+    """
+    if faults:
+        reasons = [f"{address}: {fault}" for address, fault in faults.items()]
+        alone = next(iter(faults.values())) if controller in faults else "; ".join(reasons)
+        return NoController(
+            f"no controller responds at {controller}: {alone}; {advice(controller)}"
+        )
     if client.problem:
-        return NoController(f"no controller answers at {controller}: {client.problem}")
-    return NoController(f"no controller answers at {controller} within {timeout_s:.0f} s")
+        return NoController(f"no controller responds at {controller}: {client.problem}")
+    return NoController(f"no controller responds at {controller} within {timeout_s:.0f} s")
 
 
 def _tls(environment: Mapping[str, str]) -> TlsFiles | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from penstock.base.errors import ExpectedError
 from penstock.controller.api.errors import RequestRefused
 from penstock.controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
-from penstock.deploy.clients.controllers import connect, unless_locked_out
+from penstock.deploy.clients.controller_faults import advice, fault_of
+from penstock.deploy.clients.controllers import NoAddress, connect, unless_locked_out
 from penstock.deploy.errors import NoController
 
 if TYPE_CHECKING:
@@ -47,9 +48,12 @@ async def _with_client(
         return await unless_locked_out(client, send_request(client))
     except RequestRefused as error:
         raise ExpectedError(error.detail or error.status.name) from None
+    except NoAddress as error:
+        answers = [f"  {address}: {fault}" for address, fault in error.faults.items()]
+        raise NoController("\n".join((f"{error}; {advice(controller)}", *answers))) from None
     except TimeoutError as error:
         answers = [await _describe_one(address) for address in controller.split(",")]
-        raise NoController(f"{error}\n" + "\n".join(answers)) from None
+        raise NoController("\n".join((f"{error}; {advice(controller)}", *answers))) from None
     finally:
         await client.close()
 
@@ -59,7 +63,8 @@ async def _describe_one(address: str) -> str:
     try:
         return _status_line(address, await client.describe(timeout_s=_EACH_S))
     except TimeoutError:
-        return f"  {client.problem or f'{address}: no response'}"
+        fault = await fault_of(address)
+        return f"  {address}: {fault or client.problem or 'no response'}"
     finally:
         await client.close()
 

@@ -119,12 +119,26 @@ def no_broker(target: Target, reason: str = "") -> NoResponse:
     if state is None:
         advice = "start one with `penstock dev`, or name another with --bootstrap or --profile"
     elif state.bootstrap != target.bootstrap:
-        advice = f"`penstock dev` runs with brokers at {state.bootstrap}: use --bootstrap"
+        advice = f"for the running `penstock dev`, use --bootstrap {state.bootstrap}"
+        reason = _other_service(target.bootstrap, state) or reason
     else:
         advice = "`penstock dev` runs, but its brokers do not respond: see its output"
     reason = _malformed(target.bootstrap) or reason
     why = f": {reason}" if reason else ""
-    return NoResponse(f"no broker answers at {target.bootstrap}{origin}{why}; {advice}")
+    return NoResponse(f"no broker responds at {target.bootstrap}{origin}{why}; {advice}")
+
+
+def _other_service(bootstrap: str, state: state_file.ClusterState) -> str:
+    """Return which other process of a local cluster has one of these addresses, or ""."""
+    services = {
+        "a controller": {f"{each.host}:{each.port}" for each in state.of_role("controller")},
+        "the object store": {f"{each.host}:{each.port}" for each in state.of_role("store")},
+        "the web console": {state.console.rpartition("/")[2]},
+    }
+    for service, addresses in services.items():
+        if _addresses(bootstrap) & addresses:
+            return f"it is the address of {service}, not of a broker"
+    return ""
 
 
 def _malformed(bootstrap: str) -> str:

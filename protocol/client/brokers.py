@@ -320,9 +320,10 @@ class Brokers:
                 raise self.moved(f"broker {node} is not available")
             try:
                 self._connections[node] = self._opened(address)
-            except NoBroker:
+            except NoBroker as error:
                 self.forget()
-                raise BrokerGone(f"broker {node} does not respond at {address}") from None
+                why = f": {error.reason}" if error.reason else ""
+                raise BrokerGone(f"broker {node} does not respond at {address}{why}") from None
             except NoResponse as error:
                 self.forget()
                 raise BrokerGone(str(error)) from None

@@ -20,7 +20,7 @@ from penstock.protocol.client.errors import (
     NoBroker,
     NoResponse,
 )
-from penstock.protocol.errors import FrameTooLarge, WireError
+from penstock.protocol.errors import WireError
 from penstock.protocol.gen import api_versions
 from penstock.protocol.sasl.login import SaslLogin
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed
@@ -30,6 +30,8 @@ TIMEOUT_S: Final = 35.0
 _CONNECT_TIMEOUT_S: Final = 5.0
 _GREETING_TIMEOUT_S: Final = 1.0
 """Longest wait for a broker to greet, if there are others. A hung one still accepts connections."""
+FIRST_RESPONSE_S: Final = 5.0
+"""Longest wait for the first response of the last broker: it requires no work of the broker."""
 _TLS_ALERT: Final = b"\x15\x03"
 _ALERTS: Final = ("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE")
 _CA: Final = "ssl.ca.location"
@@ -45,9 +47,6 @@ def wait_at_most(seconds: float) -> None:
 def patience_s() -> float:
     """Return how long a request in this context may wait."""
     return _patience_s.get()
-
-
-_NOT_A_BROKER: Final = "; check that this is the address of a broker"
 
 
 class Access(Protocol):
@@ -71,25 +70,29 @@ class Access(Protocol):
 
 
 class Connection:
-    """A connection to the first address whose broker responds. If none responds in time, a
-    connection to the first one that accepts connections, because it may only be slow. Use as a
-    context manager.
+    """A connection to the first address whose broker responds. If none of several responds in time,
+    the first one that accepts connections has another FIRST_RESPONSE_S, because it may only be
+    slow. Use as a context manager.
     """
 
     def __init__(self, bootstrap: str, access: Access, *, negotiates: bool = False) -> None:
         """bootstrap: HOST:PORT, separated by commas. negotiates: request the versions that the
-        broker supports, for brokers of any Kafka version. Raises KafkaFailed.
+        broker supports, for brokers of any Kafka version. Raises KafkaFailed, NoBroker if no
+        address has a broker that responds.
         """
         self.bootstrap = bootstrap
         self._has_tls = access.protocol.has_tls
         self._correlation_id = 0
-        self._has_response = False
+        self._greeting: api_versions.ApiVersionsResponse | None = None
         self._served: dict[int, tuple[int, int]] | None = None
         self._socket = self._connect(bootstrap.split(","), access)
         try:
+            greeting = self._greeting or self._greeted(FIRST_RESPONSE_S)
             self._log_in(access)
             if negotiates:
-                self._negotiate()
+                self._served = {
+                    item.api_key: (item.min_version, item.max_version) for item in greeting.api_keys
+                }
         except BaseException:
             self.close()
             raise
@@ -122,6 +125,14 @@ class Connection:
 
         version: None for the newest one.
         """
+        try:
+            return self._exchange(api, request, kind, timeout_s, version)
+        except (OSError, WireError) as error:
+            raise self._failure(api, error) from None
+
+    def _exchange(
+        self, api: ApiSpec, request: object, kind: type[_T], timeout_s: float, version: int | None
+    ) -> _T:
         self._correlation_id += 1
         version = self.version(api) if version is None else version
         frame = framing.encode_request_frame(
@@ -133,22 +144,17 @@ class Connection:
             client_id="penstock",
         )
         self._socket.settimeout(min(timeout_s, patience_s()))
-        try:
-            self._socket.sendall(frame)
-            data = self._read(self._read_size(api))
-            response = framing.decode_response(api, version, self._correlation_id, data)
-            assert isinstance(response, kind)
-            self._has_response = True
-            return response
-        except (OSError, WireError) as error:
-            # With TLS 1.3 a broker refuses a client's certificate after the handshake.
-            fault = explain(str(error), ca_setting=_CA) if isinstance(error, ssl.SSLError) else ""
-            failed = AuthenticationRefused if _is_refused(error) else NoResponse
-            # A port of something else accepts the connection, and closes it or stays silent.
-            hint = "" if self._has_response or fault else _NOT_A_BROKER
-            raise failed(
-                f"{api.name} got no response from {self.bootstrap}: {fault or error}{hint}"
-            ) from None
+        self._socket.sendall(frame)
+        data = self._read(self._read_size())
+        response = framing.decode_response(api, version, self._correlation_id, data)
+        assert isinstance(response, kind)
+        return response
+
+    def _failure(self, api: ApiSpec, error: OSError | WireError) -> KafkaFailed:
+        # With TLS 1.3 a broker refuses a client's certificate after the handshake.
+        fault = explain(str(error), ca_setting=_CA) if isinstance(error, ssl.SSLError) else ""
+        failed = AuthenticationRefused if _is_refused(error) else NoResponse
+        return failed(f"{api.name} got no response from {self.bootstrap}: {fault or error}")
 
     def version(self, api: ApiSpec, newest: int | None = None) -> int:
         """Return the newest version that both sides support, at most `newest`; without
@@ -165,15 +171,31 @@ class Connection:
             )
         return min(own, high)
 
-    def greet(self, timeout_s: float = TIMEOUT_S) -> api_versions.ApiVersionsResponse:
-        """Send the first request of every client, which needs no login."""
-        return self.send_request(
-            apis.API_VERSIONS,
-            api_versions.ApiVersionsRequest(),
-            api_versions.ApiVersionsResponse,
-            timeout_s,
-            version=0,
-        )
+    def _greeted(self, timeout_s: float) -> api_versions.ApiVersionsResponse:
+        """Send the first request of every client, which needs no login. Raises KafkaFailed,
+        NoBroker if the response is missing or does not come from a broker.
+        """
+        wait_s = min(timeout_s, patience_s())
+        try:
+            return self._exchange(
+                apis.API_VERSIONS,
+                api_versions.ApiVersionsRequest(),
+                api_versions.ApiVersionsResponse,
+                wait_s,
+                0,
+            )
+        except ssl.SSLError as error:
+            raise self._failure(apis.API_VERSIONS, error) from None
+        except TimeoutError:
+            reason = (
+                f"it accepts connections but sent no response within {wait_s:g} s, as a hung broker"
+                " or another service does"
+            )
+        except OSError:
+            reason = "it closes the connection without a response, as another service does"
+        except WireError as error:
+            reason = f"its response is not that of a Kafka broker ({error})"
+        raise NoBroker(self.bootstrap, reason)
 
     def _connect(self, addresses: list[str], access: Access) -> socket.socket:
         slow = reason = ""
@@ -200,17 +222,12 @@ class Connection:
             return True
         self._socket = connection
         try:
-            self.greet(_GREETING_TIMEOUT_S)
+            self._greeting = self._greeted(_GREETING_TIMEOUT_S)
         except KafkaFailed:
             # Raised for the next connection, whose first request fails with the reason.
             self._correlation_id = 0
             return False
         return True
-
-    def _negotiate(self) -> None:
-        self._served = {
-            item.api_key: (item.min_version, item.max_version) for item in self.greet().api_keys
-        }
 
     def _log_in(self, access: Access) -> None:
         login = access.login()
@@ -226,17 +243,11 @@ class Connection:
         except AuthenticationFailed as error:
             raise AuthenticationRefused(f"{access.who}: {error}") from None
 
-    def _read_size(self, api: ApiSpec) -> int:
+    def _read_size(self) -> int:
         prefix = self._read(framing.SIZE_BYTES)
         if not self._has_tls:
             _check_plain(prefix, self.bootstrap)
-        try:
-            return framing.frame_size_bytes(prefix)
-        except FrameTooLarge:
-            raise KafkaFailed(
-                f"{self.bootstrap} is not a Kafka broker (its response to {api.name} is not a Kafka"
-                " response): use the address of a broker"
-            ) from None
+        return framing.frame_size_bytes(prefix)
 
     def _read(self, count: int) -> bytearray:
         data = bytearray()

@@ -17,10 +17,10 @@ class NoResponse(KafkaFailed):
 
 
 class NoBroker(NoResponse):
-    """No address accepts connections. reason: what is wrong with an address; empty if unknown."""
+    """No address has a broker that responds. reason: what is wrong with one; empty if unknown."""
 
     def __init__(self, bootstrap: str, reason: str = "") -> None:
-        super().__init__(f"no broker answers at {bootstrap}" + (f": {reason}" if reason else ""))
+        super().__init__(f"no broker responds at {bootstrap}" + (f": {reason}" if reason else ""))
         self.reason = reason
 
 

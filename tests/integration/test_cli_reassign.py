@@ -164,5 +164,5 @@ async def test_what_can_not_be_is_refused_in_words(tmp_path: Path) -> None:
             await cli.run("reassign", "trace", "t-0")
         with pytest.raises(ExpectedError, match="does not exist"):
             await cli.run("reassign", "trace", "t-7")
-    with pytest.raises(KafkaFailed, match="no broker answers"):
+    with pytest.raises(KafkaFailed, match="no broker responds"):
         await cli.run("elect", "--preferred")

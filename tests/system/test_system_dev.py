@@ -182,7 +182,7 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
         (
             ("topics", "list", "--bootstrap", "127.0.0.1:1"),
             1,
-            "error: no broker answers at 127.0.0.1:1",
+            "error: no broker responds at 127.0.0.1:1",
         ),
         (
             ("topics", "list", "--bootstrap", "127.0.0.1"),

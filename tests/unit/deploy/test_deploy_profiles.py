@@ -98,11 +98,11 @@ def test_options_win_over_variables_profiles_and_dev(
             security.current_security()
         said = str(no_broker(find_brokers("")))
         assert "prod:1 (profile prod)" in said
-        assert said.endswith("; `penstock dev` runs with brokers at dev:1: use --bootstrap")
+        assert said.endswith("; for the running `penstock dev`, use --bootstrap dev:1")
 
     copy_context().run(with_profile)
     monkeypatch.setenv("PENSTOCK_BOOTSTRAP", "env:1")
-    assert "no broker answers at env:1 ($PENSTOCK_BOOTSTRAP)" in str(
+    assert "no broker responds at env:1 ($PENSTOCK_BOOTSTRAP)" in str(
         no_broker(find_brokers("env:1"))
     )
 
@@ -148,7 +148,7 @@ def test_what_a_profile_leaves_open_is_never_that_of_another_cluster(
 
 
 def test_a_cluster_that_does_not_respond_states_how_to_start_one() -> None:
-    with pytest.raises(ExpectedError, match=r"no broker answers at 127.0.0.1:1; start one with"):
+    with pytest.raises(ExpectedError, match=r"no broker responds at 127.0.0.1:1; start one with"):
         run("topics", "list", "--bootstrap-server", "127.0.0.1:1")
 
 

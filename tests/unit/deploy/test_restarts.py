@@ -17,6 +17,7 @@ from penstock.deploy.clients.state_file import ClusterState, Phase, ProcessState
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol.client.connection import Connection
 from penstock.protocol.client.errors import NoResponse
+from tests.support.silent_brokers import serve
 
 HERE = os.getpid()
 BOOTSTRAP = "127.0.0.1:1"
@@ -131,12 +132,13 @@ def test_a_client_connects_once_a_broker_serves_again(
         bootstrap = f"127.0.0.1:{server.getsockname()[1]}"
         state_file.write(path, state_of(("starting", HERE), bootstrap=bootstrap))
 
-        def serve(_: float) -> None:
+        def restart(_: float) -> None:
             server.listen()
+            serve(server)
             state_file.write(path, state_of(("serving", HERE), bootstrap=bootstrap))
 
         with pytest.raises(NoResponse):
             connect(bootstrap, PLAINTEXT)
-        monkeypatch.setattr(has_restarted, "__defaults__", (serve,))
+        monkeypatch.setattr(has_restarted, "__defaults__", (restart,))
         waiting(lambda: connect(bootstrap, PLAINTEXT)).close()
     assert "waiting for the brokers of `penstock dev`" in capsys.readouterr().err

@@ -1,64 +1,23 @@
 """A broker that accepts connections and is silent, as a hung one, beside one that responds."""
 
-import socket
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import Callable
 from contextvars import copy_context
+from pathlib import Path
 
 import pytest
 
-from penstock.deploy.clients.security import PLAINTEXT
+from penstock.deploy.clients import state_file
+from penstock.deploy.clients.brokers import Brokers
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
+from penstock.protocol.client import connection
 from penstock.protocol.client.connection import wait_at_most
 from penstock.protocol.client.errors import NoResponse
-from penstock.protocol.codecs import CODECS
-from penstock.protocol.framing import SIZE_BYTES, encode_response_frame, parse_header
-from penstock.protocol.gen import api_versions, metadata
-
-HOST = "127.0.0.1"
-
-
-@contextmanager
-def listening() -> Generator[tuple[str, socket.socket]]:
-    """Yield the address of a socket that nobody serves yet, and the socket."""
-    with socket.create_server((HOST, 0)) as server:
-        yield f"{HOST}:{server.getsockname()[1]}", server
-
-
-@contextmanager
-def responding() -> Generator[str]:
-    """Respond to ApiVersions and Metadata."""
-    answers = {
-        apis.API_VERSIONS: api_versions.ApiVersionsResponse(),
-        apis.METADATA: metadata.MetadataResponse(cluster_id="responds"),
-    }
-
-    def serve(server: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = server.accept()
-                with connection, connection.makefile("rb") as stream:
-                    while size := stream.read(SIZE_BYTES):
-                        header = parse_header(memoryview(stream.read(int.from_bytes(size))))
-                        api, version = header.api, header.api_version
-                        connection.sendall(
-                            encode_response_frame(
-                                api,
-                                version,
-                                header.correlation_id,
-                                CODECS[api.key].encode_response,
-                                answers[api],
-                            )
-                        )
-
-    with listening() as (address, server):
-        threading.Thread(target=serve, args=(server,), daemon=True).start()
-        try:
-            yield address
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
+from penstock.protocol.gen import metadata
+from tests.support.silent_brokers import listening, responding
 
 
 def cluster_id(bootstrap: str) -> str | None:
@@ -79,9 +38,58 @@ def test_the_next_address_is_queried_instead_of_a_silent_broker() -> None:
 def test_a_request_waits_no_longer_than_its_context_allows() -> None:
     def send_request(bootstrap: str) -> None:
         wait_at_most(0.2)
-        with pytest.raises(NoResponse, match=r"no response from .*timed out"):
+        with pytest.raises(NoResponse, match=r"accepts connections but sent no response .* 0.2 s"):
             cluster_id(bootstrap)
 
     with listening() as (silent, _), listening() as (other, _):
         for bootstrap in (silent, f"{silent},{other}"):
             copy_context().run(send_request, bootstrap)
+
+
+def described(bootstrap: str, security: ClientSecurity) -> None:
+    with Brokers(bootstrap, security=security) as brokers:
+        brokers.metadata()
+
+
+@pytest.mark.parametrize("connect", [WireClient, Kafka, described])
+@pytest.mark.parametrize(
+    ("role", "reason"),
+    [
+        ("controller", "it is the address of a controller, not of a broker"),
+        ("store", "it is the address of the object store, not of a broker"),
+        ("console", "it is the address of the web console, not of a broker"),
+        ("", "it accepts connections but sent no response within 0.2 s, as a hung broker or"),
+    ],
+)
+def test_a_silent_port_is_named_with_the_address_to_use(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    connect: Callable[[str, ClientSecurity], object],
+    role: str,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(connection, "FIRST_RESPONSE_S", 0.2)
+    monkeypatch.setenv(state_file.VARIABLE, str(tmp_path / "state"))
+    with listening() as (silent, _):
+        state = state_of(role, silent)
+        state_file.write(tmp_path / "state", state)
+        with pytest.raises(NoResponse) as failed:
+            connect(silent, PLAINTEXT)
+    assert str(failed.value).startswith(f"no broker responds at {silent}: {reason}")
+    assert str(failed.value).endswith("for the running `penstock dev`, use --bootstrap h:1,h:2")
+
+
+def state_of(role: str, address: str) -> state_file.ClusterState:
+    """Return the state of a cluster one of whose other processes has the address."""
+    host, _, port = address.rpartition(":")
+    process = state_file.ProcessState(
+        role=role, node_id=None, pid=1, host=host, port=int(port), phase="serving", starts=1
+    )
+    return state_file.ClusterState(
+        pid=os.getpid(),
+        bootstrap="h:1,h:2",
+        controller="",
+        store_url="",
+        processes=[process] if role in {"controller", "store"} else [],
+        console=f"http://{address}" if role == "console" else "",
+    )

@@ -1,0 +1,60 @@
+"""Brokers in a thread of the test: one that responds to the first requests of clients, and sockets
+that accept connections and stay silent, as a hung broker does.
+"""
+
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+from penstock.protocol import apis
+from penstock.protocol.codecs import CODECS
+from penstock.protocol.framing import SIZE_BYTES, encode_response_frame, parse_header
+from penstock.protocol.gen import api_versions, metadata
+
+HOST = "127.0.0.1"
+_RESPONSES = {
+    apis.API_VERSIONS: api_versions.ApiVersionsResponse(),
+    apis.METADATA: metadata.MetadataResponse(cluster_id="responds"),
+}
+
+
+@contextmanager
+def listening() -> Generator[tuple[str, socket.socket]]:
+    """Yield the address of a socket that nobody serves yet, and the socket."""
+    with socket.create_server((HOST, 0)) as server:
+        yield f"{HOST}:{server.getsockname()[1]}", server
+
+
+@contextmanager
+def responding() -> Generator[str]:
+    """Respond to ApiVersions and Metadata."""
+    with listening() as (address, server):
+        serve(server)
+        try:
+            yield address
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+
+
+def serve(server: socket.socket) -> None:
+    """Respond to ApiVersions and Metadata until the socket is shut down."""
+    threading.Thread(target=_serve, args=(server,), daemon=True).start()
+
+
+def _serve(server: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as stream:
+                while size := stream.read(SIZE_BYTES):
+                    header = parse_header(memoryview(stream.read(int.from_bytes(size))))
+                    connection.sendall(
+                        encode_response_frame(
+                            header.api,
+                            header.api_version,
+                            header.correlation_id,
+                            CODECS[header.api.key].encode_response,
+                            _RESPONSES[header.api],
+                        )
+                    )
