@@ -235,11 +235,20 @@ class DeadlineExceeded(ObjectStoreError):
     """Retries did not succeed before the deadline. The outcome of a write is unknown."""
 
     def __init__(
-        self, operation: str, key: str, deadline_ms: int, last_error: ObjectStoreError | None
+        self,
+        operation: str,
+        key: str,
+        deadline_ms: int,
+        last_error: ObjectStoreError | None,
+        *,
+        store: str = "",
     ) -> None:
+        """store: its URL without secrets."""
+        cause = last_error.cause if isinstance(last_error, Unavailable) else last_error
         super().__init__(
-            f"{operation} of {key!r} did not succeed within {deadline_ms} ms; last error:"
-            f" {last_error}"
+            f"the object store{' ' * bool(store)}{store} did not complete {operation} of {key!r}"
+            f" within {deadline_ms / 1_000:g} s: {cause or 'no response'}. Check that it runs and"
+            " that this machine can reach it"
         )
         self.operation = operation
         self.key = key

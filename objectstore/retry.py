@@ -24,6 +24,7 @@ from penstock.objectstore.errors import (
     Unavailable,
 )
 from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
+from penstock.objectstore.slow_calls import SLOW_S
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")
@@ -55,13 +56,19 @@ class RetryingStore:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rng: Random | None = None,
+        name: str = "",
+        on_slow: Callable[[], None] | None = None,
     ) -> None:
-        """clock, sleep: in seconds, as in the event loop."""
+        """clock, sleep: in seconds, as in the event loop. name: of the store, for errors. on_slow:
+        called by each call that takes SLOW_S.
+        """
         self._store = store
         self._policy = policy or RetryPolicy()
         self._clock = clock
         self._sleep = sleep
         self._rng = rng or Random()  # noqa: S311 (jitter, not a secret)
+        self._name = name
+        self._on_slow = on_slow
 
     async def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
@@ -138,6 +145,17 @@ class RetryingStore:
         await self._store.close()
 
     async def _retry(self, operation: str, key: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        if self._on_slow is None:
+            return await self._retry_until_deadline(operation, key, attempt)
+        timer = asyncio.get_running_loop().call_later(SLOW_S, self._on_slow)
+        try:
+            return await self._retry_until_deadline(operation, key, attempt)
+        finally:
+            timer.cancel()
+
+    async def _retry_until_deadline(
+        self, operation: str, key: str, attempt: Callable[[], Awaitable[_T]]
+    ) -> _T:
         deadline = self._clock() + self._policy.deadline_ms / 1_000
         backoff = Backoff(self._policy.backoff_ms, self._policy.backoff_max_ms, self._rng)
         last_error: ObjectStoreError | None = None
@@ -160,7 +178,9 @@ class RetryingStore:
                 error=str(last_error),
             )
             await self._sleep(min(pause_s, max(0.0, deadline - self._clock())))
-        raise DeadlineExceeded(operation, key, self._policy.deadline_ms, last_error) from last_error
+        raise DeadlineExceeded(
+            operation, key, self._policy.deadline_ms, last_error, store=self._name
+        ) from last_error
 
     async def _retry_conditional(
         self, operation: str, key: str, data: bytes, write: Callable[[], Awaitable[str]]

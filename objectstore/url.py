@@ -24,6 +24,7 @@ from penstock.objectstore.own_network import is_loopback
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.prefixed import PrefixedStore
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
+from penstock.objectstore.slow_calls import slow_calls_of
 from penstock.objectstore.url_parameters import PARSERS, redact_url
 
 __all__ = ["SCHEMES", "is_remote", "location", "open_store", "parse_store_url", "redact_url"]
@@ -93,7 +94,13 @@ def open_store(
 
         return _metered(DirectoryStore(config.directory), meter)
     remote = _metered(_open_remote(config, environ, meter), meter)
-    retrying = RetryingStore(remote, RetryPolicy(deadline_ms=config.deadline_ms))
+    name = config.redacted()
+    retrying = RetryingStore(
+        remote,
+        RetryPolicy(deadline_ms=config.deadline_ms),
+        name=name,
+        on_slow=slow_calls_of(name),
+    )
     return PrefixedStore(retrying, config.prefix) if config.prefix else retrying
 
 

@@ -92,10 +92,12 @@ def recover(
 
     from penstock.base.errors import StreamError
     from penstock.controller.api.errors import ControllerError
+    from penstock.deploy.clients.slow_stores import report_slow_stores
     from penstock.deploy.output import print_document
     from penstock.objectstore.errors import ObjectStoreError
 
     ids = _voters(voters)
+    report_slow_stores()
     try:
         report = asyncio.run(
             _recover(

@@ -37,6 +37,9 @@ from penstock.stream.ports import BrokerIncarnation
 STEP_S: Final = 20.0
 """Deadline of one request to the store."""
 
+UNAVAILABLE_DELETE_S: Final = 2.0
+"""The same for deleting probes after another request has failed."""
+
 SAMPLES: Final = 5
 LIST_SAMPLES: Final = 3
 MODIFIED_RESOLUTION_MS: Final = 999
@@ -57,23 +60,26 @@ def wall_ms() -> float:
 async def check_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
     """Probe the store. Store errors are part of the result."""
     ignored = ""
+    delete_s = UNAVAILABLE_DELETE_S
     key = f"{_PREFIX}{unique}"
     try:
+        async with asyncio.timeout(STEP_S):
+            ids = tuple(await cluster_ids(store))  # first, because it leaves nothing to delete
         try:
             async with asyncio.timeout(STEP_S):
                 await probe_store(store, _PREFIX, unique)
         except ConditionalWritesIgnored as error:
             ignored = error.detail
         async with asyncio.timeout(STEP_S):
-            ids = tuple(await cluster_ids(store))
-        async with asyncio.timeout(STEP_S):
             latencies, clock = await _measure(store, key)
     except ObjectStoreError as error:
         return StoreFacts(url, error=str(error))
     except TimeoutError:
         return StoreFacts(url, error=f"no response within {STEP_S:.0f} s")
+    else:
+        delete_s = STEP_S
     finally:
-        await _delete_probes(store, [f"{key}-{number}" for number in range(SAMPLES)])
+        await _delete_probes(store, [f"{key}-{number}" for number in range(SAMPLES)], delete_s)
     return StoreFacts(url, "", ignored, latencies, clock, ids)
 
 
@@ -109,10 +115,10 @@ async def _first_key(store: ObjectStore, prefix: str) -> str | None:
     return next(iter([info.key async for info in store.list(prefix, limit=1)]), None)
 
 
-async def _delete_probes(store: ObjectStore, keys: list[str]) -> None:
+async def _delete_probes(store: ObjectStore, keys: list[str], timeout_s: float) -> None:
     """Delete the probes. A later run lists the ones that cannot be deleted."""
     try:
-        async with asyncio.timeout(STEP_S):
+        async with asyncio.timeout(timeout_s):
             await store.delete(keys)
     except (ObjectStoreError, TimeoutError):
         return

@@ -1,9 +1,11 @@
 """Retries of a store that fails on demand, on a clock that only sleeping advances."""
 
+import asyncio
 from random import Random
 
 import pytest
 
+from penstock.objectstore import retry
 from penstock.objectstore.errors import (
     AccessDenied,
     ConditionalConflict,
@@ -12,10 +14,18 @@ from penstock.objectstore.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from penstock.objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
+from penstock.objectstore.faults import (
+    Fault,
+    FaultConfig,
+    FaultRule,
+    FaultyStore,
+    Latency,
+    Selection,
+)
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectInfo
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
+from penstock.objectstore.slow_calls import SlowCalls
 
 
 class RetryHarness:
@@ -144,14 +154,10 @@ async def test_the_deadline_ends_the_retries_and_reports_the_last_error() -> Non
 
 
 async def test_a_call_that_hangs_ends_at_the_deadline() -> None:
-    import asyncio
-
     async def hang(_seconds: float) -> None:
         await asyncio.Event().wait()
 
     faulty = FaultyStore(MemoryStore(), Random(1), sleep=hang)
-    from penstock.objectstore.faults import Latency
-
     faulty.config = FaultConfig(latencies=(Latency(1, 1),))
     store = RetryingStore(faulty, RetryPolicy(deadline_ms=20))
     with pytest.raises(DeadlineExceeded):
@@ -179,3 +185,37 @@ async def test_a_conflict_is_repeated_and_reported_without_retries() -> None:
     harness.faulty.script(Fault.CONFLICT, count=2)
     await harness.store.put_if_absent("k", b"v")
     assert await harness.memory.get("k") == b"v"
+
+
+@pytest.mark.parametrize("operation", ["get", "put", "list"])
+async def test_a_slow_call_is_reported_before_it_fails_with_the_name_of_the_store(
+    monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(retry, "SLOW_S", 0.01)
+    reported: list[str] = []
+
+    async def hang(_seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    store = RetryingStore(
+        FaultyStore(MemoryStore(), Random(1), FaultConfig(latencies=(Latency(1, 1),)), sleep=hang),
+        RetryPolicy(deadline_ms=100),
+        name="s3://b",
+        on_slow=SlowCalls("s3://b", reported.append),
+    )
+    calls = {
+        "get": lambda: store.get("k"),
+        "put": lambda: store.put("k", b"v"),
+        "list": lambda: anext(store.list("k")),
+    }
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded, match=f"object store s3://b did not .* {operation}"):
+            await calls[operation]()
+        assert reported == ["s3://b"]
+
+
+async def test_a_fast_call_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "SLOW_S", 0.01)
+    store = RetryingStore(MemoryStore(), on_slow=lambda: pytest.fail("no call is slow"))
+    await store.put("k", b"v")
+    await asyncio.sleep(0.05)

@@ -1,0 +1,44 @@
+"""Commands that read a store that accepts connections and sends nothing, as a stopped server."""
+
+from collections.abc import Generator
+from unittest.mock import patch
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.deploy.cli.app import app
+from penstock.objectstore import retry, slow_calls
+from tests.support.silent_brokers import listening
+
+
+@pytest.fixture
+def silent_store(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
+    """Yield the URL of a store."""
+    monkeypatch.setattr(retry, "SLOW_S", 0.05)
+    monkeypatch.setattr(slow_calls, "_reports", [])
+    with listening() as (address, _), patch("penstock.deploy.node.logs.to_stderr"):
+        yield f"s3://bucket?endpoint=http://{address}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("consume", "orders", "--snapshot", "s", "--store"),
+        ("table", "status", "--store"),
+        ("compact", "orders", "--dry-run", "--store"),
+        ("doctor", "--store"),
+        ("controller", "recover", "--dry-run", "--from"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_says_that_it_waits_for_the_store_and_then_what_to_check(
+    silent_store: str, command: tuple[str, ...]
+) -> None:
+    url = f"{silent_store}&deadline_ms=400"
+    result = CliRunner().invoke(app, [*command, url], env={"COLUMNS": "400"})
+    assert result.exit_code
+    said = result.stderr + result.stdout + str(result.exception)
+    assert said.count("penstock: waiting for the object store s3://bucket?") == 1
+    assert silent_store in said
+    assert "within 0.4 s" in said
+    assert "Check that it runs and that this machine can reach it" in said
